@@ -1,0 +1,105 @@
+"""What `reread preprocess` can be told: the `preprocess` section of a recipe."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from preprocessing.settings import Settings
+
+BadInput = Literal["report", "refuse"]
+
+
+class InputSettings(Settings):
+    """Where raw text comes from."""
+
+    paths: list[str] = Field(min_length=1)
+    """Files, folders or globs; folders are walked in sorted order."""
+    format: Literal[
+        "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "parquet", "wikiextractor", "mediawiki"
+    ] = "auto"
+    """`auto` goes by the file name (.jsonl, .parquet, .xml, AA/wiki_00) and takes any other for one document a file."""
+    text_field: str = "text"
+    """The field (jsonl) or column (parquet) that holds the text."""
+    encoding: str = "utf-8"
+    """Of text files; novels from China are often `gb18030`."""
+    bad_input: BadInput = "report"
+    """A line, document or file that cannot be read: count and report it, or stop."""
+
+
+class CleanSettings(Settings):
+    """Normalisation and filters; every document dropped is counted under the filter's name."""
+
+    nfkc: bool = True
+    """Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
+    simplify: bool = False
+    """Traditional to simplified Chinese by OpenCC."""
+    minimum_characters: int = Field(default=1, ge=1)
+    maximum_characters: int | None = None
+    minimum_letter_share: float = Field(default=0.0, ge=0, le=1)
+    """Drop a document whose share of letters and Han characters among non-space characters is lower."""
+    minimum_han_share: float = Field(default=0.0, ge=0, le=1)
+    """Drop a document whose share of Han characters among non-space characters is lower."""
+
+
+class DedupSettings(Settings):
+    """Exact deduplication by MD5 of the normalised text; the first in source order stays."""
+
+    documents: bool = True
+    paragraphs: bool = False
+    minimum_paragraph_characters: int = Field(default=20, ge=1)
+    """Shorter paragraphs are never dropped as duplicates (headings repeat by right)."""
+
+
+class WordSettings(Settings):
+    """Word boundaries by jieba's dictionary and HMM."""
+
+    engine: Literal["auto", "jieba", "rjieba"] = "auto"
+    """`rjieba` gives jieba's boundaries about 15 times faster; `auto` takes it unless a user dictionary is given."""
+    user_dictionaries: list[Path] = []
+
+
+class VocabularySettings(Settings):
+    """Train a new vocabulary from the deduplicated text."""
+
+    type: Literal["wordpiece", "bpe", "sentencepiece"] = "wordpiece"
+    size: int = Field(default=21128, ge=100)
+    sample_bytes: int = 1_000_000_000
+    """Text used for training, taken evenly over the parts."""
+
+
+class TokenizerSettings(Settings):
+    """Exactly one of `path` and `train`."""
+
+    type: Literal["auto", "wordpiece", "sentencepiece", "bpe"] = "auto"
+    """`auto`: vocab.txt is WordPiece, *.model SentencePiece, tokenizer.json or vocab.json + merges.txt as they say."""
+    path: Path | None = None
+    """vocab.txt, a SentencePiece .model, tokenizer.json, or a folder that holds them."""
+    lowercase: bool = True
+    """WordPiece only: lower-case and strip accents, as bert-base-chinese does."""
+    train: VocabularySettings | None = None
+    fast: bool = True
+    """WordPiece only: the exact table-driven encoder; false runs `tokenizers` itself."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "TokenizerSettings":
+        if (self.path is None) == (self.train is None):
+            raise ValueError("give either `path` (an existing vocabulary) or `train` (a new one)")
+        return self
+
+
+class PreprocessSettings(Settings):
+    """Raw text -> corpus."""
+
+    input: InputSettings
+    output: Path
+    clean: CleanSettings = CleanSettings()
+    dedup: DedupSettings = DedupSettings()
+    words: WordSettings = WordSettings()
+    tokenizer: TokenizerSettings
+    validation_share: float = Field(default=0.005, ge=0, lt=1)
+    """Share of documents held out, chosen by their MD5."""
+    part_bytes: int = Field(default=64_000_000, ge=1_000)
+    """Size of one part task in bytes of input; part of the corpus' identity, unlike the number of workers."""
+    workers: int = Field(default=0, ge=0)
+    """Processes; 0 is one a CPU core."""

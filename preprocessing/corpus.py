@@ -1,0 +1,272 @@
+"""The corpus format: documents as token ids and flags, in blocks, in WebDataset tar shards.
+
+A corpus is a folder: `manifest.json`, `tokenizer/` (loadable by transformers) and `<split>-*.tar`. A tar sample is a
+block of documents with three `.npy` members (`webdataset` decodes them as they are):
+
+    ids      [tokens]         uint16, or uint32 when the vocabulary needs it
+    flags    [tokens]         uint8, the bits below
+    offsets  [documents + 1]  int64, where each document begins in `ids`
+
+The manifest holds the byte offset of each member, so a document is read through a memory map without scanning the
+tar. Each block carries a CRC-32 that is checked the first time the block is touched.
+"""
+
+import io
+import json
+import mmap
+import os
+import tarfile
+import zlib
+from bisect import bisect_right
+from dataclasses import asdict, dataclass, field
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.errors import UserError
+
+FORMAT_VERSION = 1
+CONTINUES_WORD = np.uint8(1)
+"""Set on every token of a word but its first: `whole-word` masking groups a token with those that continue it."""
+SENTENCE_END = np.uint8(2)
+PARAGRAPH_END = np.uint8(4)
+
+BLOCK_TOKENS = 1 << 18
+_MEMBERS = ("ids", "flags", "offsets")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where one block lies in its shard: byte offsets of the raw array data (past tar and npy headers)."""
+
+    documents: int
+    tokens: int
+    ids_at: int
+    flags_at: int
+    offsets_at: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    name: str
+    split: str
+    bytes: int
+    documents: int
+    tokens: int
+    md5: str
+    blocks: list[Block]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`manifest.json`. `fingerprint` is the corpus' identity: equal corpora have equal fingerprints."""
+
+    tokenizer: dict[str, Any]
+    """fingerprint, type, vocab_size and the special ids pad, unk, cls, sep, mask."""
+    dtype: str
+    shards: list[Shard]
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+    statistics: dict[str, Any] = field(default_factory=dict)
+    version: int = FORMAT_VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        parts = [str(self.version), self.tokenizer["fingerprint"], self.dtype]
+        parts += [f"{shard.split} {shard.documents} {shard.tokens} {shard.md5}" for shard in self.shards]
+        return md5("\n".join(parts).encode()).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        values = {"fingerprint": self.fingerprint, **asdict(self)}
+        write_atomically(folder / "manifest.json", json.dumps(values, ensure_ascii=False, indent=1).encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Raises `UserError` if the folder holds no readable manifest of this version."""
+        path = folder / "manifest.json"
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{path}: not there; is `{folder}` a corpus made by `reread preprocess`?") from None
+        except ValueError as error:
+            raise UserError(f"{path}: not readable as JSON ({error}); run `reread preprocess` again") from None
+        if values.get("version") != FORMAT_VERSION:
+            raise UserError(f"{path}: corpus format {values.get('version')}, this program reads {FORMAT_VERSION}")
+        written = values.pop("fingerprint")
+        values["shards"] = [
+            Shard(**{**shard, "blocks": [Block(**block) for block in shard["blocks"]]}) for shard in values["shards"]
+        ]
+        manifest = cls(**values)
+        if manifest.fingerprint != written:
+            raise UserError(f"{path}: its fingerprint does not match its contents; it was edited by hand")
+        return manifest
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write aside, sync and rename: `path` is either the old content or the whole new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class ShardWriter:
+    """Writes one shard under a temporary name; `close` syncs, renames and describes it.
+
+    The bytes depend on the documents alone: no time, user or process is recorded.
+    """
+
+    def __init__(self, path: Path, split: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
+        self.path, self.split, self.dtype = path, split, np.dtype(dtype)
+        self._block_tokens = block_tokens
+        self._temporary = path.with_name(path.name + ".tmp")
+        self._file = self._temporary.open("wb")
+        self._md5 = md5()
+        self._blocks: list[Block] = []
+        self._ids: list[NDArray[Any]] = []
+        self._flags: list[NDArray[np.uint8]] = []
+        self._pending = 0
+
+    def add(self, ids: NDArray[Any], flags: NDArray[np.uint8]) -> None:
+        """Append a document: token ids [n] and flags [n], n > 0."""
+        if len(ids) == 0 or len(ids) != len(flags):
+            raise ValueError(f"a document of {len(ids)} ids and {len(flags)} flags")
+        self._ids.append(ids.astype(self.dtype, copy=False))
+        self._flags.append(flags.astype(np.uint8, copy=False))
+        self._pending += len(ids)
+        if self._pending >= self._block_tokens:
+            self._write_block()
+
+    def close(self) -> Shard:
+        if self._ids:
+            self._write_block()
+        self._write(b"\0" * 1024)  # the end-of-archive mark
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        os.replace(self._temporary, self.path)
+        sync_folder(self.path.parent)
+        return Shard(
+            name=self.path.name,
+            split=self.split,
+            bytes=size,
+            documents=sum(block.documents for block in self._blocks),
+            tokens=sum(block.tokens for block in self._blocks),
+            md5=self._md5.hexdigest(),
+            blocks=self._blocks,
+        )
+
+    def _write_block(self) -> None:
+        offsets = np.zeros(len(self._ids) + 1, np.int64)
+        np.cumsum([len(ids) for ids in self._ids], out=offsets[1:])
+        arrays = (np.concatenate(self._ids), np.concatenate(self._flags), offsets)
+        starts, crc = [], 0
+        for member, array in zip(_MEMBERS, arrays, strict=True):
+            starts.append(self._write_member(f"{self.path.stem}-{len(self._blocks):06d}.{member}.npy", array))
+            crc = zlib.crc32(array.data, crc)
+        self._blocks.append(Block(len(self._ids), int(offsets[-1]), *starts, crc))
+        self._ids, self._flags, self._pending = [], [], 0
+
+    def _write_member(self, name: str, array: NDArray[Any]) -> int:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+        entry = tarfile.TarInfo(name)
+        entry.size = len(header.getvalue()) + array.nbytes
+        self._write(entry.tobuf(tarfile.USTAR_FORMAT))
+        self._write(header.getvalue())
+        start = self._file.tell()
+        self._write(array.data)
+        self._write(b"\0" * (-self._file.tell() % tarfile.BLOCKSIZE))
+        return start
+
+    def _write(self, data: Any) -> None:
+        self._file.write(data)
+        self._md5.update(data)
+
+
+class Corpus:
+    """Reads one split of a corpus; documents are numbered in source order.
+
+    Raises `UserError` for a missing or truncated shard at opening, and for an altered block when it is first read.
+    """
+
+    def __init__(self, folder: str | Path, split: str = "train") -> None:
+        self.folder = Path(folder)
+        self.split = split
+        self.manifest = Manifest.read(self.folder)
+        self.fingerprint = self.manifest.fingerprint
+        shards = [shard for shard in self.manifest.shards if shard.split == split and shard.blocks]
+        for shard in shards:
+            self._check_size(shard)
+        self._blocks = [(shard, block) for shard in shards for block in shard.blocks]
+        self._maps: dict[str, mmap.mmap] = {}
+        self._checked = np.zeros(len(self._blocks), bool)
+        self.block_documents = np.zeros(len(self._blocks) + 1, np.int64)
+        """[blocks + 1]: the number of documents before each block."""
+        np.cumsum([block.documents for _, block in self._blocks], out=self.block_documents[1:])
+        self._first = self.block_documents.tolist()
+        self.documents: int = self._first[-1]
+        self.tokens: int = sum(block.tokens for _, block in self._blocks)
+
+    def block_offsets(self, index: int) -> NDArray[np.int64]:
+        """[documents + 1]: where each document of the block begins, in tokens."""
+        shard, block = self._blocks[index]
+        return self._array(shard, np.int64, block.documents + 1, block.offsets_at)
+
+    def document(self, index: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Token ids [n] and flags [n] of a document, as views of the file."""
+        number = bisect_right(self._first, index) - 1
+        shard, block = self._blocks[number]
+        if not self._checked[number]:
+            self._check_block(number)
+        begin, end = self.block_offsets(number)[index - self._first[number] :][:2]
+        ids = self._array(shard, self.manifest.dtype, block.tokens, block.ids_at)
+        flags = self._array(shard, np.uint8, block.tokens, block.flags_at)
+        return ids[begin:end], flags[begin:end]
+
+    def verify(self) -> None:
+        """Read everything once; raises `UserError` for the first block that differs from what was written."""
+        for number in range(len(self._blocks)):
+            self._check_block(number)
+
+    def _array(self, shard: Shard, dtype: Any, count: int, start: int) -> NDArray[Any]:
+        if shard.name not in self._maps:
+            with (self.folder / shard.name).open("rb") as file:
+                self._maps[shard.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._maps[shard.name], dtype, count, start)
+
+    def _check_size(self, shard: Shard) -> None:
+        path = self.folder / shard.name
+        size = path.stat().st_size if path.exists() else None
+        if size != shard.bytes:
+            state = "missing" if size is None else f"{size} bytes long, {shard.bytes} were written"
+            raise UserError(f"{path}: {state}; copy the shard again or run `reread preprocess` again")
+
+    def _check_block(self, number: int) -> None:
+        shard, block = self._blocks[number]
+        crc = 0
+        arrays = ((self.manifest.dtype, block.tokens, block.ids_at), (np.uint8, block.tokens, block.flags_at))
+        for dtype, count, start in (*arrays, (np.int64, block.documents + 1, block.offsets_at)):
+            crc = zlib.crc32(self._array(shard, dtype, count, start).data, crc)
+        if crc != block.crc32:
+            raise UserError(
+                f"{self.folder / shard.name}: altered since it was written (checksum of the block at byte "
+                f"{block.ids_at}); copy the shard again or run `reread preprocess` again"
+            )
+        self._checked[number] = True

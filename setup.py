@@ -1,0 +1,53 @@
+"""Packaging of `reread`; tool settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+PREPROCESSING = [
+    "duckdb>=1.0",
+    "jieba==0.42.1",  # word boundaries are part of a corpus: another dictionary is another corpus
+    "matplotlib>=3.7",
+    "numpy>=1.26",
+    "opencc-python-reimplemented>=0.1.7",
+    "pyarrow>=14",
+    "pydantic>=2.6",
+    "pyyaml>=6",
+    "rich>=13",
+    "rjieba==0.2.2",
+    "sentencepiece>=0.2",
+    "tokenizers>=0.20",
+    "typer>=0.12",
+    "webdataset>=0.2.86",
+    "zstandard>=0.22",
+]
+TRAINING = [
+    "megatron-core==0.16.1",
+    "psutil",  # megatron-core imports it without declaring it
+    "safetensors>=0.4",
+    "tensorboard>=2.14",
+    "torch>=2.6",
+    "transformers>=4.40",
+]
+DEVELOPMENT = ["mypy>=1.10", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.6", "types-PyYAML"]
+
+setup(
+    name="reread",
+    version="0.1.0",
+    description="Distributed pretraining of encoders that read long documents, Chinese and English",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["pipeline*", "preprocessing*", "training*"]),
+    package_data={"pipeline": ["recipes/*.yaml", "sample/**/*"]},
+    install_requires=PREPROCESSING,
+    extras_require={
+        "train": TRAINING,
+        "tensorflow": ["tensorflow-cpu>=2.15"],  # reads TensorFlow checkpoints in `reread convert`
+        "horovod": ["horovod==0.28.1"],
+        "apex": ["apex"],
+        "dev": DEVELOPMENT,
+    },
+    entry_points={"console_scripts": ["reread = pipeline.cli:main"]},
+)

@@ -1,0 +1,109 @@
+"""What `reread train` can be told: the sections of a recipe from `data` to `logging`. Imports no torch."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from preprocessing.settings import Settings
+
+
+class MaskingSettings(Settings):
+    """Which tokens are predicted: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""
+
+    strategy: Literal["token", "whole-word", "span"] = "whole-word"
+    probability: float = Field(default=0.15, gt=0, lt=1)
+    mask_share: float = Field(default=0.8, ge=0, le=1)
+    random_share: float = Field(default=0.1, ge=0, le=1)
+    """The rest of the chosen tokens keep their id."""
+    span_geometric: float = Field(default=0.2, gt=0, lt=1)
+    """`span`: parameter of the geometric distribution of span lengths, in tokens (SpanBERT, section 3.1)."""
+    span_maximum: int = Field(default=10, ge=1)
+
+    @model_validator(mode="after")
+    def _shares(self) -> "MaskingSettings":
+        if self.mask_share + self.random_share > 1:
+            raise ValueError("mask_share + random_share is above 1")
+        return self
+
+
+class DataSettings(Settings):
+    """Corpus -> batches."""
+
+    corpus: Path
+    """A corpus folder, or one written with `--materialize`."""
+    sequence_length: int = Field(default=128, ge=8)
+    copies: int = Field(default=10, ge=1)
+    """Each pass over the corpus is one copy, masked and paired anew; after the last copy the first comes again."""
+    next_sentence: bool = True
+    """BERT's sentence pairs; without, one stretch of text a row."""
+    short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
+    """Share of rows cut to a random shorter length (BERT)."""
+    masking: MaskingSettings = MaskingSettings()
+
+
+class OptimizerSettings(Settings):
+    name: Literal["lamb", "adam"] = "lamb"
+    variant: Literal["nezha", "standard"] = "nezha"
+    """`lamb` only: as NEZHA trained, or You et al. 2020 (what apex's FusedLAMB computes)."""
+    learning_rate: float = Field(gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-6, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Not applied to biases and layer norms."""
+    gradient_clip: float | None = Field(default=1.0, gt=0)
+    """Largest global norm of the averaged gradient."""
+
+
+class ScheduleSettings(Settings):
+    warmup_steps: int = Field(default=0, ge=0)
+    decay: Literal["linear", "polynomial", "constant", "cosine"] = "linear"
+    power: float = Field(default=1.0, gt=0)
+    """`polynomial` only."""
+
+
+class ParallelSettings(Settings):
+    tensor: int = Field(default=1, ge=1)
+    """Tensor-parallel size; the data-parallel size is what is left of the processes."""
+    processes: int = Field(default=0, ge=0)
+    """Processes `reread train` starts when nothing else did (torchrun, srun); 0 is one a GPU, or one."""
+    gradients: Literal["torch"] = "torch"
+    """Who reduces gradients: torch.distributed's ring all-reduce (NCCL, or gloo on CPU)."""
+    bucket_megabytes: float = Field(default=25.0, gt=0)
+    """Gradients are reduced in buckets of this size while the backward pass goes on."""
+
+
+class CheckpointSettings(Settings):
+    every_steps: int = Field(default=1000, ge=1)
+    keep: int = Field(default=3, ge=1)
+
+
+class TrainSettings(Settings):
+    """Everything a run is; with the corpus' fingerprint it determines each number the run prints."""
+
+    seed: int = 0
+    model: dict[str, Any]
+    """`type` (nezha) and the keys of its configuration."""
+    init: Path | None = None
+    """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
+    data: DataSettings
+    steps: int = Field(ge=1)
+    global_batch: int = Field(ge=1)
+    """Rows a step, over all processes and accumulation."""
+    micro_batch: int = Field(ge=1)
+    """Rows of one forward pass on one process."""
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings = ScheduleSettings()
+    precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). fp16 and bf16 keep fp32 masters."""
+    initial_loss_scale: float = Field(default=2.0**16, gt=0)
+    """fp16: doubled after 1000 good steps, halved after 2 bad ones in a row (the rule NEZHA trained with)."""
+    activation_checkpointing: bool = False
+    parallel: ParallelSettings = ParallelSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    log_every: int = Field(default=10, ge=1)
+    validate_every: int = Field(default=1000, ge=1)
+    validation_batches: int = Field(default=8, ge=1)
+    """Global batches of held-out text a validation."""
+    peak_tflops: float | None = None
+    """Of one device, for MFU; null: by the device's name, or measured on CPU."""
