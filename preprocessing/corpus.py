@@ -176,11 +176,12 @@ class ShardWriter:
         offsets = np.zeros(len(self._ids) + 1, np.int64)
         np.cumsum([len(ids) for ids in self._ids], out=offsets[1:])
         arrays = (np.concatenate(self._ids), np.concatenate(self._flags), offsets)
-        starts, crc = [], 0
+        starts: list[int] = []
+        crc = 0
         for member, array in zip(_MEMBERS, arrays, strict=True):
             starts.append(self._write_member(f"{self.path.stem}-{len(self._blocks):06d}.{member}.npy", array))
             crc = zlib.crc32(array.data, crc)
-        self._blocks.append(Block(len(self._ids), int(offsets[-1]), *starts, crc))
+        self._blocks.append(Block(len(self._ids), int(offsets[-1]), starts[0], starts[1], starts[2], crc))
         self._ids, self._flags, self._pending = [], [], 0
 
     def _write_member(self, name: str, array: NDArray[Any]) -> int:
