@@ -175,7 +175,7 @@ class ShardWriter:
     def _write_block(self) -> None:
         offsets = np.zeros(len(self._ids) + 1, np.int64)
         np.cumsum([len(ids) for ids in self._ids], out=offsets[1:])
-        arrays = (np.concatenate(self._ids), np.concatenate(self._flags), offsets)
+        arrays: tuple[NDArray[Any], ...] = (np.concatenate(self._ids), np.concatenate(self._flags), offsets)
         starts: list[int] = []
         crc = 0
         for member, array in zip(_MEMBERS, arrays, strict=True):
