@@ -1,0 +1,126 @@
+"""The `reread` command. Torch is imported only by the commands that train or convert, so help starts at once."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.recipe import available_recipes, load_recipe
+from preprocessing.errors import UserError
+
+app = typer.Typer(
+    name="reread",
+    help="Pretrain encoders that read long documents, Chinese and English: raw text in, a Hugging Face folder out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=f"{', '.join(available_recipes())}, or a .yaml file")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. steps=100")]
+
+
+@app.command()
+def preprocess(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    materialize: Annotated[
+        Path | None, typer.Option(help="Also write every masked copy of every sample to this folder")
+    ] = None,
+) -> None:
+    """Raw text -> a deduplicated, word-segmented, sharded corpus."""
+    from pipeline.stages import preprocess_stage
+
+    preprocess_stage(load_recipe(recipe, overrides or [], "preprocess"), materialize)
+
+
+@app.command()
+def inspect(
+    corpus: Annotated[Path, typer.Argument(help="A corpus folder, or one written with --materialize")],
+    overrides: Overrides = None,
+    recipe: Annotated[str | None, typer.Option(help="Take `train.data` from this recipe")] = None,
+    samples: Annotated[int, typer.Option(help="How many samples to print")] = 3,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the manifest first")] = False,
+) -> None:
+    """Show samples with the masked words marked, and prove that words are masked whole."""
+    from pipeline.stages import inspect_stage
+
+    inspect_stage(corpus, overrides or [], recipe, samples, verify)
+
+
+@app.command()
+def train(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Pretrain; the same command again continues from the last checkpoint."""
+    from pipeline.stages import train_stage
+
+    train_stage(load_recipe(recipe, overrides or [], "train"), sys.argv[1:])
+
+
+@app.command()
+def run(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """All stages: preprocess, train, export, report. What is done already is not done again."""
+    from pipeline.stages import run_stages
+
+    run_stages(recipe, overrides or [])
+
+
+@app.command()
+def export(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/quickstart")],
+    output: Annotated[Path | None, typer.Argument(help="Default: RUN/export")] = None,
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
+) -> None:
+    """Checkpoint -> a Hugging Face folder with weights, tokenizer, modeling file and model card."""
+    from pipeline.stages import export_stage
+
+    export_stage(run_folder, output, step)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="A folder or weights file: transformers, Huawei, lonePatient, TF")],
+    output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
+    model: Annotated[str, typer.Option(help="nezha")] = "nezha",
+) -> None:
+    """Released weights -> a Hugging Face folder that `reread train init=FOLDER` starts from."""
+    from training.checkpoint.convert import convert as convert_weights
+
+    convert_weights(source, output, model)
+
+
+@app.command()
+def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder")]) -> None:
+    """Draw the loss curve of a run (RUN/loss.png) and print its last figures."""
+    from pipeline.report import report as report_run
+
+    report_run(run_folder)
+
+
+@app.command()
+def recipes() -> None:
+    """List the built-in recipes."""
+    for name in available_recipes():
+        print(f"{name:20} {load_recipe(name, []).description}")
+
+
+def main() -> None:
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    quiet = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0"
+    logging.getLogger("reread").setLevel(logging.ERROR if quiet else logging.INFO)
+    try:
+        app()
+    except UserError as error:
+        print(f"reread: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("reread: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
+
+

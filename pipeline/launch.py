@@ -1,0 +1,82 @@
+"""Start one process a device on this machine, when neither torchrun nor srun has done so."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import FrameType
+
+GRACE_SECONDS = 120.0
+"""How long the other processes may take to end once one has; then they are killed."""
+
+
+def inside_distributed_run() -> bool:
+    """Whether torchrun (RANK) or srun with several tasks (SLURM_PROCID) started this process."""
+    return "RANK" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ
+
+
+def launch(arguments: list[str], processes: int) -> int:
+    """Run `reread ARGUMENTS` in `processes` processes of one distributed run and return the exit status.
+
+    SIGTERM and SIGINT are passed on, so that every process checkpoints and ends. When one process dies, the others
+    are stopped and its status is returned.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "OMP_NUM_THREADS": threads,
+    }
+    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    workers = [
+        subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(processes)
+    ]
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGTERM)
+
+    handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return _wait(workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _wait(workers: list[subprocess.Popen[bytes]]) -> int:
+    """The status of the first process that failed, or 0; once one has ended the others get `GRACE_SECONDS`."""
+    deadline = None
+    while True:
+        statuses = [worker.poll() for worker in workers]
+        failed = [(rank, status) for rank, status in enumerate(statuses) if status]
+        if all(status is not None for status in statuses) or (deadline and time.monotonic() > deadline):
+            break
+        if failed and deadline is None:
+            stopped_by_signal = failed[0][1] < 0
+            deadline = time.monotonic() + (0 if stopped_by_signal else GRACE_SECONDS)
+        time.sleep(0.05)
+    if not failed:
+        return 0
+    rank, status = failed[0]
+    if status < 0:
+        name = signal.Signals(-status).name
+        print(f"reread: process {rank} of {len(workers)} was killed by {name}; the run stops", file=sys.stderr)
+        return 128 - status
+    return status
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,128 @@
+"""Recipes: YAML over typed settings, with `base:` inheritance and dotted `key=value` overrides."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from preprocessing.config import PreprocessSettings
+from preprocessing.corpus import write_atomically
+from preprocessing.errors import UserError
+from preprocessing.settings import Settings
+from training.config import TrainSettings
+
+BUILT_IN = Path(__file__).parent / "recipes"
+
+ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", "peak_tflops"} | {
+    "log_every",
+    "validate_every",
+    "validation_batches",
+}
+"""Fields of `train` that a relaunch may change: none of them changes what is learned, but for rounding and dropout."""
+
+
+class Recipe(Settings):
+    """What `reread run` carries out: each section is one stage, absent sections are skipped."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    """Names the run folder, runs/<name>."""
+    description: str = ""
+    preprocess: PreprocessSettings | None = None
+    train: TrainSettings | None = None
+    examples: list[str] = []
+    """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
+
+
+def load_recipe(recipe: str, overrides: list[str], section: str | None = None) -> Recipe:
+    """Read a recipe by built-in name or path, apply `key=value` overrides and check it.
+
+    A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
+    Raises `UserError` naming the recipe and each wrong key with the nearest right one.
+    """
+    values = _read(recipe)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator:
+            raise UserError(f"`{override}`: an override is written key=value, for example train.steps=100")
+        path = key.split(".")
+        if section and path[0] not in Recipe.model_fields:
+            path = [section, *path]
+        _assign(values, path, yaml.safe_load(text), override)
+    return Recipe.parse(values, f"recipe {recipe}")
+
+
+def available_recipes() -> list[str]:
+    return sorted(path.stem for path in BUILT_IN.glob("*.yaml"))
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """The resolved recipe, enough to run again."""
+    values = recipe.model_dump(mode="json")
+    write_atomically(path, yaml.safe_dump(values, allow_unicode=True, sort_keys=False).encode())
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """`field: old -> new` for each leaf in which two nested dicts differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in sorted({*old, *new})
+            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
+
+
+def check_same_run(run: Path, recipe: Recipe) -> None:
+    """Raises `UserError` if the run folder was begun with a recipe that trains something else."""
+    path = run / "recipe.yaml"
+    if not path.exists():
+        return
+    old = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("train") or {}
+    new = recipe.model_dump(mode="json")["train"] or {}
+    changed = differences(
+        {key: value for key, value in old.items() if key not in ELASTIC},
+        {key: value for key, value in new.items() if key not in ELASTIC},
+    )
+    if changed:
+        raise UserError(
+            f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
+            "take them back, or give the new run a name of its own with name=..."
+        )
+
+
+def _read(recipe: str) -> dict[str, Any]:
+    path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else BUILT_IN / f"{recipe}.yaml"
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = difflib.get_close_matches(recipe, available_recipes(), n=1, cutoff=0.4)
+        hint = f"did you mean `{near[0]}`?" if near else f"built in: {', '.join(available_recipes())}"
+        raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a recipe is a mapping of sections (name, preprocess, train)")
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if str(base).endswith((".yaml", ".yml")):
+        base = str(path.parent / base)
+    return _merge(_read(base), values)
+
+
+def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in values.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _assign(values: dict[str, Any], path: list[str], value: Any, override: str) -> None:
+    for part in path[:-1]:
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise UserError(f"`{override}`: `{part}` holds a value, not a section")
+    values[path[-1]] = value
