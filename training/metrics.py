@@ -1,0 +1,104 @@
+"""metrics.jsonl, TensorBoard and the progress line."""
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+log = logging.getLogger("reread")
+
+PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
+    "V100": 125.0,
+    "A100": 312.0,
+    "H100": 989.0,
+    "H200": 989.0,
+    "A800": 312.0,
+    "H800": 989.0,
+    "T4": 65.0,
+    "L40S": 362.0,
+    "RTX 4090": 165.0,
+}
+
+
+def peak_flops(setting: float | None, device: torch.device) -> float:
+    """FLOP/s of one device that MFU is measured against; logs where the figure comes from."""
+    if setting is not None:
+        return setting * 1e12
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        for known, tflops in PEAK_TFLOPS.items():
+            if known in name:
+                log.info("MFU peak: %g TFLOP/s, the stated half-precision peak of %s", tflops, known)
+                return tflops * 1e12
+        log.info("MFU peak: unknown for %s, so MFU is not shown; set train.peak_tflops", name)
+        return math.nan
+    peak = _measured_on_cpu()
+    log.info("MFU peak: %.3f TFLOP/s, measured here with a 1024^3 fp32 matrix product per process", peak / 1e12)
+    return peak
+
+
+def _measured_on_cpu() -> float:
+    from time import perf_counter
+
+    a, b = torch.ones(1024, 1024), torch.ones(1024, 1024)
+    best = math.inf
+    for _ in range(5):
+        begin = perf_counter()
+        a @ b
+        best = min(best, perf_counter() - begin)
+    return 2 * 1024**3 / best
+
+
+class MetricsLog:
+    """Appends to `metrics.jsonl` and to TensorBoard; a resumed run first drops the lines past its checkpoint."""
+
+    def __init__(self, run: Path, resumed_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        path = run / "metrics.jsonl"
+        kept = [line for line in _lines(path) if json.loads(line)["step"] <= resumed_step]
+        path.write_text("".join(kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _lines(run / "metrics.jsonl")]
+
+
+def _lines(path: Path) -> list[str]:
+    """Whole lines only: a kill may have cut the last one short."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [line + "\n" for line in text.split("\n")[:-1]]
+
+
+def progress_line(step: int, steps: int, values: dict[str, float]) -> str:
+    """`step 40/400 10% | loss 7.91 mlm 7.22 acc 0.05 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`"""
+    left = int(values["seconds_left"])
+    clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+    parts = [
+        f"step {step}/{steps} {100 * step / steps:.0f}%",
+        f"loss {values['loss']:.4f} mlm {values['masked_lm_loss']:.4f} acc {values['masked_lm_accuracy']:.3f}",
+        f"lr {values['learning_rate']:.2e} |g| {values['gradient_norm']:.2f}",
+        f"{values['tokens_per_second'] / 1000:.1f}k tok/s",
+        f"MFU {100 * values['mfu']:.1f}%" if math.isfinite(values["mfu"]) else "MFU -",
+        f"{clock} left",
+    ]
+    if values["loss_scale"] != 1:
+        parts.insert(3, f"scale {values['loss_scale']:g}")
+    return " | ".join(parts)
