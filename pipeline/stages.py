@@ -1,0 +1,158 @@
+"""The stages behind the commands: each takes a checked recipe and leaves its result on disk."""
+
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+
+from pipeline.launch import inside_distributed_run, launch
+from pipeline.recipe import Recipe, check_same_run, load_recipe, write_recipe
+from preprocessing.corpus import write_atomically
+from preprocessing.errors import UserError
+from training.config import DataSettings, TrainSettings
+
+log = logging.getLogger("reread")
+
+RUNS = Path("runs")
+
+
+def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
+    from preprocessing.build import build
+
+    if recipe.preprocess is None:
+        raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
+    build(recipe.preprocess)
+    if materialize is not None:
+        from training.data.materialize import materialize as write_copies
+
+        train = _train_section(recipe)
+        write_copies(recipe.preprocess.output, materialize, train.data, train.seed, recipe.preprocess.workers)
+
+
+def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
+    from pipeline.inspect import inspect
+
+    if recipe is None:
+        values = dict(_pair(override) for override in overrides)
+        data, seed = DataSettings.parse({"corpus": corpus, **values}, "inspect"), 0
+    else:
+        train = _train_section(load_recipe(recipe, [*overrides, f"train.data.corpus={corpus}"], "train"))
+        data, seed = train.data, train.seed
+    inspect(data, samples=samples, seed=seed, verify=verify)
+
+
+def train_stage(recipe: Recipe, arguments: list[str]) -> None:
+    """Train in this process, or in `parallel.processes` processes started here; exits with their status."""
+    train = _train_section(recipe)
+    run = RUNS / recipe.name
+    if inside_distributed_run():
+        _train_here(recipe, train, run)
+        return
+    check_same_run(run, recipe)
+    processes = train.parallel.processes or _devices()
+    if processes == 1:
+        _train_here(recipe, train, run)
+        return
+    log.info("starting %d processes on this machine", processes)
+    status = launch(arguments, processes)
+    if status:
+        sys.exit(status)
+
+
+def export_stage(run: Path, output: Path | None, step: int | None = None) -> Path:
+    from training.checkpoint.export import export_run
+
+    recipe = _recipe_of(run)
+    folder = output or run / "export"
+    export_run(run, folder, _train_section(recipe), recipe.examples, step)
+    log.info("exported to %s", folder)
+    return folder
+
+
+def run_stages(name: str, overrides: list[str]) -> None:
+    """Preprocess, train, export and report; what is already done is not done again."""
+    from pipeline.report import fill_masks, report
+
+    recipe = load_recipe(name, overrides)
+    if recipe.preprocess is not None and not inside_distributed_run():
+        preprocess_stage(recipe)
+    if recipe.train is None:
+        return
+    train_stage(recipe, ["train", name, *overrides])
+    run = RUNS / recipe.name
+    folder = export_stage(run, None)
+    report(run)
+    for sentence, words in fill_masks(folder, recipe.examples):
+        print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
+    print(f"Hugging Face folder: {folder}")
+
+
+def _train_here(recipe: Recipe, train: TrainSettings, run: Path) -> None:
+    from training.trainer import train as run_training
+
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+        check_same_run(run, recipe)
+        run.mkdir(parents=True, exist_ok=True)
+        write_recipe(recipe, run / "recipe.yaml")
+        write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
+    with _log_file(run):
+        run_training(train, run)
+
+
+def _train_section(recipe: Recipe) -> TrainSettings:
+    if recipe.train is None:
+        raise UserError(f"recipe {recipe.name}: has no `train` section")
+    return recipe.train
+
+
+def _recipe_of(run: Path) -> Recipe:
+    path = run / "recipe.yaml"
+    if not path.exists():
+        raise UserError(f"{path}: not there; is `{run}` a run folder made by `reread train`?")
+    return Recipe.parse(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+
+
+def _devices() -> int:
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    log.info("one process on CPU: no GPU here, and parallel.processes is not set")
+    return 1
+
+
+def _environment() -> dict[str, str]:
+    """What ran: versions only, never variables (they may hold secrets)."""
+    packages = ["reread", "torch", "numpy", "transformers", "megatron-core", "jieba", "tokenizers"]
+    return {"python": platform.python_version(), "machine": platform.platform()} | {
+        name: version(name) for name in packages
+    }
+
+
+@contextmanager
+def _log_file(run: Path) -> Iterator[None]:
+    """Repeat the log in RUN/logs/, one file a process."""
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    (run / "logs").mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(run / "logs" / f"rank-{rank}.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+def _pair(override: str) -> tuple[str, object]:
+    key, separator, value = override.partition("=")
+    if not separator:
+        raise UserError(f"`{override}`: an override is written key=value, for example sequence_length=512")
+    return key, yaml.safe_load(value)
