@@ -122,5 +122,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-

@@ -42,6 +42,12 @@ def load_recipe(recipe: str, overrides: list[str], section: str | None = None) -
     Raises `UserError` naming the recipe and each wrong key with the nearest right one.
     """
     values = _read(recipe)
+    apply_overrides(values, overrides, section)
+    return Recipe.parse(values, f"recipe {recipe}")
+
+
+def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
+    """Set `a.b=value` in nested `values`; a key that begins no field of a recipe is taken as one of `section`."""
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator:
@@ -50,7 +56,6 @@ def load_recipe(recipe: str, overrides: list[str], section: str | None = None) -
         if section and path[0] not in Recipe.model_fields:
             path = [section, *path]
         _assign(values, path, yaml.safe_load(text), override)
-    return Recipe.parse(values, f"recipe {recipe}")
 
 
 def available_recipes() -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from pipeline.launch import inside_distributed_run, launch
-from pipeline.recipe import Recipe, check_same_run, load_recipe, write_recipe
+from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 from training.config import DataSettings, TrainSettings
@@ -40,8 +40,9 @@ def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, sample
     from pipeline.inspect import inspect
 
     if recipe is None:
-        values = dict(_pair(override) for override in overrides)
-        data, seed = DataSettings.parse({"corpus": corpus, **values}, "inspect"), 0
+        values = {"corpus": corpus}
+        apply_overrides(values, overrides)
+        data, seed = DataSettings.parse(values, "inspect"), 0
     else:
         train = _train_section(load_recipe(recipe, [*overrides, f"train.data.corpus={corpus}"], "train"))
         data, seed = train.data, train.seed
@@ -149,10 +150,3 @@ def _log_file(run: Path) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         handler.close()
-
-
-def _pair(override: str) -> tuple[str, object]:
-    key, separator, value = override.partition("=")
-    if not separator:
-        raise UserError(f"`{override}`: an override is written key=value, for example sequence_length=512")
-    return key, yaml.safe_load(value)

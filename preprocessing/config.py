@@ -1,9 +1,9 @@
 """What `reread preprocess` can be told: the `preprocess` section of a recipe."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from preprocessing.settings import Settings
 
@@ -13,7 +13,9 @@ BadInput = Literal["report", "refuse"]
 class InputSettings(Settings):
     """Where raw text comes from."""
 
-    paths: list[str] = Field(min_length=1)
+    paths: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
+        min_length=1
+    )
     """Files, folders or globs; folders are walked in sorted order."""
     format: Literal[
         "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "parquet", "wikiextractor", "mediawiki"
