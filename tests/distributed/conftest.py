@@ -1,0 +1,99 @@
+"""Real process groups in tests: `ranks(n, function, *args)` runs `function` in n processes over gloo.
+
+The processes are forked from a server that has imported torch and megatron-core once, so a call costs a fraction of a
+second, every call starts clean, and a crash in one test cannot reach another. `function` must stand at the top of a
+module; it sees the environment torchrun gives (RANK, WORLD_SIZE, ...), or none of it when n is 1.
+"""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pytest
+
+_PRELOAD = ["torch", "torch.distributed", "megatron.core.tensor_parallel", "transformers.models.bert.modeling_bert"]
+_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Callable[..., list[Any]]:
+    """`ranks(n, function, *args)`: the results in rank order; raises with the tracebacks of the ranks that failed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+
+    def run(n: int, function: Callable[..., Any], *args: Any, timeout: float = 300) -> list[Any]:
+        port = _free_port()
+        processes, pipes = [], {}
+        for rank in range(n):
+            receive, send = context.Pipe(duplex=False)
+            process = context.Process(target=_rank, args=(send, (rank, n, port), function, args), daemon=True)
+            process.start()
+            send.close()
+            processes.append(process)
+            pipes[receive] = rank
+        try:
+            return _collect(pipes, timeout)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+    return run
+
+
+def _collect(pipes: dict[Connection, int], timeout: float) -> list[Any]:
+    results: dict[int, Any] = {}
+    failures: list[str] = []
+    waiting = set(pipes)
+    while waiting:
+        # peers of a failed rank break off by themselves; those caught in other work are not waited for
+        ready = wait(list(waiting), timeout=5 if failures else timeout)
+        if not ready:
+            failures.append(f"no answer from ranks {sorted(pipes[pipe] for pipe in waiting)}")
+            break
+        for pipe in ready:
+            waiting.discard(pipe)  # type: ignore[arg-type]
+            rank = pipes[pipe]  # type: ignore[index]
+            try:
+                good, value = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
+            except EOFError:
+                good, value = False, "the process died"
+            if good:
+                results[rank] = value
+            else:
+                failures.append(f"rank {rank}: {value}")
+    if failures:
+        raise RuntimeError("\n".join(failures))
+    return [results[rank] for rank in range(len(pipes))]
+
+
+def _rank(send: Connection, place: tuple[int, int, int], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    import torch
+
+    from training.parallel.mesh import close_mesh
+
+    torch.set_num_threads(1)
+    for name in _LAUNCHER_VARIABLES:
+        os.environ.pop(name, None)
+    rank, n, port = place
+    if n > 1:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(n), LOCAL_RANK=str(rank))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        answer = pickle.dumps((True, function(*args)))  # plain pickle: tensors travel by value
+    except BaseException:
+        answer = pickle.dumps((False, traceback.format_exc()))
+    send.send_bytes(answer)
+    send.close()
+    close_mesh()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,65 @@
+"""Processes find their place in the grid."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from preprocessing.errors import UserError
+from training.parallel.mesh import init_mesh
+
+
+def _places(tensor: int) -> tuple[int, ...]:
+    mesh = init_mesh(tensor)
+    sums = []
+    for group in (mesh.tensor_group, mesh.data_group):
+        value = torch.tensor(float(mesh.rank))
+        if group is not None:
+            dist.all_reduce(value, group=group)
+        sums.append(int(value))
+    return mesh.rank, mesh.tensor_rank, mesh.tensor_size, mesh.data_rank, mesh.data_size, *sums
+
+
+@pytest.mark.parametrize(
+    ("n", "tensor", "expected"),
+    [
+        (1, 1, [(0, 0, 1, 0, 1, 0, 0)]),
+        (2, 1, [(0, 0, 1, 0, 2, 0, 1), (1, 0, 1, 1, 2, 1, 1)]),
+        (2, 2, [(0, 0, 2, 0, 1, 1, 0), (1, 1, 2, 0, 1, 1, 1)]),
+        (4, 2, [(0, 0, 2, 0, 2, 1, 2), (1, 1, 2, 0, 2, 1, 4), (2, 0, 2, 1, 2, 5, 2), (3, 1, 2, 1, 2, 5, 4)]),
+    ],
+)
+def test_every_rank_has_its_place(ranks, n, tensor, expected):
+    assert ranks(n, _places, tensor) == expected
+
+
+def _gathered() -> list[tuple[int, ...]]:
+    mesh = init_mesh()
+    return mesh.gather(mesh.rank, 2**40 + mesh.rank)
+
+
+def test_gather_keeps_rank_order(ranks):
+    assert ranks(2, _gathered) == [[(0, 2**40), (1, 2**40 + 1)]] * 2
+    assert ranks(1, _gathered) == [[(0, 2**40)]]
+
+
+def _refused(tensor: int) -> str:
+    with pytest.raises(UserError) as error:
+        init_mesh(tensor)
+    return str(error.value)
+
+
+def test_processes_that_do_not_divide_are_refused_in_one_line(ranks):
+    line = ranks(2, _refused, 4)[0]
+    assert "parallel.tensor" in line and "2 processes" in line and "\n" not in line
+
+
+def _one_fails() -> None:
+    mesh = init_mesh()
+    if mesh.rank == 1:
+        raise ValueError("on purpose")
+    mesh.gather(0)
+
+
+def test_a_failing_rank_is_named_with_its_traceback(ranks):
+    with pytest.raises(RuntimeError, match=r"rank 1: Traceback[\s\S]*on purpose"):
+        ranks(2, _one_fails)

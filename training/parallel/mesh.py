@@ -1,0 +1,107 @@
+"""The grid of processes: tensor x data parallel, over torch.distributed and megatron-core's groups."""
+
+import os
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from preprocessing.errors import UserError
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Where this process stands: rank = data_rank * tensor_size + tensor_rank, so tensor groups are neighbours.
+
+    A group of one process is None: nothing is communicated, and 1 x 1 needs no torch.distributed at all.
+    """
+
+    rank: int = 0
+    world: int = 1
+    tensor_rank: int = 0
+    tensor_size: int = 1
+    data_rank: int = 0
+    data_size: int = 1
+    tensor_group: dist.ProcessGroup | None = None
+    data_group: dist.ProcessGroup | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def gather(self, *values: int) -> list[tuple[int, ...]]:
+        """The `values` of every process, in rank order; collective, so it is a barrier too."""
+        if self.world == 1:
+            return [values]
+        mine = torch.tensor(values, dtype=torch.int64, device=self.device)
+        everyone = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(everyone, mine)
+        return [tuple(row) for row in torch.stack(everyone).tolist()]
+
+
+def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
+    """Join the processes that torchrun (RANK ...) or srun (SLURM_PROCID ...) started; alone without either.
+
+    `device` is "cpu" (gloo) or "cuda" (NCCL, one GPU a process by local rank). Raises `UserError` when the number of
+    processes is no multiple of `tensor`.
+    """
+    rank, world, local_rank = _place()
+    if world % tensor:
+        raise UserError(
+            f"parallel.tensor: {world} processes cannot be split into tensor groups of {tensor}; "
+            f"start a multiple of {tensor} or lower parallel.tensor"
+        )
+    device = torch.device(device)
+    if device.type == "cuda":
+        # srun --gpus-per-task shows each process its own GPU only
+        device = torch.device("cuda", 0 if torch.cuda.device_count() == 1 else local_rank)
+        torch.cuda.set_device(device)
+    if world == 1:
+        return Mesh(device=device)
+    if not dist.is_initialized():
+        _rendezvous(rank, world, device)
+    groups: dict[str, dist.ProcessGroup | None] = {"tensor_group": None, "data_group": dist.group.WORLD}
+    if tensor > 1:
+        from megatron.core import parallel_state
+
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
+        groups["tensor_group"] = parallel_state.get_tensor_model_parallel_group()
+        groups["data_group"] = parallel_state.get_data_parallel_group() if world > tensor else None
+    return Mesh(
+        rank=rank,
+        world=world,
+        tensor_rank=rank % tensor,
+        tensor_size=tensor,
+        data_rank=rank // tensor,
+        data_size=world // tensor,
+        device=device,
+        **groups,
+    )
+
+
+def close_mesh() -> None:
+    """Leave all groups, at the end of the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _place() -> tuple[int, int, int]:
+    """(rank, world, local rank) by torchrun's variables, else srun's, else (0, 1, 0)."""
+    environment = os.environ
+    if "RANK" in environment:
+        return int(environment["RANK"]), int(environment["WORLD_SIZE"]), int(environment.get("LOCAL_RANK", "0"))
+    if "SLURM_STEP_NUM_TASKS" in environment:  # set by srun alone; SLURM_NTASKS stands in a batch script too
+        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+        return tuple(int(environment[name]) for name in names)  # type: ignore[return-value]
+    return 0, 1, 0
+
+
+def _rendezvous(rank: int, world: int, device: torch.device) -> None:
+    environment = os.environ
+    if "MASTER_ADDR" not in environment and "SLURM_LAUNCH_NODE_IPADDR" in environment:
+        environment["MASTER_ADDR"] = environment["SLURM_LAUNCH_NODE_IPADDR"]
+        # a port per job, out of the kernel's ephemeral range
+        environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
+    if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
+        raise UserError(f"{world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun or srun")
+    if device.type == "cuda":
+        dist.init_process_group("nccl", rank=rank, world_size=world, device_id=device)
+    else:
+        dist.init_process_group("gloo", rank=rank, world_size=world)
