@@ -13,8 +13,8 @@ GRACE_SECONDS = 120.0
 
 
 def inside_distributed_run() -> bool:
-    """Whether torchrun (RANK) or srun with several tasks (SLURM_PROCID) started this process."""
-    return "RANK" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ
+    """Whether torchrun (RANK) or srun (SLURM_STEP_NUM_TASKS, which a bare batch script lacks) started this process."""
+    return "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
 
 def launch(arguments: list[str], processes: int) -> int:

@@ -4,7 +4,6 @@ import difflib
 import inspect
 import logging
 import math
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from training.optim.build import build_optimizer
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import Mesh, init_mesh
+from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.tensor import layout, parallelise
 
 Batch = dict[str, NDArray[np.int32]]
@@ -56,8 +55,7 @@ def train(settings: TrainSettings, run: Path) -> None:
     try:
         Trainer(settings, run, mesh).train()
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        close_mesh()
 
 
 class Trainer:
@@ -146,8 +144,8 @@ class Trainer:
             self.bad_steps += 1
             if self.bad_steps == BAD_STEPS_LIMIT:
                 raise UserError(
-                    f"{self.run}: the gradient was not finite in {BAD_STEPS_LIMIT} steps in a row up to step {self.step}; "
-                    "lower optimizer.learning_rate, or look at the data with `reread inspect`"
+                    f"{self.run}: the gradient was not finite in {BAD_STEPS_LIMIT} steps in a row, up to step "
+                    f"{self.step}; lower optimizer.learning_rate, or look at the data with `reread inspect`"
                 )
             log.info("step %d skipped: gradient not finite (loss scale %g)", self.step, self.scale.value)
         self.scale.update(math.isfinite(norm))
@@ -214,8 +212,8 @@ class Trainer:
         """Raises `UserError` if the checkpoint was trained on other samples than these."""
         if state["corpus"] != self.samples.corpus_fingerprint:
             raise UserError(
-                f"{self.settings.data.corpus}: the corpus changed since the run began (fingerprint {state['corpus']} -> "
-                f"{self.samples.corpus_fingerprint}); give the run the old corpus, or begin a new run with name=..."
+                f"{self.settings.data.corpus}: the corpus changed since the run began (fingerprint "
+                f"{state['corpus']} -> {self.samples.corpus_fingerprint}); give the run the old corpus, or begin a new run with name=..."
             )
         if state["samples"] != self.samples.fingerprint:
             raise UserError(f"{self.run}: train.data or train.seed changed since the run began; take it back")
@@ -274,15 +272,15 @@ class Window:
             dist.all_reduce(sums, group=self.mesh.data_group)
         seconds = time.perf_counter() - self.begin
         steps = step - self.first_step
-        tokens, rows, predicted = sums[TOKENS].item(), sums[ROWS].item(), sums[PREDICTED].item()
-        flops = self.spec.flops(self.config, rows, self.settings.data.sequence_length, predicted)
+        totals = dict(zip(FIGURES, sums.tolist(), strict=True))
+        flops = self.spec.flops(self.config, totals["rows"], self.settings.data.sequence_length, totals["predicted"])
         self.sums.zero_()
         self.begin, self.waited, self.first_step = time.perf_counter(), 0.0, step
         return {
             **losses(sums),
             **values,
-            "tokens": tokens,
-            "tokens_per_second": tokens / seconds,
+            "tokens": totals["tokens"],
+            "tokens_per_second": totals["tokens"] / seconds,
             "seconds_per_step": seconds / steps,
             "data_wait_share": waited / seconds,
             "mfu": flops / seconds / self.peak,
@@ -347,11 +345,8 @@ def build_model(spec: ModelSpec, config: PretrainedConfig, init: Path | None, se
     return model
 
 
-def _device() -> torch.device:
+def _device() -> str:
     if torch.cuda.is_available():
-        local = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
-        device = torch.device("cuda", local % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-        return device
+        return "cuda"
     log.info("device: CPU, because torch sees no GPU here")
-    return torch.device("cpu")
+    return "cpu"
