@@ -1,0 +1,90 @@
+"""Recipes: inheritance, overrides, and mistakes told in one line."""
+
+import pytest
+import yaml
+
+from pipeline.recipe import (
+    Recipe,
+    available_recipes,
+    check_same_run,
+    load_recipe,
+    write_recipe,
+)
+from preprocessing.errors import UserError
+
+
+def test_every_built_in_recipe_is_valid() -> None:
+    for name in available_recipes():
+        assert load_recipe(name, []).name == name
+
+
+def test_nezha_recipes_hold_the_papers_numbers() -> None:
+    base, large = load_recipe("nezha-base", []).train, load_recipe("nezha-large", []).train
+    assert base and large
+    assert (base.global_batch, base.optimizer.learning_rate, base.schedule.warmup_steps) == (14400, 1.8e-4, 1800)
+    assert (large.global_batch, large.optimizer.learning_rate, large.schedule.warmup_steps) == (5120, 1e-4, 1800)
+    assert (base.schedule.decay, large.schedule.decay) == ("linear", "polynomial")
+    assert (large.model["hidden_size"], large.model["num_hidden_layers"]) == (1024, 24)
+    assert load_recipe("nezha-base-wwm", []).train.data.masking.strategy == "whole-word"  # type: ignore[union-attr]
+    assert load_recipe("nezha-base-span", []).train.data.masking.strategy == "span"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.stepz=1", "unknown key `train.stepz`; did you mean `steps`?"),
+        ("train.data.masking.stratgy=span", "did you mean `strategy`?"),
+        ("train.data.masking.strategy=words", "train.data.masking.strategy: input should be 'token', 'whole-word'"),
+        ("train.steps=many", "train.steps: input should be a valid integer"),
+        ("preprocess.tokenizer.train.size=500", "either `path` (an existing vocabulary) or `train`"),
+        ("trian.steps=1", "did you mean `train`?"),
+        ("steps", "an override is written key=value"),
+        ("train.steps.more=1", "`steps` holds a value, not a section"),
+    ],
+)
+def test_a_wrong_key_or_value_names_the_field_and_the_way_out(override: str, message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        load_recipe("nezha-base", [override])
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean `nezha-base-wwm`"):
+        load_recipe("nezha-base-wmm", [])
+
+
+def test_overrides_may_leave_out_their_section() -> None:
+    short = load_recipe("nezha-base", ["steps=7", "data.masking.strategy=span", "train.seed=3"], "train").train
+    assert short and (short.steps, short.data.masking.strategy, short.seed) == (7, "span", 3)
+
+
+def test_a_recipe_file_inherits_and_overrides(tmp_path) -> None:
+    (tmp_path / "own.yaml").write_text("base: nezha-base\nname: own\ntrain: {steps: 5, optimizer: {weight_decay: 0}}\n")
+    (tmp_path / "child.yaml").write_text("base: own.yaml\nname: child\n")
+    recipe = load_recipe(str(tmp_path / "child.yaml"), [])
+    assert recipe.train and recipe.train.steps == 5
+    assert recipe.train.optimizer.weight_decay == 0
+    assert recipe.train.optimizer.learning_rate == 1.8e-4
+
+
+def test_broken_yaml_is_one_line(tmp_path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("name: [x\n")
+    with pytest.raises(UserError, match=r"broken\.yaml: not readable as YAML") as raised:
+        load_recipe(str(path), [])
+    assert "\n" not in str(raised.value)
+
+
+def test_the_written_recipe_is_enough_to_run_again(tmp_path) -> None:
+    recipe = load_recipe("quickstart", ["train.steps=9"])
+    write_recipe(recipe, tmp_path / "recipe.yaml")
+    again = Recipe.parse(yaml.safe_load((tmp_path / "recipe.yaml").read_text(encoding="utf-8")), "again")
+    assert again == recipe
+
+
+def test_a_relaunch_may_change_the_split_but_not_what_is_learned(tmp_path) -> None:
+    write_recipe(load_recipe("quickstart", []), tmp_path / "recipe.yaml")
+    check_same_run(tmp_path, load_recipe("quickstart", ["train.parallel.tensor=2", "train.micro_batch=4"]))
+    with pytest.raises(UserError, match=r"optimizer\.learning_rate: 0\.01 -> 0\.5"):
+        check_same_run(tmp_path, load_recipe("quickstart", ["train.optimizer.learning_rate=0.5"]))
