@@ -1,0 +1,43 @@
+"""The models by name. Torch is imported only when one is asked for."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from preprocessing.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """All that the trainer, the converter and the exporter know of a model."""
+
+    name: str
+    config: type
+    pretraining: type
+    """The class that is trained: `forward` takes a batch and `masked_positions`."""
+    exported: type
+    """The class that `AutoModelForMaskedLM` gives for an exported folder."""
+    tensor_plan: dict[str, str]
+    """Globs of module and parameter names -> "column", "row" or "vocabulary"."""
+    flops: Callable[[Any, int, int, float], float]
+    """(config, rows, length, predicted) -> training FLOPs of a batch."""
+
+
+def model_spec(name: str) -> ModelSpec:
+    """Raises `UserError` for an unknown name."""
+    if name in _SPECS:
+        return _SPECS[name]()
+    near = difflib.get_close_matches(name.lower(), _SPECS, n=1, cutoff=0.5)
+    hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(_SPECS)}"
+    raise UserError(f"model type `{name}` is unknown; {hint}")
+
+
+def _nezha() -> ModelSpec:
+    from training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining
+    from training.models.nezha.plan import TENSOR_PLAN, flops
+
+    return ModelSpec("nezha", NezhaConfig, NezhaForPreTraining, NezhaForMaskedLM, TENSOR_PLAN, flops)
+
+
+_SPECS = {"nezha": _nezha}

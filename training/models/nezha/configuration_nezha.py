@@ -1,0 +1,91 @@
+"""Configuration of NEZHA; copied beside exported weights, so it imports transformers alone."""
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+POSITION_TYPES = ("functional", "parametric_absolute", "parametric_relative")
+ACTIVATIONS = ("gelu", "gelu_new", "relu")
+
+
+class NezhaConfig(PretrainedConfig):
+    """The keys of transformers 4.40's NezhaConfig, and how positions are told.
+
+    position_type:
+        "functional": sinusoids of the distance between two tokens, added to keys and values (NEZHA paper, eq. 6-9).
+        "parametric_absolute": BERT's learned table of `max_position_embeddings` rows, added to the word embeddings.
+        "parametric_relative": learned tables of clipped distances, one for keys and one for values in each layer,
+        shared by its heads (Shaw et al. 2018). The last two are the ablations of the paper's Table 5.
+    max_relative_position: distances are clipped to plus or minus this number (64 in the released Chinese checkpoints,
+        127 in nezha-en-base); None, with functional positions only, is the paper's formula, which clips nothing.
+    hidden_act: "gelu" is the exact form; "gelu_new" the tanh form that the TensorFlow releases were trained with.
+
+    Raises ValueError for values that contradict each other.
+    """
+
+    model_type = "nezha"
+
+    def __init__(
+        self,
+        vocab_size: int = 21128,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        max_relative_position: int | None = 64,
+        position_type: str = "functional",
+        type_vocab_size: int = 2,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+        classifier_dropout: float | None = 0.1,
+        use_cache: bool = True,
+        pad_token_id: int = 0,
+        bos_token_id: int = 2,
+        eos_token_id: int = 3,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if position_type not in POSITION_TYPES:
+            raise ValueError(f"position_type is one of {', '.join(POSITION_TYPES)}, not {position_type!r}")
+        if hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act is one of {', '.join(ACTIVATIONS)}, not {hidden_act!r}")
+        if hidden_size % num_attention_heads:
+            raise ValueError(f"hidden_size {hidden_size} is no multiple of num_attention_heads {num_attention_heads}")
+        if position_type == "functional" and hidden_size // num_attention_heads % 2:
+            raise ValueError(f"functional positions need an even head size, not {hidden_size // num_attention_heads}")
+        if position_type == "parametric_relative" and max_relative_position is None:
+            raise ValueError("position_type parametric_relative needs a max_relative_position: its tables end there")
+        if max_relative_position is not None and max_relative_position < 1:
+            raise ValueError(f"max_relative_position is 1 or more, or None, not {max_relative_position}")
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.hidden_act = hidden_act
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.max_relative_position = max_relative_position
+        self.position_type = position_type
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
+        self.classifier_dropout = classifier_dropout
+        self.use_cache = use_cache
+        self.pad_token_id = pad_token_id
+        self.bos_token_id = bos_token_id
+        self.eos_token_id = eos_token_id
+        # transformers 5 has no default for it: without this line a loaded decoder would be random, not tied
+        self.tie_word_embeddings = tie_word_embeddings
+        super().__init__(
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            tie_word_embeddings=tie_word_embeddings,
+            **kwargs,
+        )

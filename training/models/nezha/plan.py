@@ -1,0 +1,27 @@
+"""How NEZHA is split over tensor-parallel devices, and what a step of it costs."""
+
+from training.models.nezha.configuration_nezha import NezhaConfig
+
+TENSOR_PLAN = {
+    "*.word_embeddings": "vocabulary",
+    "*.attention.self.query": "column",
+    "*.attention.self.key": "column",
+    "*.attention.self.value": "column",
+    "*.attention.output.dense": "row",
+    "*.layer.*.intermediate.dense": "column",
+    "*.layer.*.output.dense": "row",
+    "cls.predictions.bias": "vocabulary",
+}
+"""Globs of module names (the last: of a parameter) -> how Megatron-LM splits them; the rest is whole everywhere."""
+
+
+def flops(config: NezhaConfig, rows: int, length: int, predicted: float) -> float:
+    """Training FLOPs of `rows` sequences of `length` tokens of which `predicted` in all go through the head.
+
+    Three times the forward pass, a multiply and an add counted as two, dense matrix products alone. Relative
+    positions are left out: their share depends on the form computed, and this is the numerator of MFU.
+    """
+    width, tokens = config.hidden_size, rows * length
+    layer = 2 * tokens * (4 * width * width + 2 * width * config.intermediate_size) + 4 * tokens * length * width
+    head = 2 * predicted * width * (width + config.vocab_size)
+    return 3.0 * (config.num_hidden_layers * layer + head)
