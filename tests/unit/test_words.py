@@ -1,0 +1,137 @@
+"""Word boundaries: rjieba's, mended, are jieba's."""
+
+import json
+import logging
+import lzma
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import jieba
+import numpy as np
+import pytest
+
+from preprocessing import words
+from preprocessing.config import WordSettings
+from preprocessing.errors import UserError
+from preprocessing.words import WordSegmenter
+
+DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def fast() -> WordSegmenter:
+    segmenter = WordSegmenter(WordSettings())
+    assert segmenter.engine == "rjieba"
+    return segmenter
+
+
+@pytest.fixture(scope="module")
+def exact() -> WordSegmenter:
+    return WordSegmenter(WordSettings(engine="jieba"))
+
+
+def read(name: str) -> str:
+    return lzma.decompress((DATA / name).read_bytes()).decode()
+
+
+def split(segmenter: WordSegmenter, text: str) -> list[str]:
+    bounds = [*np.flatnonzero(segmenter.starts(text)), len(text)]
+    return [text[begin:end] for begin, end in pairwise(bounds)]
+
+
+def test_both_engines_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmenter) -> None:
+    for text in [
+        "",
+        "他来到了网易杭研大厦。",
+        "hizhu.com2 Pro-BTC 3-5.2 v1.2.3% a--b --..-- x.5%",
+        "AT&T公司用C++11写卡拉OK.T恤，3D打印AA制c#代码，AT&T恤",
+        "㐀㐁鿖鿗中文豈𠀀𠀁",
+        "First line.\r\nSecond\n\r\r\n  line　end",
+        "Plain English, 3.5% of it; don't e.g. C++ été",
+    ]:
+        expected = jieba.lcut(text)
+        assert split(exact, text) == expected
+        assert split(fast, text) == expected
+
+
+def test_random_mixtures_of_han_and_ascii_are_cut_as_jieba_does(
+    fast: WordSegmenter, exact: WordSegmenter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "PIECE_CHARACTERS", 16)
+    jieba.initialize()
+    random_ = random.Random(0)
+    lexicon = [word for word, count in jieba.dt.FREQ.items() if count]
+    mixed = [word for word in lexicon if not word.isalpha() or any(c.isascii() for c in word)]
+    ascii_, other = "abXY0123.+-#&_%..", "。，\r\n \t㐀㐁鿖豈𠀀éＡ"
+    for number in range(8_000):
+        parts = []
+        for _ in range(random_.randrange(1, 12)):
+            kind = random_.randrange(5) if number % 3 else 3 + random_.randrange(2)
+            if kind < 2:
+                parts.append(random_.choice(lexicon))
+            elif kind == 2:
+                parts.append(random_.choice(mixed) + chr(random_.randrange(0x4E00, 0x9FD6)))
+            else:
+                parts += random_.choices(ascii_ if kind == 3 else other, k=random_.randrange(1, 5))
+        text = "".join(parts)
+        np.testing.assert_array_equal(fast.starts(text), exact.starts(text), err_msg=repr(text))
+
+
+def test_the_dictionary_holds_no_ascii_word_that_is_not_listed() -> None:
+    jieba.initialize()
+    for word, count in jieba.dt.FREQ.items():
+        if count and word.isascii():
+            assert words._ASCII_WORD.fullmatch(word), word
+        assert not (count and len(word) == 1 and word.isascii()), word  # else a run of single letters could win
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
+def test_real_text_is_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmenter) -> None:
+    novel = read("zh_novels/红楼梦.txt.xz")
+    apps = read("zh_iflytek_fewclue/dev_few_all.json.xz")
+    wiki = read("zh_wiki_bertformat/cn_wiki_sample.txt.xz")
+    book = read("en_books/pg84.txt.xz")
+    described = "\n".join(json.loads(line)["sentence"] for line in apps.split("\n")[:400] if line)
+    for text in (novel[:200_000], described, wiki[:150_000], book[:100_000]):
+        np.testing.assert_array_equal(fast.starts(text), exact.starts(text))
+
+
+def test_a_user_dictionary_joins_its_words_and_changes_the_description(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dictionary = tmp_path / "names.txt"
+    dictionary.write_text("石墨烯电池组 100 n\n约·翰\n", encoding="utf-8")
+    plain = WordSegmenter(WordSettings())
+    assert plain.description == WordSegmenter(WordSettings(engine="jieba")).description
+    with caplog.at_level(logging.INFO, "reread"):
+        segmenter = WordSegmenter(WordSettings(user_dictionaries=[dictionary]))
+    assert segmenter.engine == "jieba"
+    assert "jieba itself" in caplog.text and "line 2" in caplog.text
+    assert "石墨烯电池组" in split(segmenter, "新的石墨烯电池组问世")
+    assert "石墨烯电池组" not in split(plain, "新的石墨烯电池组问世")
+    dictionary.write_text("石墨烯 100 n\n", encoding="utf-8")
+    changed = WordSegmenter(WordSettings(user_dictionaries=[dictionary]))
+    assert len({plain.description, segmenter.description, changed.description}) == 3
+
+
+def test_wrong_user_dictionaries_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.txt: No such file"):
+        WordSegmenter(WordSettings(user_dictionaries=[tmp_path / "nowhere.txt"]))
+    gbk = tmp_path / "gbk.txt"
+    gbk.write_bytes("电池 5\n石墨烯 100\n".encode("gbk"))
+    with pytest.raises(UserError, match=r"gbk\.txt: line 1 is not UTF-8"):
+        WordSegmenter(WordSettings(user_dictionaries=[gbk]))
+    with pytest.raises(UserError, match="rjieba takes no user dictionaries"):
+        WordSegmenter(WordSettings(engine="rjieba", user_dictionaries=[gbk]))
+
+
+def test_an_rjieba_that_cuts_otherwise_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import rjieba
+
+    monkeypatch.setattr(rjieba, "cut", list)
+    with caplog.at_level(logging.INFO, "reread"):
+        assert WordSegmenter(WordSettings()).engine == "jieba"
+    assert "unlike jieba" in caplog.text
