@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-_PRELOAD = ["torch", "torch.distributed", "megatron.core.tensor_parallel", "transformers.models.bert.modeling_bert"]
+_PRELOAD = ["torch", "torch.distributed", "megatron.core.tensor_parallel", "training.models.nezha"]
 _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
 
 
