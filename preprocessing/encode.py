@@ -1,0 +1,128 @@
+"""Cleaned text -> token ids and flags, and what is counted on the way."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
+from preprocessing.sentences import paragraph_ends, sentence_ends
+from preprocessing.tokenizer import Tokenizer
+from preprocessing.words import WordSegmenter
+
+BATCH_CHARACTERS = 1 << 16
+LONGEST_WORD = 16
+"""Words of this many tokens or more are counted together."""
+
+Encoded = tuple[NDArray[np.uint32], NDArray[np.uint8]]
+
+
+class Encoder:
+    """Encodes documents and counts what it sees in `counts`, `word_tokens` and `document_tokens`."""
+
+    def __init__(self, tokenizer: Tokenizer, words: WordSegmenter) -> None:
+        self.tokenizer, self.words = tokenizer, words
+        # WordPiece breaks at white space and no word or sentence passes a line's end, so documents joined by a newline
+        # encode as they do alone. Other tokenizers give the newline itself a token.
+        self.joins = tokenizer.describe()["type"] == "wordpiece"
+        self.counts: Counter[str] = Counter()
+        self.word_tokens: Counter[int] = Counter()
+        """Words by their length in tokens."""
+        self.document_tokens: Counter[int] = Counter()
+        """Documents by their length in tokens, rounded down to a power of two."""
+        self.unknown_characters: Counter[str] = Counter()
+        """Unknown tokens by the character they begin with."""
+
+    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+        """Ids uint32 [n] and flags uint8 [n] of each text; n is 0 where the tokenizer leaves nothing."""
+        if not self.joins and len(texts) > 1:
+            return [self.encode([text])[0] for text in texts]
+        text = "\n".join(texts)
+        if not text:
+            return [(np.empty(0, np.uint32), np.empty(0, np.uint8))] * len(texts)
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        ids, starts = self.tokenizer.encode(text)
+        word_starts = self.words.starts(text)
+        word_of = np.cumsum(word_starts, dtype=np.int32)  # number of the word each character is in
+        flags = np.zeros(len(ids), np.uint8)
+        flags[continues_word(codes, starts, word_starts, word_of)] = CONTINUES_WORD
+        for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
+            last = np.searchsorted(starts, ends) - 1
+            flags[last[last >= 0]] |= bit
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        begins = np.cumsum(lengths + 1) - lengths - 1
+        bounds = np.append(np.searchsorted(starts, begins), len(ids))
+        # A piece may begin with the space before its word (SentencePiece, byte-level BPE).
+        at = np.minimum(starts + (codes[starts] == ord(" ")), len(codes) - 1)
+        characters = np.bincount(word_of)[word_of[at]]
+        unknown = ids == self.tokenizer.special["unk"]
+        self.unknown_characters.update(map(chr, codes[at[unknown]].tolist()))
+        self._count(flags, unknown, is_han(codes[at]), characters > 1)
+        powers = np.frexp(np.diff(bounds))[1] - 1  # -1 for a document without tokens
+        self.document_tokens.update(1 << power for power in powers.tolist() if power >= 0)
+        cuts = bounds.tolist()
+        return [(ids[a:b], flags[a:b]) for a, b in pairwise(cuts)]
+
+    def _count(
+        self,
+        flags: NDArray[np.uint8],
+        unknown: NDArray[np.bool_],
+        han: NDArray[np.bool_],
+        in_long_word: NDArray[np.bool_],
+    ) -> None:
+        """`han` and `in_long_word` [n]: tokens that begin with a Han character, and in words of several characters."""
+        word = np.cumsum((flags & CONTINUES_WORD) == 0) - 1
+        tokens = np.bincount(word)
+        several = tokens[word] > 1
+        self.counts.update(
+            words=len(tokens),
+            unknown_tokens=int(np.count_nonzero(unknown)),
+            han_tokens=int(np.count_nonzero(han)),
+            han_tokens_in_multi_token_words=int(np.count_nonzero(han & several)),
+            han_tokens_in_multi_character_words=int(np.count_nonzero(han & in_long_word)),
+            tokens_in_multi_token_words=int(np.count_nonzero(several)),
+        )
+        lengths = np.bincount(np.minimum(tokens, LONGEST_WORD))
+        self.word_tokens.update({length: int(lengths[length]) for length in np.flatnonzero(lengths).tolist()})
+
+
+def continues_word(
+    codes: NDArray[np.uint32], starts: NDArray[np.int64], word_starts: NDArray[np.bool_], word_of: NDArray[np.int32]
+) -> NDArray[np.bool_]:
+    """bool [n]: whether each token begins in the word of the token before it.
+
+    `codes`, `word_starts` and `word_of` [characters] are code points, where words begin and the number of the word;
+    `starts` [n] is the character each token begins at. A piece that begins with the space before a word
+    (SentencePiece, byte-level BPE) stands in that word, unless it is the space alone.
+    """
+    continues = np.zeros(len(starts), bool)
+    word = word_of[starts]
+    after_space = (codes[starts[:-1]] <= 32) & ~word_starts[starts[1:]]
+    continues[1:] = (word[1:] == word[:-1]) | after_space
+    return continues
+
+
+def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Whether each code point is a Han character (unified, compatibility, and extensions A to H)."""
+    return (
+        (codes >= 0x4E00) & (codes <= 0x9FFF)
+        | (codes >= 0x3400) & (codes <= 0x4DBF)
+        | (codes >= 0xF900) & (codes <= 0xFAFF)
+        | (codes >= 0x20000) & (codes <= 0x323AF)
+    )
+
+
+def batches(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Group numbered texts to about `BATCH_CHARACTERS`: short documents must not pay numpy's price for a call each."""
+    batch: list[tuple[int, str]] = []
+    characters = 0
+    for number, text in texts:
+        batch.append((number, text))
+        characters += len(text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,147 @@
+"""Runs the part tasks on this machine, in this process or in a pool of processes, and shows how far they are."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any
+
+from preprocessing.errors import UserError
+from preprocessing.tasks import Work, report_progress_to, run_task
+
+log = logging.getLogger("reread")
+
+_TITLES = {
+    "read": "reading and cleaning",
+    "duplicates": "finding duplicate documents",
+    "paragraphs": "reading paragraphs",
+    "duplicate-paragraphs": "finding duplicate paragraphs",
+    "vocabulary": "training the vocabulary",
+    "encode": "encoding",
+}
+
+
+class Executor:
+    """A context manager; `workers` 0 is one a CPU core, and one worker is this process."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self._context = multiprocessing.get_context("spawn")
+        self._bytes_done = self._context.Value("q", 0)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "Executor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def run(self, work: Work, stage: str) -> None:
+        """Do the tasks of a stage that are not done; raises the `UserError` of a task, or one where a worker died."""
+        missing = [number for number in range(work.task_count(stage)) if not work.is_done(stage, number)]
+        if not missing:
+            return
+        count = work.task_count(stage)
+        if len(missing) < count:
+            log.info("%s: %d of %d parts are done already", _TITLES[stage], count - len(missing), count)
+        with _progress(_TITLES[stage], work.size(stage) * len(missing) // count) as show:
+            if min(self.workers, work.parts) == 1:
+                self._run_here(work, stage, missing, show)
+                return
+            try:
+                self._run_in_pool(work, stage, missing, show)
+            except BrokenProcessPool:
+                log.warning("a worker process was killed (by hand, or out of memory); its part is done again")
+                self._close()
+                try:
+                    missing = [number for number in missing if not work.is_done(stage, number)]
+                    self._run_in_pool(work, stage, missing, show)
+                except BrokenProcessPool:
+                    raise UserError(
+                        f"{work.output}: worker processes are being killed while {_TITLES[stage]}, most likely for "
+                        "want of memory; set fewer `workers` or smaller `part_bytes` and run the same command again"
+                    ) from None
+
+    def _run_here(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+        done = 0
+
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            show(done)
+
+        report_progress_to(advance)
+        try:
+            for number in numbers:
+                run_task(work.folder, stage, number)
+        finally:
+            report_progress_to(lambda size: None)
+
+    def _run_in_pool(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                min(self.workers, work.parts), self._context, _start_worker, (self._bytes_done,)
+            )
+        self._bytes_done.value = 0
+        pending: set[Future[None]] = {self._pool.submit(run_task, work.folder, stage, number) for number in numbers}
+        while pending:
+            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
+            for future in finished:
+                future.result()
+            show(self._bytes_done.value)
+
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _start_worker(bytes_done: Any) -> None:
+    """End with the parent, however it ends, and at once on Ctrl-C."""
+
+    def advance(size: int) -> None:
+        with bytes_done.get_lock():
+            bytes_done.value += size
+
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    report_progress_to(advance)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+@contextmanager
+def _progress(title: str, size: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with the bytes done: it moves a bar on a terminal, else one line comes at the end."""
+    if not sys.stderr.isatty():
+        begin = time.perf_counter()
+        yield lambda done: None
+        seconds = time.perf_counter() - begin
+        log.info("%s: %.1f MB in %.1f s, %.1f MB/s", title, size / 1e6, seconds, size / 1e6 / seconds)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import TransferSpeedColumn as SpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        SpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task(title, total=size)
+        yield lambda done: bars.update(bar, completed=done)
+        bars.update(bar, completed=size)

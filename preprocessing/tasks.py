@@ -1,0 +1,353 @@
+"""The part tasks of `reread preprocess`: each reads files of the work folder and leaves files there.
+
+    read                   a part's input       -> cleaned text, a table of its documents, their keys
+    duplicates             a range of the keys  -> the documents to drop
+    paragraphs             a part's documents   -> the keys of their paragraphs   (dedup.paragraphs)
+    duplicate-paragraphs   a range of the keys  -> the paragraphs to drop         (dedup.paragraphs)
+    vocabulary             what is left         -> a trained vocabulary           (tokenizer.train)
+    encode                 a part's documents   -> its shards in the corpus folder
+
+`run_task(folder, stage, number)` needs nothing but the folder, is safe to repeat and may run in any process on any
+machine that sees the folder. Its last act is to write `<stage>/<number>.json`: where that stands, the task is done.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cached_property, lru_cache
+from hashlib import md5
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from preprocessing.clean import Cleaner
+from preprocessing.config import PreprocessSettings
+from preprocessing.corpus import ShardWriter, write_atomically
+from preprocessing.dedup import dropped_places, later_occurrences, range_count, sort_keys
+from preprocessing.encode import Encoder, batches
+from preprocessing.errors import UserError
+from preprocessing.sources import Piece, Problem, read
+from preprocessing.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
+from preprocessing.words import WordSegmenter
+
+DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
+"""The upper half of the MD5 of a cleaned document, its size and the entry of `input.paths` it came from."""
+
+_advance: Callable[[int], None] = lambda size: None  # noqa: E731
+"""Called with bytes of text as they are worked off."""
+
+
+def report_progress_to(advance: Callable[[int], None]) -> None:
+    global _advance  # noqa: PLW0603
+    _advance = advance
+
+
+class Work:
+    """The work folder and what its tasks share; `plan.json` holds the settings and the number of parts."""
+
+    def __init__(self, folder: Path) -> None:
+        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        self.folder = folder
+        self.output = folder.parent
+        self.settings = PreprocessSettings.model_validate(plan["settings"])
+        self.parts: int = plan["parts"]
+        self.sources: list[dict[str, Any]] = plan["sources"]
+        self._task_counts: dict[str, int] = {}
+
+    @cached_property
+    def cleaner(self) -> Cleaner:
+        return Cleaner(self.settings.clean)
+
+    @cached_property
+    def words(self) -> WordSegmenter:
+        return WordSegmenter(self.settings.words)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        settings = self.settings.tokenizer
+        path = settings.path or self.folder / self.result("vocabulary", 0)["path"]
+        return load_tokenizer(path, settings)
+
+    def stages(self) -> list[str]:
+        """The stages these settings need, in order."""
+        dedup, train = self.settings.dedup, self.settings.tokenizer.train
+        stages = {
+            "read": True,
+            "duplicates": dedup.documents,
+            "paragraphs": dedup.paragraphs,
+            "duplicate-paragraphs": dedup.paragraphs,
+            "vocabulary": train is not None,
+            "encode": True,
+        }
+        return [stage for stage, needed in stages.items() if needed]
+
+    def task_count(self, stage: str) -> int:
+        """Known once the stages before are done."""
+        if stage not in self._task_counts:
+            self._task_counts[stage] = self._count_tasks(stage)
+        return self._task_counts[stage]
+
+    def _count_tasks(self, stage: str) -> int:
+        keys_of = {"duplicates": ("read", "documents"), "duplicate-paragraphs": ("paragraphs", "paragraphs")}
+        if stage in keys_of:
+            earlier, field = keys_of[stage]
+            return range_count(sum(result[field] for result in self.results(earlier)))
+        return 1 if stage == "vocabulary" else self.parts
+
+    def size(self, stage: str) -> int:
+        """Bytes of text a stage works off."""
+        counted = self.sources if stage == "read" else self.results("read")
+        return sum(entry["bytes"] for entry in counted)
+
+    def path(self, stage: str, number: int, suffix: str) -> Path:
+        return self.folder / stage / f"{number:05d}{suffix}"
+
+    def is_done(self, stage: str, number: int) -> bool:
+        return self.path(stage, number, ".json").exists()
+
+    def result(self, stage: str, number: int) -> dict[str, Any]:
+        return json.loads(self.path(stage, number, ".json").read_text(encoding="utf-8"))
+
+    def results(self, stage: str) -> Iterator[dict[str, Any]]:
+        for number in range(self.task_count(stage)):
+            yield self.result(stage, number)
+
+    def documents(self, part: int) -> NDArray[Any]:
+        """DOCUMENT [n]: the cleaned documents of a part, in source order, duplicates among them."""
+        return np.load(self.path("read", part, ".documents.npy"))
+
+    def duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
+        """bool [count]: which documents of the part stood before."""
+        return self._dropped("duplicates", part, count)
+
+    def unique_documents(self, part: int) -> Iterator[tuple[int, str]]:
+        """(number in the part, text) of each document that is no duplicate."""
+        table = self.documents(part)
+        dropped = self.duplicates(part, len(table)).tolist()
+        with self.path("read", part, ".zst").open("rb") as file:
+            stream = zstandard.ZstdDecompressor().stream_reader(file)
+            for number, size in enumerate(table["bytes"].tolist()):
+                data = stream.read(size)
+                if not dropped[number]:
+                    yield number, data.decode()
+
+    def survivors(self, part: int) -> Iterator[tuple[int, str]]:
+        """The same after the paragraphs found elsewhere are taken out; the text may be empty."""
+        if not self.settings.dedup.paragraphs:
+            yield from self.unique_documents(part)
+            return
+        minimum = self.settings.dedup.minimum_paragraph_characters
+        dropped = self._dropped("duplicate-paragraphs", part, self.result("paragraphs", part)["paragraphs"])
+        of_next_key = iter((~dropped).tolist())
+        for number, text in self.unique_documents(part):
+            kept = [line for line in text.split("\n") if len(line) < minimum or next(of_next_key)]
+            yield number, "\n".join(kept)
+
+    def _dropped(self, stage: str, part: int, count: int) -> NDArray[np.bool_]:
+        return dropped_places(sorted((self.folder / stage).glob("*.npy")), part, count)
+
+
+def open_work(folder: Path) -> Work:
+    return _open_work(folder, (folder / "plan.json").stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _open_work(folder: Path, changed: int) -> Work:
+    """One a process: dictionaries and vocabularies are loaded once."""
+    return Work(folder)
+
+
+def run_task(folder: Path, stage: str, number: int) -> None:
+    """Do one task unless it is done; raises `UserError` for bad input that is refused and for a full disk."""
+    work = open_work(folder)
+    (folder / stage).mkdir(exist_ok=True)
+    try:
+        # A task whose coordinator was killed may still be running: wait for it rather than write the same files.
+        with locked(work.path(stage, number, ".lock"), wait=True):
+            if not work.is_done(stage, number):
+                result = _TASKS[stage](work, number)
+                write_atomically(work.path(stage, number, ".json"), json.dumps(result, ensure_ascii=False).encode())
+    except OSError as error:
+        raise explained(error, work.output) from None
+
+
+def explained(error: OSError, folder: Path) -> Exception:
+    """A full disk as a `UserError`; any other error as it is."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return error
+    free = shutil.disk_usage(folder).free
+    return UserError(
+        f"{folder}: no space left to write ({os.strerror(error.errno)}, {free:,} bytes free); make room and run the "
+        "same command again: it continues where it stopped"
+    )
+
+
+@contextmanager
+def locked(path: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock file `path`; raises BlockingIOError where another process holds it and `wait` is false."""
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is whole and synced."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _save(path: Path, values: NDArray[Any]) -> None:
+    with writing(path) as file:
+        np.save(file, values)
+
+
+def _read(work: Work, number: int) -> dict[str, Any]:
+    settings, cleaner = work.settings, work.cleaner
+    digests, sizes, sources = bytearray(), array("Q"), array("I")
+    counts: dict[int, Counter[str]] = {}
+    problems: list[Problem] = []
+    compressor = zstandard.ZstdCompressor(level=1)
+    pieces = json.loads((work.folder / "parts" / f"{number:05d}.json").read_text(encoding="utf-8"))
+    with writing(work.path("read", number, ".zst")) as file, compressor.stream_writer(file, closefd=False) as stream:
+        for source, left, piece in pieces:
+            count = counts.setdefault(source, Counter())
+            for document in read(Piece(**piece), settings.input, problems.append):
+                text = cleaner.clean(document.text)
+                data = text.encode()
+                count["documents_read"] += 1
+                reason = cleaner.reason_to_drop(text)
+                if reason is None:
+                    stream.write(data)
+                    digests += md5(data).digest()
+                    sizes.append(len(data))
+                    sources.append(source)
+                else:
+                    count[reason] += 1
+                step = min(left, len(data))
+                left -= step  # noqa: PLW2901
+                _advance(step)
+            _advance(left)
+    table = np.empty(len(sizes), DOCUMENT)
+    table["high"] = np.frombuffer(digests, ">u8")[::2]
+    table["bytes"], table["source"] = sizes, sources
+    _save(work.path("read", number, ".documents.npy"), table)
+    if settings.dedup.documents:
+        _save(work.path("read", number, ".keys.npy"), sort_keys(digests))
+    return {
+        "documents": len(table),
+        "bytes": int(table["bytes"].sum()),
+        "sources": counts,
+        "problems": [problem._asdict() for problem in problems],
+    }
+
+
+def _paragraphs(work: Work, number: int) -> dict[str, Any]:
+    minimum = work.settings.dedup.minimum_paragraph_characters
+    digests = bytearray()
+    for _, text in work.unique_documents(number):
+        for line in text.split("\n"):
+            if len(line) >= minimum:
+                digests += md5(line.encode()).digest()
+        _advance(len(text.encode()))
+    _save(work.path("paragraphs", number, ".keys.npy"), sort_keys(digests))
+    return {"paragraphs": len(digests) // 16}
+
+
+def _duplicates(work: Work, number: int) -> dict[str, Any]:
+    return _find("duplicates", "read", work, number)
+
+
+def _duplicate_paragraphs(work: Work, number: int) -> dict[str, Any]:
+    return _find("duplicate-paragraphs", "paragraphs", work, number)
+
+
+def _find(stage: str, keys: str, work: Work, number: int) -> dict[str, Any]:
+    files = [work.path(keys, part, ".keys.npy") for part in range(work.parts)]
+    found = later_occurrences(files, number, work.task_count(stage))
+    _save(work.path(stage, number, ".npy"), found)
+    return {"dropped": len(found)}
+
+
+def _vocabulary(work: Work, number: int) -> dict[str, Any]:
+    settings = work.settings.tokenizer
+    assert settings.train is not None
+    total = sum(result["bytes"] for result in work.results("read"))
+    bound = int(min(1.0, settings.train.sample_bytes / total) * 2**32)
+
+    def sample() -> Iterator[str]:
+        for part in range(work.parts):
+            chosen = (work.documents(part)["high"] & 0xFFFFFFFF) < bound  # the MD5 is the dice
+            for document, text in work.survivors(part):
+                if text and chosen[document]:
+                    yield text
+                    _advance(len(text.encode()))
+
+    folder = work.folder / "vocabulary" / "trained"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    path = train_vocabulary(sample(), settings.train, settings.lowercase, folder)
+    return {"path": str(path.relative_to(work.folder))}
+
+
+def _encode(work: Work, number: int) -> dict[str, Any]:
+    table = work.documents(number)
+    held_out = (table["high"] < int(work.settings.validation_share * 2**64)).tolist()
+    sizes, sources = table["bytes"].tolist(), table["source"].tolist()
+    counts: dict[int, Counter[str]] = {source: Counter() for source in sorted(set(sources))}
+    for source in table["source"][work.duplicates(number, len(table))].tolist():
+        counts[source]["duplicate documents"] += 1
+    encoder = Encoder(work.tokenizer, work.words)
+    writers: dict[str, ShardWriter] = {}
+    for batch in batches(work.survivors(number)):
+        encoded = encoder.encode([text for _, text in batch])
+        for (document, text), (ids, flags) in zip(batch, encoded, strict=True):
+            count = counts[sources[document]]
+            if len(ids) == 0:
+                count["no tokens" if text else "duplicate paragraphs only"] += 1
+                continue
+            split = "validation" if held_out[document] else "train"
+            if split not in writers:
+                path = work.output / f"{split}-{number:05d}.tar"
+                writers[split] = ShardWriter(path, split, token_dtype(work.tokenizer))
+            writers[split].add(ids, flags)
+            count["documents"] += 1
+            count["characters"] += len(text)
+            count["tokens"] += len(ids)
+        _advance(sum(sizes[document] for document, _ in batch))
+    return {
+        "shards": [asdict(writers[split].close()) for split in sorted(writers)],
+        "sources": counts,
+        "counts": encoder.counts,
+        "word_tokens": encoder.word_tokens,
+        "document_tokens": encoder.document_tokens,
+        "unknown_characters": encoder.unknown_characters,
+    }
+
+
+def token_dtype(tokenizer: Tokenizer) -> str:
+    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+
+
+_TASKS: dict[str, Callable[[Work, int], dict[str, Any]]] = {
+    "read": _read,
+    "duplicates": _duplicates,
+    "paragraphs": _paragraphs,
+    "duplicate-paragraphs": _duplicate_paragraphs,
+    "vocabulary": _vocabulary,
+    "encode": _encode,
+}
