@@ -230,15 +230,20 @@ class Corpus:
         shard, block = self._blocks[index]
         return self._array(shard, np.int64, block.documents + 1, block.offsets_at)
 
-    def document(self, index: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """Token ids [n] and flags [n] of a document, as views of the file."""
-        number = bisect_right(self._first, index) - 1
+    def block(self, number: int) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.int64]]:
+        """Token ids [tokens], flags [tokens] and offsets [documents + 1] of a block, as views of the file."""
         shard, block = self._blocks[number]
         if not self._checked[number]:
             self._check_block(number)
-        begin, end = self.block_offsets(number)[index - self._first[number] :][:2]
         ids = self._array(shard, self.manifest.dtype, block.tokens, block.ids_at)
         flags = self._array(shard, np.uint8, block.tokens, block.flags_at)
+        return ids, flags, self.block_offsets(number)
+
+    def document(self, index: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Token ids [n] and flags [n] of a document, as views of the file."""
+        number = bisect_right(self._first, index) - 1
+        ids, flags, offsets = self.block(number)
+        begin, end = offsets[index - self._first[number] :][:2]
         return ids[begin:end], flags[begin:end]
 
     def verify(self) -> None:
@@ -268,6 +273,6 @@ class Corpus:
         if crc != block.crc32:
             raise UserError(
                 f"{self.folder / shard.name}: altered since it was written (checksum of the block at byte "
-                f"{block.ids_at}); copy the shard again or run `reread preprocess` again"
+                f"{block.ids_at}); copy the shard again, or delete it and run `reread preprocess` again"
             )
         self._checked[number] = True
