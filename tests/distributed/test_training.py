@@ -1,0 +1,123 @@
+"""The trainer on real process groups: how the work is split changes nothing but rounding."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import train_values
+from training.config import TrainSettings
+from training.metrics import read_metrics
+from training.parallel.mesh import Mesh
+
+
+def train_in_process(values: dict[str, Any], run: Path) -> None:
+    from training.trainer import train
+
+    train(TrainSettings.parse(values, "test"), run)
+
+
+def curve(run: Path, name: str = "loss") -> list[float]:
+    return [line[name] for line in read_metrics(run) if name in line]
+
+
+def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
+    values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return values
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, accumulate) -> None:
+    """1x1, 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation."""
+    curves = {}
+    for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        values = no_dropout(train_values(sample_corpus, parallel={"tensor": tensor}))
+        values["micro_batch"] = 1 if accumulate else 8
+        run = tmp_path / f"{tensor}x{data}"
+        run.mkdir()
+        ranks(tensor * data, train_in_process, values, run)
+        curves[tensor, data] = curve(run) + curve(run, "validation_loss") + curve(run, "gradient_norm")
+    assert len(curves[1, 1]) == 6 + 2 + 6
+    for split, values_there in curves.items():
+        assert values_there == pytest.approx(curves[1, 1], rel=2e-5), split
+
+
+def test_dropout_is_the_same_on_any_number_of_data_parallel_ranks(ranks, sample_corpus, tmp_path) -> None:
+    for data in (1, 2, 4):
+        run = tmp_path / str(data)
+        run.mkdir()
+        ranks(data, train_in_process, train_values(sample_corpus), run)
+    assert curve(tmp_path / "2") == pytest.approx(curve(tmp_path / "1"), rel=2e-5)
+    assert curve(tmp_path / "4") == pytest.approx(curve(tmp_path / "1"), rel=2e-5)
+
+
+def test_a_run_goes_on_at_another_split(ranks, sample_corpus, tmp_path) -> None:
+    whole, moved = tmp_path / "whole", tmp_path / "moved"
+    for run in (whole, moved):
+        run.mkdir()
+    values = no_dropout(train_values(sample_corpus, steps=9, schedule={"decay": "constant"}))
+    ranks(1, train_in_process, values, whole)
+    for steps, tensor, processes in ((3, 2, 4), (6, 1, 2), (9, 2, 2)):
+        ranks(processes, train_in_process, {**values, "steps": steps, "parallel": {"tensor": tensor}}, moved)
+    assert curve(moved) == pytest.approx(curve(whole), rel=5e-5)
+
+
+def test_batches_that_do_not_divide_are_still_the_same_batch(ranks, sample_corpus, tmp_path) -> None:
+    """7 rows on 3 ranks in micro-batches of 2: ragged everywhere."""
+    for data in (1, 3):
+        run = tmp_path / str(data)
+        run.mkdir()
+        ranks(data, train_in_process, no_dropout(train_values(sample_corpus, global_batch=7)), run)
+    assert curve(tmp_path / "3") == pytest.approx(curve(tmp_path / "1"), rel=2e-5)
+
+
+def train_with_overflow(values: dict[str, Any], run: Path) -> list[bool]:
+    """Rank 1's gradient overflows in step 2; returns in which steps this rank's weights moved."""
+    from training.trainer import Trainer, close_mesh, init_mesh
+
+    class Overflowing(Trainer):
+        def _train_step(self, *args: Any) -> tuple[float, float]:
+            before = [parameter.clone() for parameter in self.model.parameters()]
+            handle = None
+            if self.step == 2 and self.mesh.rank == 1:
+                head = self.model.cls.seq_relationship
+                handle = head.weight.register_hook(lambda gradient: gradient * math.inf)
+            result = super()._train_step(*args)
+            if handle:
+                handle.remove()
+            after = self.model.parameters()
+            moved.append(any(not torch.equal(a, b) for a, b in zip(before, after, strict=True)))
+            return result
+
+    moved: list[bool] = []
+    mesh: Mesh = init_mesh(values["parallel"]["tensor"])
+    Overflowing(TrainSettings.parse(values, "test"), run, mesh).train()
+    close_mesh()
+    return moved
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_overflow_on_one_rank_skips_the_step_on_all(ranks, sample_corpus, tmp_path, tensor) -> None:
+    values = train_values(sample_corpus, precision="fp16", parallel={"tensor": tensor}, initial_loss_scale=1024.0)
+    values["schedule"] = {"decay": "constant"}
+    moved = ranks(2, train_with_overflow, values, tmp_path)
+    assert moved[0] == moved[1]
+    assert moved[0] == [True, True, False, True, True, True]
+
+
+def test_half_precision_learns_like_fp32(ranks, sample_corpus, tmp_path) -> None:
+    """fp16 and bf16 with fp32 masters follow the fp32 curve; activation checkpointing changes nothing."""
+    for name, changes in {
+        "fp32": {},
+        "fp16": {"precision": "fp16"},
+        "bf16": {"precision": "bf16"},
+        "recomputed": {"activation_checkpointing": True},
+    }.items():
+        run = tmp_path / name
+        run.mkdir()
+        ranks(1, train_in_process, no_dropout(train_values(sample_corpus, **changes)), run)
+    assert curve(tmp_path / "fp16") == pytest.approx(curve(tmp_path / "fp32"), rel=5e-3)
+    assert curve(tmp_path / "bf16") == pytest.approx(curve(tmp_path / "fp32"), rel=3e-2)
+    assert curve(tmp_path / "recomputed") == pytest.approx(curve(tmp_path / "fp32"), rel=1e-6)
