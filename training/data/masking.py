@@ -1,0 +1,150 @@
+"""BERT's masking (Devlin et al. 2019, section 3.1) over a batch at once: single tokens, whole words or spans.
+
+A row is cut into units: tokens, words (a token with those that continue its word) or spans of words. They are
+shuffled, and one after the other is taken if it still fits into the budget of max(1, round(probability * tokens)),
+special tokens counted; this is the greedy choice of Google's `create_masked_lm_predictions`, unit for unit. A row
+whose units are all larger than the budget gives its shortest one, whole: no row is without a prediction.
+
+Taken tokens become [MASK] (80 %), a random id (10 %) or stay (10 %), decided for each token, or for each span at once.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.config import MaskingSettings
+from training.data import random
+from training.data.random import Purpose
+
+IGNORED = -100
+"""The label of a token that is not predicted."""
+
+
+def mask(
+    ids: NDArray[np.int32],
+    continues: NDArray[np.bool_],
+    eligible: NDArray[np.bool_],
+    *,
+    lengths: NDArray[Any],
+    keys: NDArray[np.uint64],
+    settings: MaskingSettings,
+    replacements: NDArray[Any],
+    mask_id: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(input ids, labels), both int32 [B, L]; labels are `IGNORED` where nothing is predicted.
+
+    `continues` [B, L] marks tokens that continue the word of the token before them, `eligible` [B, L] those that may be
+    predicted (no special token, no padding). `lengths` [B] counts the tokens of a row with its special tokens;
+    `replacements` are the ids a random one is drawn from.
+    """
+    columns = ids.shape[1]
+    unit_lengths = _units(continues, eligible, keys, settings)
+    budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
+    taken, taken_lengths = _take(unit_lengths, budgets, keys)
+
+    unit = np.repeat(taken, taken_lengths)
+    tokens = unit + np.arange(len(unit)) - np.repeat(np.cumsum(taken_lengths) - taken_lengths, taken_lengths)
+    rows, column = np.divmod(tokens, columns)
+    decided_by = unit % columns if settings.strategy == "span" else column
+    action = random.to_unit(random.bits(random.streams(keys, Purpose.ACTION)[rows], decided_by))
+    masked = action < settings.mask_share
+    replaced = ~masked & (action < settings.mask_share + settings.random_share)
+
+    inputs, labels = ids.copy(), np.full(ids.shape, IGNORED, ids.dtype)
+    flat = inputs.reshape(-1)
+    labels.reshape(-1)[tokens] = flat[tokens]
+    flat[tokens[masked]] = mask_id
+    draw = random.bits(random.streams(keys, Purpose.REPLACEMENT)[rows[replaced]], column[replaced])
+    flat[tokens[replaced]] = replacements[(random.to_unit(draw) * len(replacements)).astype(np.int64)]
+    return inputs, labels
+
+
+def _units(
+    continues: NDArray[np.bool_], eligible: NDArray[np.bool_], keys: NDArray[np.uint64], settings: MaskingSettings
+) -> NDArray[np.int32]:
+    """int32 [B, L]: the number of tokens of the unit that begins at a token, 0 where none begins."""
+    if settings.strategy == "token":
+        return eligible.astype(np.int32)
+    # A word cut by the edge of the row or by a special token counts from its first token there.
+    begins = eligible.copy()
+    begins[:, 1:] &= ~(continues[:, 1:] & eligible[:, :-1])
+    edge = begins | ~eligible
+    edge[:, 0] = True
+    edges = np.flatnonzero(edge)
+    lengths = np.zeros(eligible.shape, np.int32)
+    lengths.reshape(-1)[edges[:-1]] = np.diff(edges)
+    lengths.reshape(-1)[edges[-1]] = eligible.size - edges[-1]
+    lengths *= begins
+    return _spans(lengths, keys, settings) if settings.strategy == "span" else lengths
+
+
+def _spans(lengths: NDArray[np.int32], keys: NDArray[np.uint64], settings: MaskingSettings) -> NDArray[np.int32]:
+    """Words [B, L] joined to spans [B, L]; lengths are geometric, rounded up to a word's end (SpanBERT, section 3.1).
+
+    A span ends after each token with probability `span_geometric`, and before a word that would take it past
+    `span_maximum`; a longer word is a span of its own.
+    """
+    columns = lengths.shape[1]
+    words = np.flatnonzero(lengths)
+    sizes = lengths.reshape(-1)[words]
+    ends = words + sizes
+    rows, column = np.divmod(words, columns)
+    draw = random.to_unit(random.bits(random.streams(keys, Purpose.SPAN_END)[rows], column))
+    ends_after = 1 - (1 - settings.span_geometric) ** np.arange(columns + 1)
+    first = np.ones(len(words), bool)
+    first[1:] = (draw < ends_after[sizes])[:-1]
+    first[1:] |= (words[1:] != ends[:-1]) | (column[1:] == 0)
+    begin = np.flatnonzero(first)
+    stop = np.append(begin[1:], len(words))
+    while len(begin):
+        begin = np.maximum(begin + 1, np.searchsorted(ends, words[begin] + settings.span_maximum, "right"))
+        splits = begin < stop
+        begin, stop = begin[splits], stop[splits]
+        first[begin] = True
+    spans = np.zeros_like(lengths)
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(words) - 1)
+    spans.reshape(-1)[words[first]] = ends[last] - words[first]
+    return spans
+
+
+def _take(
+    lengths: NDArray[np.int32], budgets: NDArray[np.int32], keys: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The units taken of those in `lengths` [B, L]: where each begins (row * L + column), and its length.
+
+    The greedy choice by rounds: of the shuffled units strike those that can no longer fit, take the longest prefix
+    that does, go on with the rest. A loop over the units would skip what is struck here, so both take the same units.
+    """
+    columns = lengths.shape[1]
+    # One sort of 32-bit numbers a row: random upper bits, the column below. Tokens that begin no unit go last.
+    low = np.uint32((1 << (columns - 1).bit_length()) - 1)
+    order = random.words(keys, Purpose.UNIT_ORDER, columns)
+    order = np.where(lengths > 0, order & ~low, ~low)
+    order |= np.arange(columns, dtype=np.uint32)
+    order.sort(axis=1)
+    order &= low
+    order += np.arange(len(budgets), dtype=np.uint32)[:, None] * np.uint32(columns)
+
+    tight = np.flatnonzero(budgets < lengths.max(initial=0))
+    smallest = np.where(lengths[tight] > 0, lengths[tight], columns).min(axis=1)
+    left = budgets.copy()
+    left[tight] = np.maximum(left[tight], smallest)
+
+    waiting_at = lengths.reshape(-1).copy()
+    taken = []
+    width = min(int(left.max(initial=1)), columns)  # no longer prefix fits in the first round
+    while len(order):
+        head = order[:, :width]
+        waiting = waiting_at[head]
+        waiting *= waiting <= left[:, None]
+        fits = (np.cumsum(waiting, axis=1, dtype=np.int32) <= left[:, None]) & (waiting > 0)
+        left -= (waiting * fits).sum(axis=1, dtype=np.int32)
+        taken.append(head[fits])
+        waiting_at[taken[-1]] = 0
+        rest = left > 0
+        if width == columns:
+            rest &= fits.any(axis=1)
+        order, left, width = order[rest], left[rest], columns
+    units = np.concatenate(taken).astype(np.int64)
+    return units, lengths.reshape(-1)[units]

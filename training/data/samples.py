@@ -1,0 +1,109 @@
+"""Corpus -> rows of a batch: sample i of copy c is a pure function of (corpus, settings, seed, c, i)."""
+
+from hashlib import md5
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus import CONTINUES_WORD, Corpus
+from training.config import DataSettings
+from training.data import random
+from training.data.chunks import Chunks, Text, pieces
+from training.data.masking import mask
+from training.data.order import locate
+from training.data.pairs import draw_pairs, draw_sentences
+
+Rows = dict[str, NDArray[np.int32]]
+
+
+class Samples:
+    """Samples drawn from a corpus when they are asked for.
+
+    A pass has one sample a chunk of the corpus (`training.data.chunks`). Pass p shows copy p % copies, in an order of
+    its own.
+    """
+
+    def __init__(self, corpus: Corpus, settings: DataSettings, seed: int) -> None:
+        self.corpus, self.settings, self.seed = corpus, settings, seed
+        specials = 3 if settings.next_sentence else 2
+        self._chunks = Chunks(corpus, settings.sequence_length - specials)
+        tokenizer = corpus.manifest.tokenizer
+        self._special = {name: int(tokenizer[name]) for name in ("pad", "unk", "cls", "sep", "mask")}
+        self.vocab_size: int = tokenizer["vocab_size"]
+        self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self._special.values()))
+        self.corpus_fingerprint = corpus.fingerprint
+        self.tokenizer_folder = corpus.folder / "tokenizer"
+
+    def __len__(self) -> int:
+        """Samples of one pass."""
+        return len(self._chunks)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal fingerprints mean equal samples at every position."""
+        return samples_fingerprint(self.corpus_fingerprint, self.corpus.split, self.settings, self.seed)
+
+    def rows(self, positions: NDArray[np.int64]) -> Rows:
+        """The samples at positions [B] of the endless stream, each int32 [B, L]:
+
+        input_ids, token_type_ids, attention_mask, labels (-100 where nothing is predicted), and with `next_sentence`
+        next_sentence_label [B], 0 where B follows A and 1 where it is random.
+        """
+        passes, indices = locate(positions, len(self), self.seed)
+        return self.at(passes % self.settings.copies, indices)
+
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        """The same by copy [B] and number in source order [B]."""
+        places = self._chunks.locate(indices)
+        keys = random.key(self.seed, copies, places.document, places.chunk)
+        short = self.settings.short_sequence_probability
+        if self.settings.next_sentence:
+            first, second, label = draw_pairs(self._chunks, places, keys, short)
+            return {**self._assemble([first, second], keys), "next_sentence_label": label}
+        text, _, _ = draw_sentences(self._chunks, places, keys, short)
+        return self._assemble([text], keys)
+
+    def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded and masked."""
+        columns = np.arange(self.settings.sequence_length)
+        ids = np.full((len(keys), len(columns)), self._special["pad"], np.int32)
+        ids[:, 0] = self._special["cls"]
+        is_text = np.zeros(ids.shape, bool)
+        begin = np.ones((len(keys), 1), np.int64)
+        for text in texts:
+            end = begin + (text.stop - text.start)[:, None]
+            is_text |= (columns >= begin) & (columns < end)
+            np.put_along_axis(ids, end, self._special["sep"], axis=1)
+            begin = end + 1
+        parts = pieces(*texts)
+        ids[is_text] = np.concatenate([block.ids[start:stop] for block, start, stop in parts])
+        flags = np.zeros(ids.shape, np.uint8)
+        flags[is_text] = np.concatenate([block.flags[start:stop] for block, start, stop in parts])
+        continues = (flags & CONTINUES_WORD).view(bool)
+        lengths = begin[:, 0]
+        ids, labels = mask(
+            ids,
+            continues,
+            is_text,
+            lengths=lengths,
+            keys=keys,
+            settings=self.settings.masking,
+            replacements=self._replacements,
+            mask_id=self._special["mask"],
+        )
+        first = texts[0].stop - texts[0].start + 2
+        return {"input_ids": ids, **frame(first, lengths, len(columns)), "labels": labels}
+
+
+def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
+    """token_type_ids and attention_mask of rows [B] of `lengths` tokens, of which `first` belong to segment 0."""
+    column = np.arange(columns)
+    attention = column < lengths[:, None]
+    types = attention & (column >= first[:, None])
+    return {"token_type_ids": types.astype(np.int32), "attention_mask": attention.astype(np.int32)}
+
+
+def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int) -> str:
+    values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
+    return md5("\n".join(values).encode()).hexdigest()
