@@ -8,8 +8,11 @@ import sys
 import time
 from types import FrameType
 
-GRACE_SECONDS = 120.0
-"""How long the other processes may take to end once one has; then they are killed."""
+from training.config import STOPPED
+
+GRACE_SECONDS = {STOPPED: 120.0}
+"""How long the other processes may take to end once one has ended with a status; then they are killed."""
+DEFAULT_GRACE_SECONDS = 10.0
 
 
 def inside_distributed_run() -> bool:
@@ -55,20 +58,19 @@ def launch(arguments: list[str], processes: int) -> int:
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> int:
-    """The status of the first process that failed, or 0; once one has ended the others get `GRACE_SECONDS`."""
-    deadline = None
-    while True:
+    """The status of the first process seen to fail, or 0; the others then get their grace to end by themselves."""
+    deadline, failed = None, None
+    while not (deadline and time.monotonic() > deadline):
         statuses = [worker.poll() for worker in workers]
-        failed = [(rank, status) for rank, status in enumerate(statuses) if status]
-        if all(status is not None for status in statuses) or (deadline and time.monotonic() > deadline):
+        if failed is None and any(statuses):
+            failed = next((rank, status) for rank, status in enumerate(statuses) if status)
+            deadline = time.monotonic() + GRACE_SECONDS.get(failed[1], DEFAULT_GRACE_SECONDS)
+        if all(status is not None for status in statuses):
             break
-        if failed and deadline is None:
-            stopped_by_signal = failed[0][1] < 0
-            deadline = time.monotonic() + (0 if stopped_by_signal else GRACE_SECONDS)
         time.sleep(0.05)
-    if not failed:
+    if failed is None:
         return 0
-    rank, status = failed[0]
+    rank, status = failed
     if status < 0:
         name = signal.Signals(-status).name
         print(f"reread: process {rank} of {len(workers)} was killed by {name}; the run stops", file=sys.stderr)

@@ -1,12 +1,13 @@
 """The stages behind the commands: each takes a checked recipe and leaves its result on disk."""
 
+import fcntl
 import json
 import logging
 import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -98,12 +99,14 @@ def run_stages(name: str, overrides: list[str]) -> None:
 def _train_here(recipe: Recipe, train: TrainSettings, run: Path) -> None:
     from training.trainer import train as run_training
 
-    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
-        check_same_run(run, recipe)
-        run.mkdir(parents=True, exist_ok=True)
-        write_recipe(recipe, run / "recipe.yaml")
-        write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
-    with _log_file(run):
+    with ExitStack() as stack:
+        if _rank() == "0":
+            check_same_run(run, recipe)
+            run.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_only_job(run))
+            write_recipe(recipe, run / "recipe.yaml")
+            write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
+        stack.enter_context(_log_file(run))
         run_training(train, run)
 
 
@@ -140,9 +143,8 @@ def _environment() -> dict[str, str]:
 @contextmanager
 def _log_file(run: Path) -> Iterator[None]:
     """Repeat the log in RUN/logs/, one file a process."""
-    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
     (run / "logs").mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(run / "logs" / f"rank-{rank}.log", encoding="utf-8")
+    handler = logging.FileHandler(run / "logs" / f"rank-{_rank()}.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
     try:
@@ -150,3 +152,18 @@ def _log_file(run: Path) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         handler.close()
+
+
+@contextmanager
+def _only_job(run: Path) -> Iterator[None]:
+    """Hold the run folder; raises `UserError` if another job does. The lock goes with the process, however it ends."""
+    with (run / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{run}: another job is training in this folder; stop it, or choose another name") from None
+        yield
+
+
+def _rank() -> str:
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))

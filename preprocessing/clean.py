@@ -5,26 +5,34 @@ invisible characters. HTML entities are left as they are. Cleaning a cleaned tex
 """
 
 import re
+import sys
 import unicodedata
 from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from preprocessing.config import CleanSettings
 from preprocessing.simplify import simplify
 
-_LINE_ENDS = re.compile("\r\n?|[\v\f\x85\u2028\u2029]")
-_DROPPED = re.compile(
-    "["
-    "\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f"  # controls
-    "\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\ufff0-\ufffb\U000e0000-\U000e0fff"  # format characters and variation selectors
-    "\ud800-\udfff\ue000-\uf8ff\U000f0000-\U0010ffff"  # surrogates, private use
-    "\ufffc-\uffff\ufdd0-\ufdef]+"  # replacement, noncharacters
-)
-_SPACES = re.compile("[ \t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]{2,}|[\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-_BREAKS = re.compile(" ?\n[ \n]*")
 KEPT_PUNCTUATION = "，。！？：；（）～…．"
 """Full-width punctuation that NFKC would make ASCII (the stop `．` too, which some novels use for `。`)."""
-_POINT = re.compile("(?<=[0-9A-Za-z])．(?=[0-9A-Za-z])")  # ３．５ is a number
+_LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
+_SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_DROPPED = (  # first and last code point
+    *((0x00, 0x08), (0x0E, 0x1F), (0x7F, 0x84), (0x86, 0x9F)),  # controls but tab, line ends
+    *((0xAD, 0xAD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C), (0x06DD, 0x06DD), (0x070F, 0x070F)),  # format
+    *((0x0890, 0x0891), (0x08E2, 0x08E2), (0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F)),
+    *(
+        (0xFE00, 0xFE0F),
+        (0xFEFF, 0xFEFF),
+        (0xFFF0, 0xFFFF),
+        (0xFDD0, 0xFDEF),
+    ),  # variants, BOM, replacement, none at all
+    *((0xD800, 0xF8FF), (0xE0000, 0x10FFFF)),  # surrogates, private use
+)
+_DROPPED_RUN = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _DROPPED)}]+")
+_POINT = re.compile("．(?<=[0-9A-Za-z]．)(?=[0-9A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _HAN = re.compile("[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 
@@ -35,16 +43,20 @@ class Cleaner:
 
     def clean(self, text: str) -> str:
         """Normalised text; empty where nothing visible is left."""
-        text = _LINE_ENDS.sub("\n", text)
-        text = _DROPPED.sub("", text)
-        if self.settings.nfkc and not text.isascii():
-            text = _POINT.sub(".", _nfkc(text))
-        text = _SPACES.sub(" ", text)
-        text = _BREAKS.sub("\n", text).strip(" \n")
-        return simplify(text) if self.settings.simplify else text
+        for mark in _LINE_ENDS:
+            text = text.replace(mark, "\n")
+        for space in _SPACES:
+            text = text.replace(space, " ")
+        text = _without_unwanted(text, self.settings.nfkc)
+        if self.settings.nfkc and "．" in text:
+            text = _POINT.sub(".", text)  # ３．５ is a number
+        if self.settings.simplify:
+            text = simplify(text)
+        text = re.sub("  +", " ", text).replace(" \n", "\n").replace("\n ", "\n")
+        return re.sub("\n\n+", "\n", text).strip(" \n")
 
     def reason_to_drop(self, text: str) -> str | None:
-        """The filter that a cleaned text fails, or None."""
+        """The filter that a cleaned text fails (its name in the report), or None."""
         settings = self.settings
         if not text:
             return "empty"
@@ -53,44 +65,56 @@ class Cleaner:
         if settings.maximum_characters is not None and len(text) > settings.maximum_characters:
             return "too long"
         visible = len(text) - text.count(" ") - text.count("\n")
-        if _count(_LETTERS, text, settings.minimum_letter_share) < settings.minimum_letter_share * visible:
+        if _too_few(_LETTERS, text, settings.minimum_letter_share * visible):
             return "few letters"
-        if _count(_HAN, text, settings.minimum_han_share) < settings.minimum_han_share * visible:
+        if _too_few(_HAN, text, settings.minimum_han_share * visible):
             return "few Han characters"
         return None
 
 
-def _count(pattern: re.Pattern[str], text: str, share: float) -> int:
-    return len("".join(pattern.findall(text))) if share else 0
+def _too_few(pattern: re.Pattern[str], text: str, minimum: float) -> bool:
+    return minimum > 0 and len("".join(pattern.findall(text))) < minimum
 
 
-def _nfkc(text: str) -> str:
-    """NFKC of what lies between `KEPT_PUNCTUATION`."""
-    parts, done = [], 0
-    for match in _changeable().finditer(text):
-        start = match.start()
-        # The character before may compose with the run; whatever comes after it can not.
+def _without_unwanted(text: str, nfkc: bool) -> str:
+    """Without invisible characters and, between `KEPT_PUNCTUATION`, in NFKC."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    found = np.flatnonzero(_touched(nfkc)[codes])
+    if not len(found):
+        return text
+    gaps = np.flatnonzero(np.diff(found) > 1)
+    starts = found[np.concatenate(([0], gaps + 1))].tolist()
+    ends = (found[np.concatenate((gaps, [-1]))] + 1).tolist()
+    parts, done = [""], 0
+    for start, end in zip(starts, ends, strict=True):
+        # The character before a run may compose with it; what comes after it can not.
         if start > done and text[start - 1] not in KEPT_PUNCTUATION:
             start -= 1
-        parts += (text[done:start], unicodedata.normalize("NFKC", text[start : match.end()]))
-        done = match.end()
-    return "".join([*parts, text[done:]]) if parts else text
+        run = _DROPPED_RUN.sub("", text[start:end])
+        parts += (text[done:start], unicodedata.normalize("NFKC", run) if nfkc else run)
+        done = end
+    return "".join([*parts, text[done:]])
 
 
 @cache
-def _changeable() -> re.Pattern[str]:
-    """Runs of characters that NFKC changes, reorders or composes with the one before (UAX #15, quick check not Yes)."""
-    # Han and Hangul syllables never change; beyond the BMP one coarse range is faster than many exact ones.
-    scanned = [*range(0x80, 0x3400), *range(0xA000, 0xAC00), *range(0xD7B0, 0xD800), *range(0xF900, 0x10000)]
-    changed, seconds = set(), set()
-    for code in (*scanned, *range(0x10000, 0x20000)):
-        character = chr(code)
-        if code < 0x10000 and (unicodedata.combining(character) or not unicodedata.is_normalized("NFKC", character)):
-            changed.add(code)
-        parts = unicodedata.decomposition(character).split()
-        if len(parts) == 2 and parts[0][0] != "<":
-            seconds.add(int(parts[1], 16))
-    jamo = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
-    codes = sorted((changed | seconds | jamo) - set(map(ord, KEPT_PUNCTUATION)))
-    members = "".join(re.escape(chr(code)) for code in codes if code < 0x10000)
-    return re.compile(f"[{members}\U00010000-\U0001ffff\U0002f800-\U0002fa1f]+")
+def _touched(nfkc: bool) -> NDArray[np.bool_]:
+    """[code points]: the characters that are dropped or that NFKC changes, reorders or composes with the one before.
+
+    Runs of the latter can be normalised by themselves (UAX #15, section 9: their quick check is not Yes).
+    """
+    touched = np.zeros(sys.maxunicode + 1, bool)
+    if nfkc:
+        # Han and Hangul syllables never change, and nothing does from plane 3 on.
+        scanned = (range(0x80, 0x3400), range(0xA000, 0xAC00), range(0xD7B0, 0x20000), range(0x2F800, 0x2FA20))
+        for code in (code for part in scanned for code in part):
+            character = chr(code)
+            if unicodedata.combining(character) or not unicodedata.is_normalized("NFKC", character):
+                touched[code] = True
+            parts = unicodedata.decomposition(character).split()
+            if len(parts) == 2 and parts[0][0] != "<":
+                touched[int(parts[1], 16)] = True
+        touched[0x1161:0x1176] = touched[0x11A8:0x11C3] = True  # Hangul vowels and finals
+        touched[[ord(character) for character in KEPT_PUNCTUATION]] = False
+    for first, last in _DROPPED:
+        touched[first : last + 1] = True
+    return touched

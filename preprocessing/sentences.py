@@ -6,31 +6,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CHINESE_STOPS = frozenset("。！？；．…")
+_COMMAS = frozenset("，、：；,;:")
+_QUOTES = frozenset("“‘「『《（")
 _CLOSERS = "”’」』）》〉】〕\\])\"'"
 _OPENERS = " “‘「『（《〈【〔\\[(\"'"
 # One character class comes first, so the scan runs at its speed. Bracketed titles and asides are passed over whole.
 _CANDIDATE = re.compile(
-    "[《（。！？；．…!?.](?:"
+    "[\n《（。！？；．…!?.](?:"
     "(?<=《)[^《》\n]{0,80}》"
     "|(?<=（)[^（）\n]{0,60}）"
-    f"|(?<![《（])([。！？；．…!?.]*)([{_CLOSERS}]*)"
+    f"|(?<![\n《（])([。！？；．…!?.]*)([{_CLOSERS}]*)"
     ")?"
 )
 _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
 _LAST_WORD = re.compile(r"[^\s“‘(\[\"'，。、—-]*\Z")
 _LONGEST_WORD = 24
 
-_NAME_FOLLOWS = frozenset(
-    "mr mrs ms dr prof rev fr st ste gen col capt cpt cmdr maj lt sgt cpl adm hon gov sen rep pres messrs mme mlle vs viz cf "
-    "e.g i.e eg ie ca approx esq profs drs supt det insp".split()
-)
-_NUMBER_FOLLOWS = frozenset(
-    "no nos vol vols p pp fig figs ch chap sec art eq jan feb mar apr jun jul aug sep sept oct nov dec".split()
-)
-_STARTERS = frozenset(
-    "A An The This That These Those He She It We They You His Her Its Our Their My Your In On At As By For From To With But "
-    "And Or So If When While After Before Since Although However There Then What Who Why How No Not".split()
-)
+# Abbreviations: a name or the rest of the phrase follows; a number follows. And words that begin a sentence after one.
+_NAME_FOLLOWS = """
+    mr mrs ms dr prof rev fr st ste gen col capt cpt cmdr maj lt sgt cpl adm hon gov sen rep pres messrs mme mlle drs
+    profs supt det insp vs viz cf e.g i.e eg ie ca approx esq
+"""
+_NUMBER_FOLLOWS = """
+    no nos vol vols p pp fig figs ch chap sec art eq jan feb mar apr jun jul aug sep sept oct nov dec
+"""
+_STARTERS = """
+    A An The This That These Those He She It We They You His Her Its Our Their My Your In On At As By For From To With
+    But And Or So If When While After Before Since Although However There Then What Who Why How No Not
+"""
+_NAMES, _NUMBERED, _FIRST = (frozenset(words.split()) for words in (_NAME_FOLLOWS, _NUMBER_FOLLOWS, _STARTERS))
 
 
 def paragraph_ends(text: str) -> NDArray[np.int64]:
@@ -45,29 +49,30 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
 
     Closing quotes and brackets belong to the sentence they close, the space between two sentences to the second.
     """
-    ends = [0]
+    ends: list[int] = []
+    first = 0  # of the sentence
     for match in _CANDIDATE.finditer(text):
         start, end = match.span()
-        if match[1] is None:
-            # An aside that is a sentence of its own ends where it closes.
-            if start == ends[-1] and text[start] == "（" and text[end - 2] in _CHINESE_STOPS:
-                ends.append(end)
+        if text[start] == "\n":
+            if start > first:
+                ends.append(start)
+            first = end
             continue
-        stop = match.end(1)
-        if match[2]:
-            end = _closed(text, stop, end)
-        follower = text[end : end + 1]
-        if follower and follower in "，、：；,;:":
+        if match[1] is None:  # an aside is a sentence of its own if it begins and ends like one
+            is_end = start == first and match[0][0] == "（" and match[0][-2:-1] in _CHINESE_STOPS
+        elif start == first or text[start - 1] in _QUOTES:  # nothing has been said yet: “……好
             continue
-        if _CHINESE_STOPS.isdisjoint(text[start:stop]):
-            is_end = _western_end(text, start, stop, end, ends[-1])
-        elif text[start] == "．":  # a stop in some novels, and a numbering: １．甲
-            is_end = not text[start - 1 : start].isascii()
         else:
-            is_end = text[stop - 1] != "…" or not _next_word(text, end)[:1].islower()
+            stop = match.end(1)
+            if match[2]:
+                end = _closed(text, stop, end)
+            is_end = text[end : end + 1] not in _COMMAS and _is_end(text, start, stop, end, first)
         if is_end:
             ends.append(end)
-    return np.union1d(np.array(ends[1:], np.int64), paragraph_ends(text))
+            first = end
+    if len(text) > first:
+        ends.append(len(text))
+    return np.array(ends, np.int64)
 
 
 def _closed(text: str, position: int, end: int) -> int:
@@ -83,28 +88,33 @@ def _closed(text: str, position: int, end: int) -> int:
     return position
 
 
-def _western_end(text: str, start: int, stop: int, end: int, last: int) -> bool:
-    """Whether the ASCII stops text[start:stop], closed at `end`, end the sentence that began at `last`."""
-    is_point = not ("!" in text[start:stop] or "?" in text[start:stop])
+def _is_end(text: str, start: int, stop: int, end: int, first: int) -> bool:
+    """Whether the stops text[start:stop], closed at `end`, end the sentence that began at `first`."""
+    if _CHINESE_STOPS.isdisjoint(text[start:stop]):
+        return _is_western_end(text, start, stop, end, first)
+    if text[start] == "．":  # a stop in some novels, and a numbering: １．甲
+        return not text[start - 1].isascii()
+    return text[stop - 1] != "…" or not _next_word(text, end)[:1].islower()
+
+
+def _is_western_end(text: str, start: int, stop: int, end: int, first: int) -> bool:
+    is_point = "!" not in text[start:stop] and "?" not in text[start:stop]
     follower = text[end : end + 1]
     if follower and not follower.isspace():  # no space between sentences: Chinese with ASCII stops, or a number, a name
-        return not follower.isascii() and not (is_point and text[start - 1 : start].isascii())
+        return not follower.isascii() and not (is_point and text[start - 1].isascii())
     word = _next_word(text, end)
     if word[:1].islower():
         return False
     if not is_point or stop - start > 1:
         return True
-    before = _LAST_WORD.search(text, max(last, start - _LONGEST_WORD), start)
-    token = before[0] if before else ""
-    if token.lower() in _NAME_FOLLOWS:
+    match = _LAST_WORD.search(text, max(first, start - _LONGEST_WORD), start)
+    token = match[0] if match else ""
+    if token.lower() in _NAMES or (token.lower() in _NUMBERED and word[:1].isdigit()):
         return False
-    if word[:1].isdigit() and token.lower() in _NUMBER_FOLLOWS:
+    if token.isdigit() and not text[first : start - len(token)].strip():  # a numbered item
         return False
-    if token.isdigit() and not text[last : start - len(token)].strip():  # a numbered item
-        return False
-    if "." in token or (len(token) == 1 and token.isupper() and token != "I"):  # U.S., J. R. R. Tolkien
-        return word in _STARTERS
-    return True
+    is_abbreviation = "." in token or (len(token) == 1 and token.isupper() and token != "I")  # U.S., J. R. R. Tolkien
+    return not is_abbreviation or word in _FIRST
 
 
 def _next_word(text: str, position: int) -> str:

@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 
 from preprocessing.settings import Settings
 
+STOPPED = 75
+"""Exit status after SIGTERM: a checkpoint is saved, the same command goes on (EX_TEMPFAIL)."""
+
 
 class MaskingSettings(Settings):
     """Which tokens are predicted: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""

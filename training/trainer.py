@@ -21,14 +21,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.checkpoint.store import CheckpointStore, Slice
-from training.config import TrainSettings
+from training.config import STOPPED, TrainSettings
 from training.data import random
 from training.data.loader import Loader
 from training.data.samples import open_samples
 from training.metrics import MetricsLog, peak_flops, progress_line
 from training.models import ModelSpec, model_spec
 from training.objective import FIGURES, Counts, local_counts, masked_language_model
-from training.optim.build import build_optimizer
+from training.optim.build import build_optimizer, set_steps_taken, steps_taken
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
@@ -38,9 +38,6 @@ from training.parallel.tensor import layout, parallelise
 Batch = dict[str, NDArray[np.int32]]
 
 log = logging.getLogger("reread")
-
-STOPPED = 75
-"""Exit status after SIGTERM: a checkpoint is saved, the same command goes on (EX_TEMPFAIL)."""
 
 BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
@@ -63,32 +60,32 @@ class Trainer:
 
     def __init__(self, settings: TrainSettings, run: Path, mesh: Mesh) -> None:
         self.settings, self.run, self.mesh = settings, run, mesh
-        self.dtype = resolve_precision(settings.precision, mesh.device)
+        dtype = resolve_precision(settings.precision, mesh.device)
         self.samples = open_samples(settings.data, settings.seed, "train")
         self.validation = open_samples(settings.data, settings.seed, "validation")
         self.spec = model_spec(settings.model["type"])
-        self.config = model_config(self.spec, settings.model, self.samples)
-        model = build_model(self.spec, self.config, settings.init, settings.seed)
+        self.config = model_config(self.spec, settings.model, self.samples.vocab_size, settings.init)
+        self.model = build_model(self.spec, self.config, settings.init, settings.seed).train()
         if settings.activation_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        parallelise(model, self.spec.tensor_plan, mesh)
-        self.model = model.to(device=mesh.device, dtype=self.dtype).train()
-        self.masters = MasterWeights(self.model)
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        parallelise(self.model, self.spec.tensor_plan, mesh)
+        self.model.to(mesh.device)
+        self.masters = MasterWeights(self.model, dtype)
         self.optimizer = build_optimizer(self.masters.named_parameters(), settings.optimizer, mesh)
         bucket_bytes = int(settings.parallel.bucket_megabytes * 2**20)
         self.buckets = GradientBuckets(list(self.model.parameters()), mesh, bucket_bytes)
-        self.scale = LossScale(self.dtype, settings.initial_loss_scale)
+        self.scale = LossScale(dtype, settings.initial_loss_scale)
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh)
         self.step = 0
         self.bad_steps = 0
-        self.stop_asked = False
+        self.stop_asked = self.stopped = False
 
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
         lanes = lanes_of(settings.global_batch, mesh)
         writer = MetricsLog(self.run, self.step) if mesh.rank == 0 else None
-        window = Window(self.spec, self.config, settings, mesh)
+        window = Window(self.spec, self.config, settings, mesh, self.step)
         with Loader(self.samples, settings.global_batch, lanes, self.step) as loader, self._sigterm():
             while self.step < settings.steps and not self.stopped:
                 with window.waiting_for_data():
@@ -96,7 +93,9 @@ class Trainer:
                 rate, norm = self._train_step(batch, lanes.start, window)
                 self.step += 1
                 if self.step % settings.log_every == 0 or self.step == settings.steps:
-                    values = window.close(self.step, {"learning_rate": rate, "gradient_norm": norm})
+                    values = window.close(
+                        self.step, {"learning_rate": rate, "gradient_norm": norm, "loss_scale": self.scale.value}
+                    )
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values))
                         writer.write(self.step, values)
@@ -190,6 +189,7 @@ class Trainer:
             "scale": self.scale.state(),
             "samples": self.samples.fingerprint,
             "corpus": self.samples.corpus_fingerprint,
+            "updates": steps_taken(self.optimizer),
             "bad_steps": self.bad_steps,
         }
         tensors, slices = self._tensors()
@@ -205,6 +205,7 @@ class Trainer:
         self._check_data(state)
         self.masters.to_model()
         self.scale.load(state["scale"])
+        set_steps_taken(self.optimizer, state["updates"])
         self.step, self.bad_steps = state["step"], state["bad_steps"]
         log.info("going on from the checkpoint of step %d", self.step)
 
@@ -226,8 +227,7 @@ class Trainer:
             tensors[f"model.{name}"] = master.data
             places[f"model.{name}"] = slices[name]
             for key in ("exp_avg", "exp_avg_sq"):
-                state = self.optimizer.state[master].setdefault(key, torch.zeros_like(master))
-                tensors[f"{key}.{name}"] = state
+                tensors[f"{key}.{name}"] = self.optimizer.state[master][key]
                 places[f"{key}.{name}"] = slices[name]
         return tensors, places
 
@@ -248,13 +248,15 @@ class Trainer:
 class Window:
     """Sums figures between two progress lines; nothing waits for the device until the window closes."""
 
-    def __init__(self, spec: ModelSpec, config: PretrainedConfig, settings: TrainSettings, mesh: Mesh) -> None:
+    def __init__(
+        self, spec: ModelSpec, config: PretrainedConfig, settings: TrainSettings, mesh: Mesh, first_step: int
+    ) -> None:
         self.spec, self.config, self.settings, self.mesh = spec, config, settings, mesh
         self.peak = peak_flops(settings.peak_tflops, mesh.device) * mesh.world
         self.sums = torch.zeros(len(FIGURES), dtype=torch.float64, device=mesh.device)
         self.begin = time.perf_counter()
         self.waited = 0.0
-        self.first_step: int | None = None
+        self.first_step = first_step
 
     def add(self, figures: Tensor) -> None:
         self.sums += figures

@@ -58,7 +58,7 @@ def test_the_launcher_returns_the_status_of_the_process_that_failed(monkeypatch)
 
     real = subprocess.Popen
     script = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(30 * (rank == 0)); sys.exit(7)"
-    monkeypatch.setattr(module, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "DEFAULT_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(module.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", script], env=env))
     assert module.launch([], 2) == 7
 

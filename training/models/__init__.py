@@ -19,7 +19,7 @@ class ModelSpec:
     exported: type
     """The class that `AutoModelForMaskedLM` gives for an exported folder."""
     tensor_plan: dict[str, str]
-    """Globs of module and parameter names -> "column", "row" or "vocabulary"."""
+    """Globs of module and parameter names -> how they are split (training/parallel/tensor.py)."""
     flops: Callable[[Any, int, int, float], float]
     """(config, rows, length, predicted) -> training FLOPs of a batch."""
 

@@ -27,6 +27,7 @@ class NezhaConfig(PretrainedConfig):
 
     def __init__(
         self,
+        *,
         vocab_size: int = 21128,
         hidden_size: int = 768,
         num_hidden_layers: int = 12,
@@ -77,15 +78,10 @@ class NezhaConfig(PretrainedConfig):
         self.layer_norm_eps = layer_norm_eps
         self.classifier_dropout = classifier_dropout
         self.use_cache = use_cache
-        self.pad_token_id = pad_token_id
-        self.bos_token_id = bos_token_id
-        self.eos_token_id = eos_token_id
-        # transformers 5 has no default for it: without this line a loaded decoder would be random, not tied
-        self.tie_word_embeddings = tie_word_embeddings
-        super().__init__(
+        kwargs.update(
             pad_token_id=pad_token_id,
             bos_token_id=bos_token_id,
             eos_token_id=eos_token_id,
-            tie_word_embeddings=tie_word_embeddings,
-            **kwargs,
+            tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
         )
+        super().__init__(**kwargs)

@@ -44,9 +44,11 @@ def _rotate(x: Tensor, phases: Tensor) -> Tensor:
 
 
 def rotated_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
 ) -> Tensor:
-    """z_i = sum_j a_ij (v_j + R[j - i + s]), a_i = softmax_j((q_i k_j + q_i R[j - i + s]) / sqrt(h)) without an L x L tensor.
+    """The paper's attention (eq. 6-7) without an L x L x h tensor, or an L x L one where the kernel needs none:
+
+        z_i = sum_j a_ij (v_j + R[j - i + s])    a_i = softmax_j((q_i k_j + q_i R[j - i + s]) / sqrt(h))
 
     With each pair (sin, cos) of R as one complex number, R[j - i + s] = exp(i w) R[j + s]. So q_i R[j - i + s] is
     (exp(-i w) q_i) R[j + s]: append the rotated query to q and R[j + s] to k and v, run ordinary attention at twice
@@ -111,9 +113,11 @@ class _Collect(torch.autograd.Function):
 
 
 def clipped_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
 ) -> Tensor:
-    """z_i = sum_j a_ij (v_j + V[p]), a_i = softmax_j((q_i k_j + q_i K[p]) / sqrt(h)), p = clip(j - i, -K, K) + K.
+    """Attention with clipped distances, p = clip(j - i, -K, K) + K:
+
+        z_i = sum_j a_ij (v_j + values[p])    a_i = softmax_j((q_i k_j + q_i keys[p]) / sqrt(h))
 
     Products are taken with the 2K + 1 rows of the tables and spread over (i, j), and probabilities are collected into
     2K + 1 bins: memory grows as L (L + 2K), never as L L h. Softmax in float32 whatever the type.
@@ -166,9 +170,10 @@ class NezhaSelfAttention(nn.Module):
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.relative_keys = self.relative_values = None
-        if config.position_type == "parametric_relative":
-            self.relative_keys = nn.Embedding(2 * config.max_relative_position + 1, self.head_size)
-            self.relative_values = nn.Embedding(2 * config.max_relative_position + 1, self.head_size)
+        if config.position_type == "parametric_relative" and config.max_relative_position is not None:
+            rows = 2 * config.max_relative_position + 1
+            self.relative_keys = nn.Embedding(rows, self.head_size)
+            self.relative_values = nn.Embedding(rows, self.head_size)
 
     def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
         """hidden [B, L, D], mask [B, 1, 1, L] -> [B, L, D], or this device's heads of it."""
@@ -178,13 +183,13 @@ class NezhaSelfAttention(nn.Module):
         if self.relative_keys is not None and self.relative_values is not None:
             rows = torch.arange(self.relative_keys.num_embeddings, device=hidden.device)
             tables = self.relative_keys(rows), self.relative_values(rows)
-            z = clipped_attention(q, k, v, tables, mask, dropout)
+            z = clipped_attention(q, k, v, tables, mask, dropout=dropout)
         elif positions is None:
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         elif positions[1].is_complex():
-            z = rotated_attention(q, k, v, positions, mask, dropout)
+            z = rotated_attention(q, k, v, positions, mask, dropout=dropout)
         else:
-            z = clipped_attention(q, k, v, positions, mask, dropout)
+            z = clipped_attention(q, k, v, positions, mask, dropout=dropout)
         return z.transpose(1, 2).flatten(2)
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -342,6 +347,13 @@ class NezhaPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules = ["NezhaLayer"]
+    cls: NezhaHeads
+
+    def get_output_embeddings(self) -> Any:
+        return self.cls.predictions.decoder if hasattr(self, "cls") else None
+
+    def set_output_embeddings(self, value: Any) -> None:
+        self.cls.predictions.decoder = value
 
     def _init_weights(self, module: nn.Module) -> None:
         # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. Truncated as in NEZHA's own code.
@@ -369,7 +381,7 @@ class NezhaModel(NezhaPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: Any) -> None:
         self.embeddings.word_embeddings = value
 
     def forward(
@@ -377,6 +389,7 @@ class NezhaModel(NezhaPreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        *,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -413,17 +426,12 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
         self.cls = NezhaHeads(config, next_sentence=True)
         self.post_init()
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.cls.predictions.decoder
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        self.cls.predictions.decoder = value
-
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        *,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
         masked_positions: Tensor | None = None,
@@ -437,7 +445,9 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
         Returns prediction_logits [B, L, V] or [n, V], seq_relationship_logits [B, 2], both float32, and the sum of
         the mean losses whose labels are given.
         """
-        encoded = self.nezha(input_ids, attention_mask, token_type_ids, output_hidden_states, return_dict=True)
+        encoded = self.nezha(
+            input_ids, attention_mask, token_type_ids, output_hidden_states=output_hidden_states, return_dict=True
+        )
         logits = self.cls.predictions(_chosen(encoded.last_hidden_state, masked_positions))
         relationship = _at_least_float32(self.cls.seq_relationship(encoded.pooler_output))
         losses = []
@@ -466,24 +476,21 @@ class NezhaForMaskedLM(NezhaPreTrainedModel):
         self.cls = NezhaHeads(config, next_sentence=False)
         self.post_init()
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.cls.predictions.decoder
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        self.cls.predictions.decoder = value
-
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        *,
         labels: Tensor | None = None,
         masked_positions: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """As `NezhaForPreTraining` without next sentences; logits [B, L, V] or [n, V]."""
-        encoded = self.nezha(input_ids, attention_mask, token_type_ids, output_hidden_states, return_dict=True)
+        encoded = self.nezha(
+            input_ids, attention_mask, token_type_ids, output_hidden_states=output_hidden_states, return_dict=True
+        )
         logits = self.cls.predictions(_chosen(encoded.last_hidden_state, masked_positions))
         output = MaskedLMOutput(
             loss=None if labels is None else _cross_entropy(logits, labels),

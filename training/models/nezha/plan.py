@@ -4,15 +4,19 @@ from training.models.nezha.configuration_nezha import NezhaConfig
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
+    "*.attention.self": "attention",
     "*.attention.self.query": "column",
     "*.attention.self.key": "column",
     "*.attention.self.value": "column",
+    "*.attention.self.relative_keys.weight": "shared",
+    "*.attention.self.relative_values.weight": "shared",
     "*.attention.output.dense": "row",
     "*.layer.*.intermediate.dense": "column",
     "*.layer.*.output.dense": "row",
+    "cls.predictions.decoder": "vocabulary",
     "cls.predictions.bias": "vocabulary",
 }
-"""Globs of module names (the last: of a parameter) -> how Megatron-LM splits them; the rest is whole everywhere."""
+"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
 
 
 def flops(config: NezhaConfig, rows: int, length: int, predicted: float) -> float:

@@ -1,0 +1,204 @@
+"""Runs of `reread train` as a user starts them, and what befalls them: kill -9, SIGTERM, changed corpora."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.conftest import ROOT, train_values
+from training.checkpoint.store import CheckpointStore
+from training.metrics import read_metrics
+from training.parallel.mesh import Mesh
+
+STEPS = 40
+
+
+def start(folder: Path, corpus: Path, *overrides: str, **changes: Any) -> subprocess.Popen[str]:
+    """`reread train` on two processes in `folder`; 40 steps, a checkpoint every 5."""
+    values = train_values(corpus, steps=STEPS, parallel={"processes": 2}, **changes)
+    values["checkpoint"] = {"every_steps": 5, "keep": 2}
+    values["validate_every"] = 20
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({"name": "tiny", "train": values}))
+    command = [sys.executable, "-m", "pipeline.cli", "train", "tiny.yaml", *overrides]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+    metrics = folder / "runs" / "tiny" / "metrics.jsonl"
+    while process.poll() is None:
+        if metrics.exists() and f'"step": {step},' in metrics.read_text():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"ended before step {step}: {process.communicate()[0]}")
+
+
+def figures(folder: Path) -> list[tuple[float, ...]]:
+    """What each step computed; equal figures at every step mean equal samples and weights."""
+    names = ("step", "loss", "masked_lm_accuracy", "gradient_norm", "tokens")
+    return [tuple(line[name] for name in names) for line in read_metrics(folder / "runs" / "tiny") if "loss" in line]
+
+
+def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    store = CheckpointStore(folder / "runs" / "tiny" / "checkpoints", 2, Mesh())
+    assert store.latest() == STEPS
+    return store.read_full(STEPS, "")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    finish(start(folder, sample_corpus))
+    return folder
+
+
+def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
+    """Kill -9 of the whole job at a random step, twice: the same samples, and bit for bit the same fp32 weights."""
+    folder = tmp_path / "killed"
+    dice = random.Random(time.time_ns())
+    for low, high in ((6, 18), (21, 36)):
+        process = start(folder, sample_corpus)
+        wait_for_step(folder, dice.randint(low, high), process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    output = finish(start(folder, sample_corpus))
+    assert "going on from the checkpoint of step" in output
+    assert figures(folder) == figures(uninterrupted)
+    expected, found = final_tensors(uninterrupted), final_tensors(folder)
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+def test_one_killed_process_ends_the_job_and_loses_only_its_last_steps(sample_corpus, uninterrupted, tmp_path) -> None:
+    folder = tmp_path / "killed"
+    process = start(folder, sample_corpus)
+    wait_for_step(folder, 12, process)
+    children = subprocess.run(
+        ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True, check=True
+    )
+    os.kill(int(children.stdout.split()[1]), signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "killed by SIGKILL" in output
+    assert "Traceback" not in output
+    finish(start(folder, sample_corpus))
+    assert figures(folder) == figures(uninterrupted)
+
+
+def test_sigterm_checkpoints_at_the_step_boundary_and_says_so(sample_corpus, uninterrupted, tmp_path) -> None:
+    folder = tmp_path / "stopped"
+    process = start(folder, sample_corpus)
+    wait_for_step(folder, 7, process)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    stopped = CheckpointStore(folder / "runs" / "tiny" / "checkpoints", 2, Mesh()).latest()
+    assert stopped is not None and stopped >= 7
+    assert f"checkpoint saved at step {stopped}" in output
+    assert [line[0] for line in figures(folder)] == list(range(1, stopped + 1))
+    finish(start(folder, sample_corpus))
+    assert figures(folder) == figures(uninterrupted)
+
+
+def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrupted, tmp_path) -> None:
+    folder = tmp_path / "changed"
+    shutil.copytree(uninterrupted, folder)
+    other = tmp_path / "corpus"
+    shutil.copytree(sample_corpus, other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    before = manifest["fingerprint"]
+    manifest["shards"].pop(0)
+    from preprocessing.corpus import Block, Manifest, Shard
+
+    manifest.pop("fingerprint")
+    manifest["shards"] = [Shard(**{**s, "blocks": [Block(**b) for b in s["blocks"]]}) for s in manifest["shards"]]
+    Manifest(**manifest).write(other)
+    recipe = folder / "runs" / "tiny" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(sample_corpus), str(other)))
+    process = start(folder, other)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "the corpus changed since the run began" in output
+    assert before in output
+    assert "Traceback" not in output
+
+
+def test_a_second_job_on_the_same_run_folder_is_refused(sample_corpus, tmp_path) -> None:
+    first = start(tmp_path / "run", sample_corpus)
+    wait_for_step(tmp_path / "run", 2, first)
+    second = start(tmp_path / "run", sample_corpus)
+    output, _ = second.communicate(timeout=60)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert second.returncode == 2
+    assert "another job is training in this folder" in output
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor) -> None:
+    """The exported folder, loaded by transformers in a fresh process, gives the logits of the training model."""
+    folder = tmp_path / "exported"
+    shutil.copytree(uninterrupted, folder)
+    if tensor == 2:  # one more step on two tensor ranks, so that the last checkpoint is split
+        finish(start(folder, sample_corpus, "parallel.tensor=2", "steps=41", "name=split"))
+        run = folder / "runs" / "split"
+    else:
+        run = folder / "runs" / "tiny"
+    command = [sys.executable, "-m", "pipeline.cli", "export", str(run)]
+    subprocess.run(command, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    from training.models.nezha import NezhaConfig, NezhaForPreTraining
+
+    store = CheckpointStore(run / "checkpoints", 2, Mesh())
+    step = store.latest()
+    assert step is not None
+    config = NezhaConfig(
+        vocab_size=json.loads((sample_corpus / "manifest.json").read_text())["tokenizer"]["vocab_size"],
+        **{key: value for key, value in train_values(sample_corpus)["model"].items() if key != "type"},
+    )
+    trained = NezhaForPreTraining(config).eval()
+    trained.load_state_dict(store.read_full(step, "model."), strict=False)
+    trained.tie_weights()
+    ids = torch.arange(2 * 30).reshape(2, 30) % config.vocab_size
+    with torch.no_grad():
+        expected = trained(input_ids=ids).prediction_logits
+    torch.save((ids, expected), tmp_path / "expected.pt")
+    script = (
+        "import sys, torch; from transformers import AutoModelForMaskedLM, AutoTokenizer\n"
+        "ids, expected = torch.load(sys.argv[2])\n"
+        "model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()\n"
+        "assert model.get_output_embeddings().weight is model.get_input_embeddings().weight\n"
+        "logits = model(input_ids=ids).logits\n"
+        "assert logits.shape == expected.shape, (logits.shape, expected.shape)\n"
+        "assert torch.equal(logits, expected), (logits - expected).abs().max()\n"
+        "assert AutoTokenizer.from_pretrained(sys.argv[1]).mask_token == '[MASK]'\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    environment.pop("PYTHONPATH", None)
+    arguments = [sys.executable, "-c", script, str(run / "export"), str(tmp_path / "expected.pt")]
+    subprocess.run(arguments, check=True, cwd=tmp_path, env=environment)
