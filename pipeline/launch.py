@@ -64,7 +64,8 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> int:
         statuses = [worker.poll() for worker in workers]
         if failed is None and any(statuses):
             failed = next((rank, status) for rank, status in enumerate(statuses) if status)
-            deadline = time.monotonic() + GRACE_SECONDS.get(failed[1], DEFAULT_GRACE_SECONDS)
+            killed = failed[1] < 0  # the others wait for it in vain
+            deadline = time.monotonic() + (0 if killed else GRACE_SECONDS.get(failed[1], DEFAULT_GRACE_SECONDS))
         if all(status is not None for status in statuses):
             break
         time.sleep(0.05)

@@ -16,7 +16,7 @@ def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("sample") / "corpus"
     values: dict[str, Any] = {
-        "input": {"paths": [str(ROOT / "pipeline" / "sample")]},
+        "input": {"paths": [str(ROOT / "pipeline" / "sample" / name) for name in ("zh", "en", "mixed")]},
         "output": folder,
         "tokenizer": {"train": {"size": 3000}},
         "validation_share": 0.1,

@@ -214,7 +214,8 @@ class Trainer:
         if state["corpus"] != self.samples.corpus_fingerprint:
             raise UserError(
                 f"{self.settings.data.corpus}: the corpus changed since the run began (fingerprint "
-                f"{state['corpus']} -> {self.samples.corpus_fingerprint}); give the run the old corpus, or begin a new run with name=..."
+                f"{state['corpus']} -> {self.samples.corpus_fingerprint}); give the run "
+                "the old corpus, or begin a new run with name=..."
             )
         if state["samples"] != self.samples.fingerprint:
             raise UserError(f"{self.run}: train.data or train.seed changed since the run began; take it back")
@@ -267,7 +268,7 @@ class Window:
         yield
         self.waited += time.perf_counter() - begin
 
-    def close(self, step: int, values: dict[str, float]) -> dict[str, float]:
+    def close(self, step: int, rate: float, norm: float, scale: float) -> dict[str, float]:
         """Figures of the global batches since the last call (collective over the data-parallel group)."""
         sums, waited = self.sums.clone(), self.waited
         if self.mesh.data_size > 1:
@@ -280,7 +281,9 @@ class Window:
         self.begin, self.waited, self.first_step = time.perf_counter(), 0.0, step
         return {
             **losses(sums),
-            **values,
+            "learning_rate": rate,
+            "gradient_norm": norm,
+            "loss_scale": scale,
             "tokens": totals["tokens"],
             "tokens_per_second": totals["tokens"] / seconds,
             "seconds_per_step": seconds / steps,

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -98,10 +99,7 @@ def test_one_killed_process_ends_the_job_and_loses_only_its_last_steps(sample_co
     folder = tmp_path / "killed"
     process = start(folder, sample_corpus)
     wait_for_step(folder, 12, process)
-    children = subprocess.run(
-        ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True, check=True
-    )
-    os.kill(int(children.stdout.split()[1]), signal.SIGKILL)
+    psutil.Process(process.pid).children()[1].kill()
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGKILL
     assert "killed by SIGKILL" in output
