@@ -1,0 +1,180 @@
+"""Gradients, their norm, overflow and the optimiser are the same whatever the processes."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from training.checkpoint.store import Slice
+from training.config import OptimizerSettings
+from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.models.nezha.plan import TENSOR_PLAN
+from training.optim.build import build_optimizer
+from training.optim.precision import MasterWeights
+from training.parallel.gradients import GradientBuckets
+from training.parallel.mesh import Mesh, init_mesh
+from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
+
+ROWS, LENGTH, VOCABULARY = 8, 12, 200
+Parts = dict[str, Tensor]
+Layout = dict[str, Slice]
+
+
+def nezha() -> NezhaForPreTraining:
+    torch.manual_seed(0)
+    config = NezhaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_relative_position=4,
+    )
+    return NezhaForPreTraining(config)
+
+
+def rows_loss(model: nn.Module, mesh: Mesh, rows: range) -> Tensor:
+    ids = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(3))[rows]
+    logits = model(input_ids=ids).prediction_logits.flatten(0, 1)
+    return vocab_cross_entropy(logits, ids.flatten(), mesh).sum() / (ROWS * LENGTH)
+
+
+def backward(model: nn.Module, mesh: Mesh, buckets: GradientBuckets, micro_batch: int, factor: float = 1.0) -> float:
+    """The loss of this rank's rows of the global batch; gradients are left in `buckets`."""
+    mine = range(ROWS * mesh.data_rank // mesh.data_size, ROWS * (mesh.data_rank + 1) // mesh.data_size)
+    starts = range(mine.start, mine.stop, micro_batch)
+    buckets.zero()
+    total = 0.0
+    for start in starts:
+        if start == starts[-1]:
+            buckets.reduce_as_ready()
+        loss = rows_loss(model, mesh, range(start, start + micro_batch))
+        (loss * factor).backward()
+        total += loss.item()
+    buckets.finish()
+    return total
+
+
+def _gradients(tensor: int, micro_batch: int, bucket_bytes: int) -> tuple[Parts, Layout, float]:
+    mesh = init_mesh(tensor)
+    model = nezha()
+    parallelise(model, TENSOR_PLAN, mesh)
+    buckets = GradientBuckets(model.parameters(), mesh, bucket_bytes)
+    for _ in range(2):  # the second step must not see the first
+        backward(model, mesh, buckets, micro_batch)
+    gradients = {name: buckets.grad_of(parameter).clone() for name, parameter in model.named_parameters()}
+    return gradients, layout(model, mesh), buckets.global_norm()
+
+
+def check_parts(
+    parts: dict[str, Tensor], slices: dict[str, Slice], whole: dict[str, Tensor], **tolerance: float
+) -> None:
+    assert parts.keys() == whole.keys()
+    for name, part in parts.items():
+        place = slices[name]
+        dim, size = place.dim or 0, place.shape[place.dim or 0]
+        start = min(place.start, size)
+        valid = min(part.shape[dim], size - start)
+        expected = whole[name].narrow(dim, start, valid)
+        real = part.narrow(dim, 0, valid)
+        assert torch.allclose(real, expected, **tolerance), f"{name}: off by {(real - expected).abs().max():.1e}"
+
+
+@pytest.mark.parametrize(
+    ("n", "tensor", "micro_batch", "bucket_bytes"),
+    [(1, 1, 2, 4000), (2, 2, 8, 4000), (2, 1, 2, 4000), (2, 1, 4, 1 << 30), (4, 2, 2, 20000)],
+)
+def test_gradients_and_norm_are_the_same_on_any_mesh(ranks, n, tensor, micro_batch, bucket_bytes):
+    expected, _, norm = ranks(1, _gradients, 1, ROWS, 1 << 30)[0]
+    assert norm == pytest.approx(math.sqrt(sum(float(g.square().sum()) for g in expected.values())), rel=1e-5)
+    results = ranks(n, _gradients, tensor, micro_batch, bucket_bytes)
+    for gradients, slices, split_norm in results:
+        check_parts(gradients, slices, expected, rtol=1e-4, atol=1e-7)
+        assert split_norm == pytest.approx(norm, rel=1e-5)
+    assert len({split_norm for _, _, split_norm in results}) == 1  # bit-equal, or ranks would clip apart
+
+
+def _rank_without_rows() -> tuple[list[float], float]:
+    mesh = init_mesh()
+    layers = nn.ModuleList(nn.Linear(2, 1, bias=False) for _ in range(3))
+    buckets = GradientBuckets(layers.parameters(), mesh, 8)
+    buckets.zero()
+    if mesh.rank == 0:
+        buckets.reduce_as_ready()
+        layers[1](torch.ones(1, 2)).sum().backward()  # two of three layers are not used
+    buckets.finish()
+    return [float(buckets.grad_of(layer.weight).sum()) for layer in layers], buckets.global_norm()
+
+
+def test_unused_parameters_and_a_rank_without_rows_hold_nobody_up(ranks):
+    assert ranks(2, _rank_without_rows) == [([0.0, 2.0, 0.0], pytest.approx(math.sqrt(2)))] * 2
+
+
+def _overflow(tensor: int, bad_rank: int, whole: bool) -> float:
+    mesh = init_mesh(tensor)
+    model = nezha()
+    parallelise(model, TENSOR_PLAN, mesh)
+    buckets = GradientBuckets(model.parameters(), mesh, 4000)
+    backward(model, mesh, buckets, 4)
+    if mesh.rank == bad_rank:  # after the reduction: only this rank can see it
+        layer = model.nezha.encoder.layer[0].attention.output
+        parameter = layer.LayerNorm.weight if whole else layer.dense.weight
+        buckets.grad_of(parameter).view(-1)[0] = math.nan
+    return buckets.global_norm()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_overflow_on_one_rank_is_seen_by_all(ranks, whole):
+    for bad_rank in (1, 3):
+        assert not any(math.isfinite(norm) for norm in ranks(4, _overflow, 2, bad_rank, whole))
+    assert all(math.isfinite(norm) for norm in ranks(4, _overflow, 2, -1, whole))
+
+
+def _half(tensor: int) -> tuple[Parts, Layout]:
+    mesh = init_mesh(tensor)
+    model = nezha()
+    parallelise(model, TENSOR_PLAN, mesh)
+    MasterWeights(model, torch.bfloat16)
+    buckets = GradientBuckets(model.parameters(), mesh, 4000)
+    backward(model, mesh, buckets, 2, factor=64.0)
+    buckets.scale(1 / 64)
+    return {name: buckets.grad_of(parameter) for name, parameter in model.named_parameters()}, layout(model, mesh)
+
+
+def test_half_precision_gradients_add_up_in_float32(ranks):
+    expected, _, norm = ranks(1, _gradients, 1, ROWS, 1 << 30)[0]
+    for gradients, slices in ranks(2, _half, 1):
+        assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+        check_parts(gradients, slices, expected, rtol=0.1, atol=0.01 * norm)
+
+
+def _trajectory(tensor: int, settings: dict[str, Any]) -> tuple[Parts, Layout, list[float]]:
+    mesh = init_mesh(tensor)
+    model = nezha()
+    parallelise(model, TENSOR_PLAN, mesh)
+    masters = MasterWeights(model, torch.float32)
+    optimizer = build_optimizer(masters.named_parameters(), OptimizerSettings(learning_rate=1.0, **settings), mesh)
+    buckets = GradientBuckets(model.parameters(), mesh, 4000)
+    losses = []
+    for _ in range(5):
+        loss = torch.tensor(backward(model, mesh, buckets, ROWS // mesh.data_size))
+        if mesh.data_group is not None:
+            torch.distributed.all_reduce(loss, group=mesh.data_group)
+        losses.append(loss.item())
+        factor = min(1.0, 1.0 / buckets.global_norm())
+        masters.step(optimizer, buckets, rate=0.01, factor=factor)
+    return {name: weight.detach() for name, weight in masters.named_parameters()}, layout(model, mesh), losses
+
+
+@pytest.mark.parametrize("settings", [{"variant": "nezha"}, {"variant": "standard"}, {"name": "adam"}])
+def test_training_takes_the_same_path_on_any_mesh(ranks, settings):
+    expected, _, losses = ranks(1, _trajectory, 1, settings)[0]
+    assert losses[-1] < losses[0]
+    for n, tensor in ((2, 2), (2, 1), (4, 2)):
+        for weights, slices, split_losses in ranks(n, _trajectory, tensor, settings):
+            assert split_losses == pytest.approx(losses, rel=2e-5)
+            check_parts(weights, slices, expected, rtol=1e-3, atol=1e-5)

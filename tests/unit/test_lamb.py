@@ -1,0 +1,110 @@
+"""LAMB meets the optimiser NEZHA trained with, and the published algorithm."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from training.config import OptimizerSettings
+from training.optim.build import build_optimizer, set_steps_taken, steps_taken
+from training.optim.lamb import Lamb
+from training.parallel.mesh import Mesh
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "lamb_nezha.npz"
+
+
+def test_nezha_variant_meets_the_golden_trajectory():
+    golden = np.load(GOLDEN)
+    names = [key.removeprefix("weight_0/") for key in golden if key.startswith("weight_0/")]
+    weights = {name: torch.nn.Parameter(torch.from_numpy(golden[f"weight_0/{name}"])) for name in names}
+    decayed = [weights[name] for name in names if name.endswith("kernel")]
+    plain = [weights[name] for name in names if not name.endswith("kernel")]
+    optimizer = Lamb([{"params": decayed}, {"params": plain, "weight_decay": 0.0}], lr=0.0, weight_decay=0.01)
+    for step in range(6):
+        gradients = {name: torch.from_numpy(golden[f"grad_{step}/{name}"]) for name in names}
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
+        for name in names:
+            weights[name].grad = gradients[name] / max(norm, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = float(golden[f"lr_{step}"])
+        optimizer.step()
+        for name in names:
+            expected = golden[f"weight_{step + 1}/{name}"]
+            np.testing.assert_allclose(weights[name].detach().numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def reference(weights, gradients, decays, rate):
+    """You et al. 2020, algorithm 2, as FusedLAMB reads it: one tensor at a time, in float64."""
+    eps, beta1, beta2 = 1e-6, 0.9, 0.999
+    weights = [weight.astype(np.float64) for weight in weights]
+    first = [np.zeros_like(weight) for weight in weights]
+    second = [np.zeros_like(weight) for weight in weights]
+    for step, now in enumerate(gradients, start=1):
+        for i, gradient in enumerate(now):
+            first[i] = beta1 * first[i] + (1 - beta1) * gradient
+            second[i] = beta2 * second[i] + (1 - beta2) * gradient**2
+            update = first[i] / (1 - beta1**step) / (np.sqrt(second[i] / (1 - beta2**step)) + eps)
+            update = update + decays[i] * weights[i]
+            size, length = np.linalg.norm(weights[i]), np.linalg.norm(update)
+            ratio = size / length if decays[i] and size > 0 and length > 0 else 1.0
+            weights[i] = weights[i] - rate * ratio * update
+    return weights
+
+
+def test_standard_variant_is_the_published_algorithm():
+    random = np.random.default_rng(0)
+    shapes = [(5, 7), (7,), (3, 2, 2), (4,)]
+    start = [random.normal(size=shape).astype(np.float32) for shape in shapes]
+    start[3][:] = 0  # a ratio of 1, not 0
+    steps = [[random.normal(size=shape).astype(np.float32) for shape in shapes] for _ in range(8)]
+    decays = [0.01, 0.0, 0.01, 0.01]
+    parameters = [torch.nn.Parameter(torch.from_numpy(weight.copy())) for weight in start]
+    groups = [{"params": [p], "weight_decay": d} for p, d in zip(parameters, decays, strict=True)]
+    optimizer = Lamb(groups, lr=0.02, variant="standard")
+    for gradients in steps:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.from_numpy(gradient)
+        optimizer.step()
+    for parameter, expected in zip(parameters, reference(start, steps, decays, 0.02), strict=True):
+        np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=2e-6, atol=2e-6)
+
+
+def test_nezha_ratio_is_clipped_at_10():
+    weight = torch.nn.Parameter(torch.full((4,), 1000.0))
+    optimizer = Lamb([weight], lr=1.0, weight_decay=0.0)
+    weight.grad = torch.ones(4)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((4,), 990.0))
+
+
+def test_biases_and_layer_norms_are_not_decayed():
+    layer = torch.nn.ModuleDict({"dense": torch.nn.Linear(2, 2), "LayerNorm": torch.nn.LayerNorm(2)})
+    optimizer = build_optimizer(layer.named_parameters(), OptimizerSettings(learning_rate=1.0), Mesh())
+    decayed, plain = (group["params"] for group in optimizer.param_groups)
+    assert [id(p) for p in decayed] == [id(layer["dense"].weight)]
+    assert {id(p) for p in plain} == {id(p) for name, p in layer.named_parameters() if name != "dense.weight"}
+
+
+@pytest.mark.parametrize("settings", [{"name": "adam"}, {"variant": "nezha"}, {"variant": "standard"}])
+def test_state_given_back_continues_the_trajectory(settings):
+    def build(weights: torch.Tensor):
+        parameter = torch.nn.Parameter(weights.clone())
+        return parameter, build_optimizer([("w", parameter)], OptimizerSettings(learning_rate=0.1, **settings), Mesh())
+
+    def run(parameter: torch.nn.Parameter, optimizer: torch.optim.Optimizer, steps: range) -> None:
+        for step in steps:
+            parameter.grad = torch.tensor([1.0, -2.0, step])
+            optimizer.step()
+
+    through, optimizer = build(torch.tensor([1.0, 2.0, 3.0]))
+    run(through, optimizer, range(4))
+    again, resumed = build(through.detach())
+    for key in ("exp_avg", "exp_avg_sq"):
+        resumed.state[again][key].copy_(optimizer.state[through][key])
+    set_steps_taken(resumed, steps_taken(optimizer))
+    assert steps_taken(resumed) == 4
+    run(through, optimizer, range(4, 8))
+    run(again, resumed, range(4, 8))
+    assert torch.equal(through, again)

@@ -1,0 +1,88 @@
+"""The optimiser that the recipe names."""
+
+import importlib.util
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from training.config import OptimizerSettings
+from training.optim.lamb import Lamb
+from training.parallel.mesh import Mesh
+
+log = logging.getLogger("reread")
+
+
+def build_optimizer(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings, mesh: Mesh
+) -> torch.optim.Optimizer:
+    """Adam as RoBERTa uses it, or LAMB, with its state made; biases and layer norms are not decayed.
+
+    apex's FusedLAMB does the `standard` LAMB where it is installed and nothing is split.
+    """
+    groups = _groups(named_parameters, settings.weight_decay)
+    common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
+    optimizer: torch.optim.Optimizer
+    if settings.name == "adam":
+        optimizer = torch.optim.AdamW(groups, **common)
+    elif (missing := _why_not_apex(settings, mesh)) is None:
+        from apex.optimizers import FusedLAMB
+
+        log.info("optimizer: lamb standard, by apex's FusedLAMB")
+        # gradients come clipped
+        optimizer = FusedLAMB(groups, weight_decay=settings.weight_decay, max_grad_norm=float("inf"), **common)
+    else:
+        log.info("optimizer: lamb %s, by our own kernels (%s)", settings.variant, missing)
+        optimizer = Lamb(
+            groups,
+            weight_decay=settings.weight_decay,
+            variant=settings.variant,
+            tensor_group=mesh.tensor_group,
+            **common,
+        )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+            optimizer.state[parameter].update(moments)
+    set_steps_taken(optimizer, 0)
+    return optimizer
+
+
+def steps_taken(optimizer: torch.optim.Optimizer) -> int:
+    """Updates made so far, on which bias correction depends; skipped steps are none."""
+    group = optimizer.param_groups[0]
+    return int(group["step"] if "step" in group else optimizer.state[group["params"][0]]["step"])
+
+
+def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Go on after `steps` updates, when the moments have been loaded."""
+    for group in optimizer.param_groups:
+        if isinstance(optimizer, torch.optim.AdamW):
+            for parameter in group["params"]:
+                optimizer.state[parameter]["step"] = torch.tensor(float(steps))
+        else:
+            group["step"] = steps
+
+
+def _groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for name, parameter in named_parameters:
+        undecayed = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
+        (plain if undecayed else decayed).append(parameter)
+    groups = ((decayed, weight_decay), (plain, 0.0))
+    return [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
+
+
+def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:
+    if settings.variant != "standard":
+        return "apex has no such variant"
+    if mesh.tensor_size > 1:
+        return "apex takes the norm of a part for that of the tensor"
+    if mesh.device.type != "cuda":
+        return "apex needs a GPU"
+    if importlib.util.find_spec("apex") is None:
+        return "apex is not installed"
+    return None

@@ -1,0 +1,115 @@
+"""LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), in the two forms that matter here."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Variant = Literal["nezha", "standard"]
+Tensors = tuple[Tensor, ...]
+
+
+class Lamb(torch.optim.Optimizer):
+    """w <- w - lr r u with u = m' / (sqrt(v') + eps) + decay w, where m', v' are Adam's bias-corrected moments.
+
+    `standard` is You et al. as apex's FusedLAMB computes it: r = |w| / |u|, or 1 where the group's decay is 0.
+    `nezha` is the optimiser NEZHA was trained with: r = min(|w| / |m' / sqrt(v' + eps) + decay w|, 10) for every
+    tensor, where `decay` is the constructor's even in groups that are not decayed. In both r is 1 if a norm is 0.
+
+    Norms are those of whole logical tensors: for a parameter with `tensor_model_parallel` set (as megatron-core
+    marks split ones) squares are summed over `tensor_group`, all of them in one all-reduce a step.
+
+    Groups may set lr, betas, eps and weight_decay. State: exp_avg, exp_avg_sq by parameter; `step` by group.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        *,
+        variant: Variant = "nezha",
+        tensor_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
+        self.variant = variant
+        self.tensor_group = tensor_group
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update from the `.grad` of each parameter that has one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        weights: list[Tensor] = []
+        updates: list[Tensor] = []
+        norms: list[Tensor] = []
+        rates: list[float] = []
+        adapted: list[bool] = []
+        for group in self.param_groups:
+            mine = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not mine:
+                continue
+            directions, direction_norms = self._directions(group, mine)
+            weights += mine
+            updates += directions
+            norms += direction_norms
+            rates += [group["lr"]] * len(mine)
+            adapted += [self.variant == "nezha" or group["weight_decay"] != 0] * len(mine)
+        if weights:
+            ratios = self._trust_ratios(weights, norms, adapted)
+            torch._foreach_mul_(updates, [-rate * ratio for rate, ratio in zip(rates, ratios, strict=True)])
+            torch._foreach_add_(weights, updates)
+        return loss
+
+    def _directions(self, group: dict[str, Any], weights: list[Tensor]) -> tuple[Tensors, Tensors]:
+        """The updates u of a group, and the norms that their trust ratios divide by."""
+        group["step"] += 1
+        beta1, beta2 = group["betas"]
+        unbias1, unbias2 = 1 - beta1 ** group["step"], 1 - beta2 ** group["step"]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight] = {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+        first = [self.state[weight]["exp_avg"] for weight in weights]
+        second = [self.state[weight]["exp_avg_sq"] for weight in weights]
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+
+        def direction(denominators: Tensors, decay: float) -> Tensors:
+            result = torch._foreach_div(first, denominators)
+            torch._foreach_div_(result, unbias1)
+            if decay:
+                torch._foreach_add_(result, weights, alpha=decay)
+            return result
+
+        roots = torch._foreach_div(second, unbias2)
+        norms: Tensors = ()
+        if self.variant == "nezha":
+            inside = torch._foreach_add(roots, group["eps"])
+            torch._foreach_sqrt_(inside)
+            norms = torch._foreach_norm(direction(inside, self.defaults["weight_decay"]))
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, group["eps"])
+        directions = direction(roots, group["weight_decay"])
+        return directions, norms or torch._foreach_norm(directions)
+
+    def _trust_ratios(self, weights: list[Tensor], direction_norms: list[Tensor], adapted: list[bool]) -> list[float]:
+        norms = torch.stack([*torch._foreach_norm(weights), *direction_norms]).view(2, -1)
+        split = [getattr(weight, "tensor_model_parallel", False) for weight in weights]
+        if self.tensor_group is not None and any(split):
+            chosen = torch.tensor(split, device=norms.device)
+            squares = norms.square() * chosen
+            dist.all_reduce(squares, group=self.tensor_group)
+            norms = torch.where(chosen, squares.sqrt(), norms)
+        ratios = torch.where((norms > 0).all(dim=0), norms[0] / norms[1], 1.0)
+        if self.variant == "nezha":
+            ratios = ratios.clamp(max=10.0)
+        # One wait for the device, so that all tensors are then scaled by a single kernel
+        return [ratio if use else 1.0 for ratio, use in zip(ratios.tolist(), adapted, strict=True)]

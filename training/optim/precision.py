@@ -1,0 +1,119 @@
+"""Mixed precision: which type to compute in, float32 master weights, and the dynamic loss scale of float16."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from preprocessing.errors import UserError
+from training.parallel.gradients import GradientBuckets
+
+log = logging.getLogger("reread")
+
+
+def resolve_precision(setting: Literal["auto", "fp32", "fp16", "bf16"], device: torch.device) -> torch.dtype:
+    """The type of activations and of the model's weights; logs what was chosen and why."""
+    if device.type != "cuda":
+        capability, name = None, "the CPU"
+    else:
+        capability, name = torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device)
+    if setting == "auto":
+        if capability is None:
+            chosen, reason = torch.float32, "auto: no GPU"
+        elif capability >= (8, 0):
+            chosen, reason = torch.bfloat16, f"auto: {name} has compute capability {_dotted(capability)}, from 8.0 bf16"
+        else:
+            chosen, reason = torch.float16, f"auto: {name} has compute capability {_dotted(capability)}, below 8.0 fp16"
+    elif setting == "bf16" and capability is not None and capability < (8, 0):
+        chosen, reason = torch.float16, f"bf16 asked for, but {name} ({_dotted(capability)}) has no bf16 tensor cores"
+    else:
+        chosen = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[setting]
+        reason = "as the recipe says"
+    log.info("precision: %s (%s)", str(chosen).removeprefix("torch."), reason)
+    return chosen
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+class LossScale:
+    """The factor on the loss that keeps float16 gradients in range; 1 for ever with other types.
+
+    Doubled after 1000 good steps, halved after 2 bad ones in a row (the rule NEZHA trained with, which began at 2^32).
+    """
+
+    GOOD_STEPS = 1000
+    BAD_STEPS = 2
+
+    def __init__(self, dtype: torch.dtype, initial: float = 2.0**16) -> None:
+        self.active = dtype == torch.float16
+        self.value = initial if self.active else 1.0
+        self.good = self.bad = 0
+
+    def update(self, good: bool) -> None:
+        """Count a step whose gradient was finite on all ranks, or was not and which was skipped.
+
+        Raises `UserError` when gradients overflow even unscaled.
+        """
+        if not self.active:
+            return
+        self.good, self.bad = (self.good + 1, 0) if good else (0, self.bad + 1)
+        if self.good == self.GOOD_STEPS:
+            self.value, self.good = self.value * 2, 0
+        if self.bad == self.BAD_STEPS:
+            if self.value <= 1:
+                raise UserError(
+                    "train.precision: fp16 gradients are not finite even at loss scale 1; "
+                    "lower optimizer.learning_rate, or train in bf16 or fp32"
+                )
+            self.value, self.bad = max(self.value / 2, 1.0), 0
+
+    def state(self) -> dict[str, Any]:
+        return {"value": self.value, "good": self.good, "bad": self.bad}
+
+    def load(self, state: dict[str, Any]) -> None:
+        if self.active:
+            self.value, self.good, self.bad = float(state["value"]), int(state["good"]), int(state["bad"])
+
+
+class MasterWeights:
+    """The float32 weights that the optimiser steps, of a model that computes in `dtype`.
+
+    Takes a float32 model (masters are copied before anything is rounded) and casts it in place. In float32 the
+    masters are the model's own parameters. Masters keep the marks of tensor-parallel parameters.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self.model_parameters = dict(model.named_parameters())
+        self.masters = self.model_parameters
+        if dtype != torch.float32:
+            self.masters = {name: _master(parameter) for name, parameter in self.model_parameters.items()}
+            model.to(dtype)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return iter(self.masters.items())
+
+    def step(self, optimizer: torch.optim.Optimizer, gradients: GradientBuckets, rate: float, factor: float) -> None:
+        """One optimiser step at learning rate `rate` on `factor` times the gradients, carried over to the model."""
+        gradients.scale(factor)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for name, master in self.masters.items():
+            master.grad = gradients.grad_of(self.model_parameters[name])
+        optimizer.step()
+        self.to_model()
+
+    @torch.no_grad()
+    def to_model(self) -> None:
+        """Round the masters to the model's type; call it after loading a checkpoint into them."""
+        if self.masters is not self.model_parameters:
+            torch._foreach_copy_(list(self.model_parameters.values()), list(self.masters.values()))
+
+
+def _master(parameter: nn.Parameter) -> nn.Parameter:
+    master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
+    master.tensor_model_parallel = getattr(parameter, "tensor_model_parallel", False)  # type: ignore[attr-defined]
+    return master

@@ -1,0 +1,115 @@
+"""Gradients of a global batch: summed over micro-batches in float32, and over data-parallel ranks while more come."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from training.parallel.mesh import Mesh
+
+_ALIGNMENT = 32
+"""Elements: each gradient begins at a multiple of 128 bytes."""
+
+
+class GradientBuckets:
+    """One flat float32 buffer that holds the gradient of each parameter, cut into buckets of about `bucket_bytes`.
+
+    A step is `zero()`, micro-batches (`reduce_as_ready()` before the backward pass of the last), `finish()`. In that
+    last pass a bucket's all-reduce starts as soon as its gradients are complete, always in the same order, so it runs
+    beside the rest of the pass. Gradients are summed, not averaged: the loss is divided by global counts already.
+
+    A parameter's gradient must arrive once in a pass: activation checkpointing with use_reentrant=False.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], mesh: Mesh, bucket_bytes: int) -> None:
+        self.mesh = mesh
+        learnt = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
+        learnt.reverse()  # the last layer's gradients come first
+        offsets = [0]
+        for parameter in learnt:
+            offsets.append(offsets[-1] + -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT)
+        self._flat = torch.zeros(offsets[-1], dtype=torch.float32, device=mesh.device)
+        self._views: dict[nn.Parameter, Tensor] = {}
+        self._bucket_of: dict[nn.Parameter, int] = {}
+        self._bounds = [0]
+        for parameter, offset in zip(learnt, offsets, strict=False):
+            if (offset - self._bounds[-1]) * 4 >= bucket_bytes:
+                self._bounds.append(offset)
+            self._views[parameter] = self._flat[offset : offset + parameter.numel()].view(parameter.shape)
+            self._bucket_of[parameter] = len(self._bounds) - 1
+            parameter.register_post_accumulate_grad_hook(self._take)
+        self._bounds.append(offsets[-1])
+        self._split = torch.tensor([getattr(p, "tensor_model_parallel", False) for p in learnt], device=mesh.device)
+        self._handles: list[dist.Work] = []
+        self._reducing = False
+        self.zero()
+
+    def grad_of(self, parameter: nn.Parameter) -> Tensor:
+        """Float32 view in the parameter's shape."""
+        return self._views[parameter]
+
+    def zero(self) -> None:
+        self._flat.zero_()
+        self._launched, self._reducing = 0, False
+        for parameter, view in self._views.items():
+            # where types agree autograd adds into the buffer by itself
+            parameter.grad = view if parameter.dtype == torch.float32 else None
+
+    def reduce_as_ready(self) -> None:
+        """The next backward pass is the last of this step."""
+        self._reducing = True
+        self._missing = [0] * (len(self._bounds) - 1)
+        for bucket in self._bucket_of.values():
+            self._missing[bucket] += 1
+
+    def finish(self) -> None:
+        """Wait until the sums of all data-parallel ranks are here; parameters that got no gradient count as zero."""
+        while self._launched < len(self._bounds) - 1:
+            self._launch()
+        for handle in self._handles:
+            handle.wait()
+        self._handles.clear()
+
+    def scale(self, factor: float) -> None:
+        self._flat.mul_(factor)
+
+    def global_norm(self) -> float:
+        """Norm of the whole gradient, the same on all ranks; not finite if any rank's part is not.
+
+        Whole parameters are counted once over tensor ranks, split ones with all their parts.
+        """
+        squares = torch.stack(torch._foreach_norm(list(self._views.values()))).double().square()
+        if self.mesh.world == 1:
+            return math.sqrt(squares.sum().item())
+        counted = squares if self.mesh.tensor_rank == 0 else squares * self._split
+        if self.mesh.data_rank > 0:
+            counted = torch.zeros_like(squares)  # a copy of data rank 0's
+        total = torch.where(squares.isfinite().all(), counted.sum(), torch.inf)
+        dist.all_reduce(total)
+        return math.sqrt(total.item())
+
+    def _take(self, parameter: nn.Parameter) -> None:
+        view = self._views[parameter]
+        if parameter.grad is not view:
+            view.add_(parameter.grad)  # type: ignore[arg-type]
+            parameter.grad = None
+        if self._reducing:
+            bucket = self._bucket_of[parameter]
+            self._missing[bucket] -= 1
+            if self._missing[bucket] < 0:
+                raise RuntimeError("a gradient came twice in one backward pass; checkpoint with use_reentrant=False")
+            while self._launched < len(self._missing) and self._missing[self._launched] == 0:
+                self._launch()
+
+    def _launch(self) -> None:
+        begin, end = self._bounds[self._launched : self._launched + 2]
+        self._launched += 1
+        if self.mesh.data_group is not None:
+            self._handles.append(all_reduce(self._flat[begin:end], self.mesh.data_group))
+
+
+def all_reduce(buffer: Tensor, group: dist.ProcessGroup) -> dist.Work:
+    """Begin to sum `buffer` in place over `group`: the ring all-reduce of NCCL or gloo."""
+    return dist.all_reduce(buffer, group=group, async_op=True)
