@@ -19,18 +19,16 @@ KEPT_PUNCTUATION = "，。！？：；（）～…．"
 """Full-width punctuation that NFKC would make ASCII (the stop `．` too, which some novels use for `。`)."""
 _LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 _SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
-_DROPPED = (  # first and last code point
-    *((0x00, 0x08), (0x0E, 0x1F), (0x7F, 0x84), (0x86, 0x9F)),  # controls but tab, line ends
-    *((0xAD, 0xAD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C), (0x06DD, 0x06DD), (0x070F, 0x070F)),  # format
-    *((0x0890, 0x0891), (0x08E2, 0x08E2), (0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F)),
-    *(
-        (0xFE00, 0xFE0F),
-        (0xFEFF, 0xFEFF),
-        (0xFFF0, 0xFFFF),
-        (0xFDD0, 0xFDEF),
-    ),  # variants, BOM, replacement, none at all
-    *((0xD800, 0xF8FF), (0xE0000, 0x10FFFF)),  # surrogates, private use
+_CONTROLS = "0-8 e-1f 7f-84 86-9f"
+_FORMAT = (
+    "ad-ad 34f-34f 600-605 61c-61c 6dd-6dd 70f-70f 890-891 8e2-8e2 180b-180f 200b-200f 202a-202e 2060-206f fe00-fe0f "
+    "feff-feff 110bd-110bd 110cd-110cd 13430-1343f 1bca0-1bca3 1d173-1d17a"
 )
+_NO_CHARACTERS = "d800-f8ff fdd0-fdef fff0-ffff 1fffe-1ffff 2fffe-2ffff 3fffe-10ffff"  # surrogates, private use, U+FFFD
+_DROPPED = [
+    (int(first, 16), int(last, 16))
+    for first, _, last in (span.partition("-") for span in f"{_CONTROLS} {_FORMAT} {_NO_CHARACTERS}".split())
+]
 _DROPPED_RUN = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _DROPPED)}]+")
 _POINT = re.compile("．(?<=[0-9A-Za-z]．)(?=[0-9A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -88,10 +86,9 @@ def _without_unwanted(text: str, nfkc: bool) -> str:
     parts, done = [""], 0
     for start, end in zip(starts, ends, strict=True):
         # The character before a run may compose with it; what comes after it can not.
-        if start > done and text[start - 1] not in KEPT_PUNCTUATION:
-            start -= 1
-        run = _DROPPED_RUN.sub("", text[start:end])
-        parts += (text[done:start], unicodedata.normalize("NFKC", run) if nfkc else run)
+        begin = start - (start > done and text[start - 1] not in KEPT_PUNCTUATION)
+        run = _DROPPED_RUN.sub("", text[begin:end])
+        parts += (text[done:begin], unicodedata.normalize("NFKC", run) if nfkc else run)
         done = end
     return "".join([*parts, text[done:]])
 

@@ -72,20 +72,19 @@ _BULLET = re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE)
 _EMPTY_BRACKETS = re.compile(r"[ \t]?(?:\([\s,;:，；：、/]*\)|（[\s,;:，；：、/]*）)")
 _BRACKET_START = re.compile(r"([(（])[\s,;，；、]+")
 _HEADING = re.compile(r"[ \t]*(={1,6})[ \t]*(.*?)[ \t]*\1[ \t]*")
-_BACK_MATTER = frozenset(
-    "references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|notes and references|"
-    "参考文献|參考文獻|参考资料|參考資料|参考|參考|参见|參見|参看|參看|相关条目|相關條目|外部链接|外部連結|外部連接|外部链結|"
-    "注释|註釋|注釋|注解|註解|脚注|腳註|备注|備註|来源|來源|引用|延伸阅读|延伸閱讀|扩展阅读".split("|")
+_BACK_MATTER_TITLES = """
+references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|notes and references
+参考文献|參考文獻|参考资料|參考資料|参考|參考|参见|參見|参看|參看|相关条目|相關條目|外部链接|外部連結|外部連接|外部链結|延伸阅读
+延伸閱讀|扩展阅读|注释|註釋|注釋|注解|註解|脚注|腳註|备注|備註|来源|來源|引用
+"""
+_BACK_MATTER = frozenset(_BACK_MATTER_TITLES.strip().replace("\n", "|").split("|"))
+# Templates that show one of their positional parameters in running text, and which.
+_SHOWN_FIRST = (
+    "nowrap|small|big|nobold|le|ill|illm|ilh|internal link helper|ruby|quote|cquote|link-en|link-de|link-fr|link-ja|"
+    "lang-de|lang-en|lang-fr|lang-la|lang-ja|lang-ru|lang-es|lang-it|lang-el|lang-zh"
 )
-# Which positional parameter a template shows in running text.
-_SHOWN = {
-    **dict.fromkeys(("lang", "transl", "color", "font color", "fontcolor", "tsl", "abbr"), 1),
-    **dict.fromkeys(("nowrap", "small", "big", "nobold", "le", "link-en", "link-de", "link-fr", "link-ja", "ill"), 0),
-    **dict.fromkeys(("internal link helper", "illm", "ilh", "jp", "ruby", "bd-text", "quote", "cquote"), 0),
-    **dict.fromkeys(
-        ("lang-de", "lang-en", "lang-fr", "lang-la", "lang-ja", "lang-ru", "lang-es", "lang-it", "lang-el"), 0
-    ),
-}
+_SHOWN_SECOND = "lang|transl|color|font color|fontcolor|abbr"
+_SHOWN = {**dict.fromkeys(_SHOWN_FIRST.split("|"), 0), **dict.fromkeys(_SHOWN_SECOND.split("|"), 1), "tsl": 2}
 
 
 def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = frozenset(_FILE_NAMES.split())) -> str:

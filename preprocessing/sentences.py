@@ -19,7 +19,7 @@ _CANDIDATE = re.compile(
     ")?"
 )
 _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
-_LAST_WORD = re.compile(r"[^\s“‘(\[\"'，。、—-]*\Z")
+_LAST_WORD = re.compile(r"[^\s“‘(\[\"'，。、_—-]*\Z")
 _LONGEST_WORD = 24
 
 # Abbreviations: a name or the rest of the phrase follows; a number follows. And words that begin a sentence after one.

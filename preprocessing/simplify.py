@@ -1,4 +1,4 @@
-"""Traditional to simplified Chinese: the result of OpenCC's `t2s`, character tables doing the work where no phrase is."""
+"""Traditional to simplified Chinese: OpenCC's `t2s`, a character table doing the work where no phrase is met."""
 
 import re
 from collections.abc import Callable

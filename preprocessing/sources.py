@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 from xml.etree.ElementTree import ParseError
 
 import pyarrow
@@ -371,7 +371,7 @@ class _Reader:
                 if format in ("tar", "parquet"):
                     self.problem("whole file", f"{format} inside an archive is not read; unpack it")
                 else:
-                    yield from self.documents(format, decompress(file, member.name))
+                    yield from self.documents(format, decompress(cast(BinaryIO, file), member.name))
         self.member = ""
 
 
