@@ -18,6 +18,7 @@ import os
 import tarfile
 import zlib
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from hashlib import md5
 from pathlib import Path
@@ -94,6 +95,8 @@ class Manifest:
             raise UserError(f"{path}: not there; is `{folder}` a corpus made by `reread preprocess`?") from None
         except ValueError as error:
             raise UserError(f"{path}: not readable as JSON ({error}); run `reread preprocess` again") from None
+        if "kind" in values:
+            raise UserError(f"{path}: {values['kind']}, not a corpus; give the corpus they were made from")
         if values.get("version") != FORMAT_VERSION:
             raise UserError(f"{path}: corpus format {values.get('version')}, this program reads {FORMAT_VERSION}")
         written = values.pop("fingerprint")
@@ -125,18 +128,54 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class ShardWriter:
-    """Writes one shard under a temporary name; `close` syncs, renames and describes it.
+class TarWriter:
+    """Writes arrays into a tar under a temporary name; `close` syncs and renames it.
 
-    The bytes depend on the documents alone: no time, user or process is recorded.
+    The bytes depend on the arrays alone: no time, user or process is recorded.
     """
 
-    def __init__(self, path: Path, split: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
-        self.path, self.split, self.dtype = path, split, np.dtype(dtype)
-        self._block_tokens = block_tokens
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._temporary = path.with_name(path.name + ".tmp")
         self._file = self._temporary.open("wb")
         self._md5 = md5()
+
+    def add(self, name: str, array: NDArray[Any]) -> int:
+        """Append `array` as the member `name` (.npy); returns the byte where its raw data begins."""
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+        entry = tarfile.TarInfo(name)
+        entry.size = len(header.getvalue()) + array.nbytes
+        self._write(entry.tobuf(tarfile.USTAR_FORMAT))
+        self._write(header.getvalue())
+        start = self._file.tell()
+        self._write(array.data)
+        self._write(b"\0" * (-self._file.tell() % tarfile.BLOCKSIZE))
+        return start
+
+    def close(self) -> tuple[int, str]:
+        """Size in bytes and MD5 of the whole file."""
+        self._write(b"\0" * 1024)  # the end-of-archive mark
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        os.replace(self._temporary, self.path)
+        sync_folder(self.path.parent)
+        return size, self._md5.hexdigest()
+
+    def _write(self, data: Any) -> None:
+        self._file.write(data)
+        self._md5.update(data)
+
+
+class ShardWriter:
+    """Writes the documents of one shard; `close` describes it."""
+
+    def __init__(self, path: Path, split: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
+        self.split, self.dtype = split, np.dtype(dtype)
+        self._tar = TarWriter(path)
+        self._block_tokens = block_tokens
         self._blocks: list[Block] = []
         self._ids: list[NDArray[Any]] = []
         self._flags: list[NDArray[np.uint8]] = []
@@ -155,50 +194,64 @@ class ShardWriter:
     def close(self) -> Shard:
         if self._ids:
             self._write_block()
-        self._write(b"\0" * 1024)  # the end-of-archive mark
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        size = self._file.tell()
-        self._file.close()
-        os.replace(self._temporary, self.path)
-        sync_folder(self.path.parent)
+        size, digest = self._tar.close()
         return Shard(
-            name=self.path.name,
+            name=self._tar.path.name,
             split=self.split,
             bytes=size,
             documents=sum(block.documents for block in self._blocks),
             tokens=sum(block.tokens for block in self._blocks),
-            md5=self._md5.hexdigest(),
+            md5=digest,
             blocks=self._blocks,
         )
 
     def _write_block(self) -> None:
         offsets = np.zeros(len(self._ids) + 1, np.int64)
         np.cumsum([len(ids) for ids in self._ids], out=offsets[1:])
-        arrays: tuple[NDArray[Any], ...] = (np.concatenate(self._ids), np.concatenate(self._flags), offsets)
-        starts: list[int] = []
-        crc = 0
-        for member, array in zip(_MEMBERS, arrays, strict=True):
-            starts.append(self._write_member(f"{self.path.stem}-{len(self._blocks):06d}.{member}.npy", array))
-            crc = zlib.crc32(array.data, crc)
-        self._blocks.append(Block(len(self._ids), int(offsets[-1]), starts[0], starts[1], starts[2], crc))
+        arrays: list[NDArray[Any]] = [np.concatenate(self._ids), np.concatenate(self._flags), offsets]
+        prefix = f"{self._tar.path.stem}-{len(self._blocks):06d}"
+        starts = [self._tar.add(f"{prefix}.{name}.npy", array) for name, array in zip(_MEMBERS, arrays, strict=True)]
+        self._blocks.append(Block(len(self._ids), int(offsets[-1]), starts[0], starts[1], starts[2], checksum(arrays)))
         self._ids, self._flags, self._pending = [], [], 0
 
-    def _write_member(self, name: str, array: NDArray[Any]) -> int:
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-        entry = tarfile.TarInfo(name)
-        entry.size = len(header.getvalue()) + array.nbytes
-        self._write(entry.tobuf(tarfile.USTAR_FORMAT))
-        self._write(header.getvalue())
-        start = self._file.tell()
-        self._write(array.data)
-        self._write(b"\0" * (-self._file.tell() % tarfile.BLOCKSIZE))
-        return start
 
-    def _write(self, data: Any) -> None:
-        self._file.write(data)
-        self._md5.update(data)
+def checksum(arrays: Iterable[NDArray[Any]]) -> int:
+    """CRC-32 of the arrays' raw data, one after the other."""
+    crc = 0
+    for array in arrays:
+        crc = zlib.crc32(array.data, crc)
+    return crc
+
+
+class ShardFiles:
+    """Memory maps of the shards in a folder that `command` made."""
+
+    def __init__(self, folder: Path, command: str) -> None:
+        self.folder = folder
+        self._remedy = f"copy the shard again, or delete it and run `{command}` again"
+        self._maps: dict[str, mmap.mmap] = {}
+
+    def check_size(self, name: str, size: int) -> None:
+        """Raises `UserError` unless the shard has the size it was written with."""
+        path = self.folder / name
+        found = path.stat().st_size if path.exists() else None
+        if found != size:
+            state = "missing" if found is None else f"{found} bytes long, {size} were written"
+            raise UserError(f"{path}: {state}; {self._remedy}")
+
+    def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
+        """[count] values from byte `start` on, as a view of the file."""
+        if name not in self._maps:
+            with (self.folder / name).open("rb") as file:
+                self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._maps[name], dtype, count, start)
+
+    def altered(self, name: str, start: int) -> UserError:
+        """The complaint about a block, whose data begin at byte `start`, that fails its checksum."""
+        return UserError(
+            f"{self.folder / name}: altered since it was written (checksum of the block at byte {start}); "
+            f"{self._remedy}"
+        )
 
 
 class Corpus:
@@ -213,10 +266,10 @@ class Corpus:
         self.manifest = Manifest.read(self.folder)
         self.fingerprint = self.manifest.fingerprint
         shards = [shard for shard in self.manifest.shards if shard.split == split and shard.blocks]
+        self._files = ShardFiles(self.folder, "reread preprocess")
         for shard in shards:
-            self._check_size(shard)
+            self._files.check_size(shard.name, shard.bytes)
         self._blocks = [(shard, block) for shard in shards for block in shard.blocks]
-        self._maps: dict[str, mmap.mmap] = {}
         self._checked = np.zeros(len(self._blocks), bool)
         self.block_documents = np.zeros(len(self._blocks) + 1, np.int64)
         """[blocks + 1]: the number of documents before each block."""
@@ -228,16 +281,19 @@ class Corpus:
     def block_offsets(self, index: int) -> NDArray[np.int64]:
         """[documents + 1]: where each document of the block begins, in tokens."""
         shard, block = self._blocks[index]
-        return self._array(shard, np.int64, block.documents + 1, block.offsets_at)
+        return self._files.array(shard.name, np.int64, block.documents + 1, block.offsets_at)
 
     def block(self, number: int) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.int64]]:
         """Token ids [tokens], flags [tokens] and offsets [documents + 1] of a block, as views of the file."""
         shard, block = self._blocks[number]
+        ids = self._files.array(shard.name, self.manifest.dtype, block.tokens, block.ids_at)
+        flags = self._files.array(shard.name, np.uint8, block.tokens, block.flags_at)
+        offsets = self.block_offsets(number)
         if not self._checked[number]:
-            self._check_block(number)
-        ids = self._array(shard, self.manifest.dtype, block.tokens, block.ids_at)
-        flags = self._array(shard, np.uint8, block.tokens, block.flags_at)
-        return ids, flags, self.block_offsets(number)
+            if checksum((ids, flags, offsets)) != block.crc32:
+                raise self._files.altered(shard.name, block.ids_at)
+            self._checked[number] = True
+        return ids, flags, offsets
 
     def document(self, index: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Token ids [n] and flags [n] of a document, as views of the file."""
@@ -248,31 +304,6 @@ class Corpus:
 
     def verify(self) -> None:
         """Read everything once; raises `UserError` for the first block that differs from what was written."""
+        self._checked[:] = False
         for number in range(len(self._blocks)):
-            self._check_block(number)
-
-    def _array(self, shard: Shard, dtype: Any, count: int, start: int) -> NDArray[Any]:
-        if shard.name not in self._maps:
-            with (self.folder / shard.name).open("rb") as file:
-                self._maps[shard.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(self._maps[shard.name], dtype, count, start)
-
-    def _check_size(self, shard: Shard) -> None:
-        path = self.folder / shard.name
-        size = path.stat().st_size if path.exists() else None
-        if size != shard.bytes:
-            state = "missing" if size is None else f"{size} bytes long, {shard.bytes} were written"
-            raise UserError(f"{path}: {state}; copy the shard again or run `reread preprocess` again")
-
-    def _check_block(self, number: int) -> None:
-        shard, block = self._blocks[number]
-        crc = 0
-        arrays = ((self.manifest.dtype, block.tokens, block.ids_at), (np.uint8, block.tokens, block.flags_at))
-        for dtype, count, start in (*arrays, (np.int64, block.documents + 1, block.offsets_at)):
-            crc = zlib.crc32(self._array(shard, dtype, count, start).data, crc)
-        if crc != block.crc32:
-            raise UserError(
-                f"{self.folder / shard.name}: altered since it was written (checksum of the block at byte "
-                f"{block.ids_at}); copy the shard again, or delete it and run `reread preprocess` again"
-            )
-        self._checked[number] = True
+            self.block(number)
