@@ -37,10 +37,14 @@ def sinusoids(positions: Tensor, head_size: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-def _rotate(x: Tensor, phases: Tensor) -> Tensor:
-    """Multiply pairs of columns of x [..., L, h], taken as complex numbers, by phases [L, h/2]."""
-    pairs = torch.view_as_complex(x.to(phases.real.dtype).unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * phases).flatten(-2).to(x.dtype)
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Multiply pairs of columns of x [..., L, h], taken as complex numbers, by turns [L, h/2]."""
+    pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
 
 def rotated_attention(
@@ -50,16 +54,17 @@ def rotated_attention(
 
         z_i = sum_j a_ij (v_j + R[j - i + s])    a_i = softmax_j((q_i k_j + q_i R[j - i + s]) / sqrt(h))
 
-    With each pair (sin, cos) of R as one complex number, R[j - i + s] = exp(i w) R[j + s]. So q_i R[j - i + s] is
-    (exp(-i w) q_i) R[j + s]: append the rotated query to q and R[j + s] to k and v, run ordinary attention at twice
-    the head size, and rotate the second half of the output back. Half precision rounds R once, wherever j is.
+    With each pair (sin, cos) of R as a complex number, R[j - i + s] is R[j + s] turned by the angles i w. Turning
+    the query back instead gives the same product: append the turned query to q and R[j + s] to k and v, run ordinary
+    attention at twice the head size, and turn the second half of the output. R is rounded to half precision once, to
+    the same error at every position.
 
-    q, k, v [B, N, L, h]; positions: R[j + s] as real [L, h], and exp(-i w) as complex [L, h/2]; mask [B, 1, 1, L].
+    q, k, v [B, N, L, h]; mask [B, 1, 1, L]; positions: R[j + s] [L, h] and the complex turns by -i w [L, h/2].
     """
-    features, phases = positions
+    features, turns = positions
     features = features.to(k.dtype).expand_as(k)
     output = F.scaled_dot_product_attention(
-        torch.cat([q, _rotate(q, phases)], dim=-1),
+        torch.cat([q, _rotate(q, turns)], dim=-1),
         torch.cat([k, features], dim=-1),
         torch.cat([v, features], dim=-1),
         attn_mask=mask,
@@ -67,7 +72,7 @@ def rotated_attention(
         scale=q.shape[-1] ** -0.5,
     )
     content, relative = output.chunk(2, dim=-1)
-    return content + _rotate(relative, phases.conj())
+    return content + _rotate(relative, turns.conj())
 
 
 class _Spread(torch.autograd.Function):
@@ -126,10 +131,8 @@ def clipped_attention(
     """
     key_table, value_table = (table.to(q.dtype) for table in positions)
     q = q * q.shape[-1] ** -0.5
-    scores = q @ k.transpose(-1, -2) + _Spread.apply(q @ key_table.T)
-    if mask is not None:
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) + mask
-    probabilities = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+    scores = _at_least_float32(q @ k.transpose(-1, -2) + _Spread.apply(q @ key_table.T))
+    probabilities = (scores if mask is None else scores + mask).softmax(-1).to(v.dtype)
     probabilities = F.dropout(probabilities, dropout) if dropout else probabilities
     return probabilities @ v + _Collect.apply(probabilities, len(value_table) // 2) @ value_table
 
@@ -327,10 +330,6 @@ class NezhaHeads(nn.Module):
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
 
-def _at_least_float32(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 @dataclass
 class NezhaForPreTrainingOutput(ModelOutput):
     """`loss` is a scalar; `hidden_states` are the embeddings and each layer's output, [B, L, D]."""
@@ -347,6 +346,7 @@ class NezhaPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules = ["NezhaLayer"]
+    config: NezhaConfig
     cls: NezhaHeads
 
     def get_output_embeddings(self) -> Any:

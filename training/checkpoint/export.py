@@ -1,0 +1,127 @@
+"""Writes a folder that transformers loads with `AutoModelForMaskedLM.from_pretrained(..., trust_remote_code=True)`."""
+
+import copy
+import inspect
+import json
+import os
+import shutil
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from preprocessing.corpus import sync_folder
+from preprocessing.errors import UserError
+from training.models import model_spec
+
+AUTO_CLASSES = {
+    "AutoModel": "Model",
+    "AutoModelForMaskedLM": "ForMaskedLM",
+    "AutoModelForPreTraining": "ForPreTraining",
+}
+"""transformers' Auto classes and how the class that each gives is called, after the model's name."""
+
+
+def write_huggingface(
+    folder: Path, model: PreTrainedModel, tokenizer_folder: Path | None, card: str, absent: Collection[str] = ()
+) -> None:
+    """Write weights, configuration, the model's own code, tokenizer and README.md to `folder`.
+
+    `model` is whole and on CPU. Rows past `config.vocab_size` that pad the vocabulary are left out, and so are tied
+    copies and the parameters named in `absent`, which a loader then initialises anew, saying so. The folder is made
+    beside its place and renamed, so it is there whole or not at all; an earlier export there is replaced.
+    Raises `UserError` if `folder` holds anything else.
+    """
+    if folder.exists() and not (folder / "config.json").exists() and (folder.is_file() or any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already and is no exported model; give another output or remove it")
+    aside = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    save_file(_weights(model, absent), aside / "model.safetensors", metadata={"format": "pt"})
+    (aside / "config.json").write_text(_config_json(model), encoding="utf-8")
+    for owner in (model.config, model):
+        shutil.copyfile(inspect.getfile(type(owner)), aside / Path(inspect.getfile(type(owner))).name)
+    for file in sorted(tokenizer_folder.iterdir()) if tokenizer_folder else []:
+        shutil.copyfile(file, aside / file.name)
+    (aside / "README.md").write_text(card, encoding="utf-8")
+    _put_in_place(aside, folder)
+
+
+def model_card(name: str, summary: str, sections: Mapping[str, Mapping[str, Any]], examples: Sequence[str] = ()) -> str:
+    """README.md for a model of type `name`, in Markdown.
+
+    `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
+    left out; `examples` are sentences with [MASK].
+    """
+    header: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": [name, "masked-language-model"],
+    }
+    if examples:
+        header["widget"] = [{"text": text} for text in examples]
+    parts = [f"---\n{_yaml(header)}---", f"# {name}", summary, _USE]
+    parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
+    return "\n\n".join(parts) + "\n"
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps(values, default=str))
+    return yaml.safe_dump(plain, allow_unicode=True, sort_keys=False)
+
+
+_USE = """The code of the model lies beside its weights:
+
+```python
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("this/folder", trust_remote_code=True)
+model = AutoModelForMaskedLM.from_pretrained("this/folder", trust_remote_code=True)
+```"""
+
+
+def _weights(model: PreTrainedModel, absent: Collection[str]) -> dict[str, Tensor]:
+    tied = model._tied_weights_keys or {}
+    plan = model_spec(model.config.model_type).tensor_plan
+    vocabulary = [pattern for pattern, kind in plan.items() if kind == "vocabulary"]
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if name in tied or name in absent:
+            continue
+        if any(fnmatchcase(known, pattern) for known in (name, name.rpartition(".")[0]) for pattern in vocabulary):
+            weights[name] = tensor[: model.config.vocab_size].contiguous()
+        else:
+            weights[name] = tensor.contiguous()
+    return weights
+
+
+def _config_json(model: PreTrainedModel) -> str:
+    config: PretrainedConfig = copy.deepcopy(model.config)
+    classes = vars(sys.modules[type(model).__module__])
+    name = type(config).__name__.removesuffix("Config")
+    config.architectures = [type(model).__name__]
+    config.auto_map = {"AutoConfig": f"{Path(inspect.getfile(type(config))).stem}.{name}Config"}
+    for auto, suffix in AUTO_CLASSES.items():
+        if name + suffix in classes:
+            config.auto_map[auto] = f"{Path(inspect.getfile(type(model))).stem}.{name}{suffix}"
+    return config.to_json_string()
+
+
+def _put_in_place(aside: Path, folder: Path) -> None:
+    for file in aside.iterdir():
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+    sync_folder(aside)
+    earlier = folder.with_name(folder.name + ".old")
+    shutil.rmtree(earlier, ignore_errors=True)
+    if folder.exists():
+        folder.rename(earlier)
+    aside.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
