@@ -80,10 +80,10 @@ references|notes|footnotes|citations|sources|bibliography|further reading|extern
 _BACK_MATTER = frozenset(_BACK_MATTER_TITLES.strip().replace("\n", "|").split("|"))
 # Templates that show one of their positional parameters in running text, and which.
 _SHOWN_FIRST = (
-    "nowrap|small|big|nobold|le|ill|illm|ilh|internal link helper|ruby|quote|cquote|link-en|link-de|link-fr|link-ja|"
+    "nowrap|small|big|nobold|abbr|le|ill|illm|ilh|internal link helper|ruby|quote|cquote|link-en|link-de|link-fr|link-ja|"
     "lang-de|lang-en|lang-fr|lang-la|lang-ja|lang-ru|lang-es|lang-it|lang-el|lang-zh"
 )
-_SHOWN_SECOND = "lang|transl|color|font color|fontcolor|abbr"
+_SHOWN_SECOND = "lang|transl|color|font color|fontcolor"
 _SHOWN = {**dict.fromkeys(_SHOWN_FIRST.split("|"), 0), **dict.fromkeys(_SHOWN_SECOND.split("|"), 1), "tsl": 2}
 
 

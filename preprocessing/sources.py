@@ -145,7 +145,7 @@ def plan_parts(files: list[Source], part_bytes: int) -> list[list[Piece]]:
     A function of names, formats, sizes and `part_bytes` alone.
     """
     parts: list[list[Piece]] = []
-    room = 0
+    room = -1
     for file in files:
         cuts = 1
         if file.format in _LINE_BASED and split_name(file.path)[1] is None:
@@ -154,7 +154,7 @@ def plan_parts(files: list[Source], part_bytes: int) -> list[list[Piece]]:
             bounds = [file.bytes * index // cuts for index in range(cuts)]
             ends = [*bounds[1:], None]
             parts += [[Piece(file.path, file.format, *bound)] for bound in zip(bounds, ends, strict=True)]
-            room = 0
+            room = -1
             continue
         if file.bytes > room:
             parts.append([])

@@ -50,7 +50,7 @@ def _zstd(file: BinaryIO) -> Iterator[bytes]:
     # zstandard's own stream reader ends silently where a frame is cut.
     context = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
-    while data := file.read(1 << 16):
+    while data := file.read(1 << 14):  # what it grows to is held at once
         while data:
             frame = frame or context.decompressobj()
             yield frame.decompress(data)
@@ -117,7 +117,8 @@ def encoding_that_fits(data: bytes) -> str | None:
     """The encoding in which `data` reads as ordinary Chinese (or, nearly all ASCII, as a Western text)."""
     sample = data[: 1 << 14]
     best, most = None, 0.6
-    for name in ("utf-8", "gb18030", "big5", "utf-16-le", "utf-16-be"):
+    wide = ("utf-16-le", "utf-16-be") if b"\0" in sample else ()
+    for name in ("utf-8", "gb18030", "big5", *wide):
         try:
             text = codecs.getincrementaldecoder(name)().decode(sample)
         except UnicodeDecodeError:
@@ -126,7 +127,7 @@ def encoding_that_fits(data: bytes) -> str | None:
         share = sum(map(_common, characters)) / max(1, len(characters))
         if share > most:
             best, most = name, share
-    if best is None and sum(byte > 127 for byte in sample) < 0.05 * len(sample):
+    if best is None and sum(byte > 127 for byte in sample) < 0.15 * len(sample):
         best = "cp1252"
     return best
 

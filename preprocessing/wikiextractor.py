@@ -39,4 +39,5 @@ def body(page: str) -> str:
         return page.partition("\n")[2]
     text, title = page[head.end() :], html.unescape(head[1])
     first, _, rest = text.partition("\n")
-    return html.unescape(rest if html.unescape(first).strip() == title.strip() else text)
+    repeated = html.unescape(first).strip() == title.strip()
+    return html.unescape(rest.lstrip("\r\n") if repeated else text)
