@@ -1,6 +1,38 @@
-"""Checkpoints (under construction)."""
+"""Checkpoints: a folder a step, of safetensors files and one JSON index; nothing in it can run code.
 
+    checkpoints/step-00000100/index.json               step, state, names, shapes, where each part lies, checksums
+    checkpoints/step-00000100/rank-00000.safetensors   the parts that process wrote
+
+Parts are recorded by their place in the logical (whole, unpadded) tensor, so a checkpoint loads at any tensor- and
+data-parallel size. It is written aside as `step-00000100.tmp`, synced and renamed: a folder without `.tmp` was whole
+once, and its checksums say whether it still is. All processes must see the same file system.
+"""
+
+import errno
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import zlib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from preprocessing.corpus import sync_folder
+from preprocessing.errors import UserError
+from training.parallel.mesh import Mesh
+
+log = logging.getLogger("reread")
+
+FORMAT_VERSION = 1
+_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -10,6 +42,321 @@ class Slice:
     shape: tuple[int, ...]
     """Of the logical tensor."""
     dim: int | None
-    """Dimension that is split over tensor ranks; None for a tensor that each holds whole."""
+    """Dimension that is split over tensor ranks; None for a tensor that each process holds whole."""
     start: int
-    """Of this process' part along `dim`; rows past the logical end are padding."""
+    """Of this process' part along `dim`. What lies past the logical end of a dimension is padding."""
+
+    def region(self, part: Tensor) -> tuple[slice, ...]:
+        """The index of the logical tensor that gives `inside(part)`."""
+        whole = [slice(0, size) for size in self.shape]
+        if self.dim is not None:
+            size = self.shape[self.dim]
+            whole[self.dim] = slice(min(self.start, size), min(self.start + part.shape[self.dim], size))
+        return tuple(whole)
+
+    def inside(self, part: Tensor) -> Tensor:
+        """The view of `part` that is no padding."""
+        return part[tuple(slice(0, place.stop - place.start) for place in self.region(part))]
+
+
+@dataclass
+class _Save:
+    """A save under way. `failure` is an errno, 0 when all is well."""
+
+    step: int
+    index: dict[str, Any]
+    thread: threading.Thread | None = None
+    failure: int = 0
+    bytes: int = 0
+    crc32: int = 0
+
+
+class CheckpointStore:
+    """The checkpoints of a run in `folder`, the last `keep` of them. All methods but `read_full` are collective."""
+
+    def __init__(self, folder: Path, keep: int, mesh: Mesh) -> None:
+        self.folder, self.keep, self.mesh = folder, keep, mesh
+        self._saving: _Save | None = None
+
+    def save(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice], state: dict[str, Any]) -> None:
+        """Copy the tensors to the CPU and write them in the background; `poll` or `wait` completes the checkpoint.
+
+        Every part is written once, the writing spread over the ranks that hold it. `state` must be JSON.
+        Raises `UserError` if the folder cannot be made, or if the save before this one failed.
+        """
+        self.wait()
+        writers = _writers(tensors, layout, self.mesh)
+        save = _Save(step, _index(step, tensors, layout, state, writers))
+        aside = self._aside(step)
+        if self.mesh.rank == 0:
+            try:
+                for stale in self.folder.glob("*.tmp"):  # what a killed run left
+                    shutil.rmtree(stale)
+                aside.mkdir(parents=True)
+            except OSError as error:
+                save.failure = error.errno or errno.EIO
+        self._agree_on(save)
+        mine = {
+            name: layout[name].inside(tensor.detach()).to("cpu", copy=True).contiguous()
+            for name, tensor in tensors.items()
+            if self.mesh.rank in writers[name]
+        }
+        save.thread = threading.Thread(target=_write, args=(save, aside / _file(self.mesh.rank), mine), daemon=True)
+        save.thread.start()
+        self._saving = save
+
+    def poll(self) -> None:
+        """Complete the save under way if every rank has written its part; free when there is none.
+
+        Raises `UserError` on all ranks if one could not write (disk full); older checkpoints are untouched.
+        """
+        if self._saving is not None:
+            self._complete(self._saving)
+
+    def wait(self) -> None:
+        """`poll` until the save under way is complete."""
+        if self._saving is not None and self._saving.thread is not None:
+            self._saving.thread.join()
+        while self._saving is not None:  # a process whose write is done may still wait for others'
+            self._complete(self._saving)
+
+    def latest(self) -> int | None:
+        """The last step whose checkpoint is whole; damaged ones are named in the log and passed over.
+
+        Raises `UserError` if there are checkpoints but all are damaged: a run must not restart from zero unasked.
+        """
+        steps = self._steps()
+        damaged = 0
+        while True:
+            step = self.mesh.gather(steps[-1 - damaged] if damaged < len(steps) else -1)[0][0]
+            if step < 0:
+                break
+            fault = self._fault(step)
+            faulty = [rank for rank, (found,) in enumerate(self.mesh.gather(int(fault is not None))) if found]
+            if not faulty:
+                return step
+            damaged += 1
+            if self.mesh.rank in (0, faulty[0]):
+                reason = fault or f"as process {faulty[0]} found"
+                log.info("%s is damaged (%s): taking the checkpoint before it", self._path(step), reason)
+        if damaged:
+            raise UserError(f"{self.folder}: every checkpoint is damaged; move them away to start from zero")
+        return None
+
+    def load(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice]) -> dict[str, Any]:
+        """Fill `tensors` in place with their parts of the checkpoint, padding with zeros; returns the state.
+
+        Raises `UserError` if a tensor is not in the checkpoint or has another shape there.
+        """
+        index, files = self._index(step), _Files(self._path(step))
+        for name, tensor in tensors.items():
+            entry = index["tensors"].get(name)
+            if entry is None:
+                raise UserError(f"{self._path(step)}: holds no tensor {name}; it was saved by another kind of run")
+            if tuple(entry["shape"]) != layout[name].shape:
+                raise UserError(
+                    f"{self._path(step)}: {name} has shape {tuple(entry['shape'])}, but {layout[name].shape} in this "
+                    "run; give it the settings it began with"
+                )
+            _fill(files, name, entry, tensor.detach(), layout[name])
+        return index["state"]
+
+    def read_full(self, step: int, prefix: str = "") -> dict[str, Tensor]:
+        """Whole tensors, on the CPU, of all names that begin with `prefix`, which is taken off."""
+        whole, files = {}, _Files(self._path(step))
+        for name, entry in self._index(step)["tensors"].items():
+            if name.startswith(prefix):
+                tensor = torch.empty(entry["shape"], dtype=getattr(torch, entry["dtype"]))
+                _fill(files, name, entry, tensor, Slice(tuple(entry["shape"]), None, 0))
+                whole[name.removeprefix(prefix)] = tensor
+        return whole
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+    def _aside(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}.tmp"
+
+    def _steps(self) -> list[int]:
+        names = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
+        return sorted(int(name[1]) for name in names if name)
+
+    def _agree_on(self, save: _Save) -> None:
+        """Raise the first failure, if any, on all ranks."""
+        failures = [(rank, failure) for rank, (failure,) in enumerate(self.mesh.gather(save.failure)) if failure]
+        if failures:
+            self._saving = None
+            if self.mesh.rank == 0:
+                shutil.rmtree(self._aside(save.step), ignore_errors=True)
+            rank, failure = failures[0]
+            last = self._steps()[-1:]
+            kept = f"the checkpoint of step {last[0]} is untouched" if last else "there is no older checkpoint"
+            raise UserError(
+                f"{self.folder}: cannot write the checkpoint of step {save.step} "
+                f"(process {rank}: {os.strerror(failure)}); make room or mend the folder and start again; {kept}"
+            )
+
+    def _complete(self, save: _Save) -> None:
+        assert save.thread is not None
+        written = int(not save.thread.is_alive())
+        everyone = self.mesh.gather(written, save.bytes, save.crc32)
+        if not all(done for done, _, _ in everyone):
+            return
+        self._agree_on(save)
+        if self.mesh.rank == 0:
+            files = {_file(rank): {"bytes": size, "crc32": crc} for rank, (_, size, crc) in enumerate(everyone) if size}
+            try:
+                self._commit(save.step, {**save.index, "files": files})
+            except OSError as error:
+                save.failure = error.errno or errno.EIO
+        self._agree_on(save)
+        self._saving = None
+
+    def _commit(self, step: int, index: dict[str, Any]) -> None:
+        aside, path = self._aside(step), self._path(step)
+        with (aside / "index.json").open("w", encoding="utf-8") as file:
+            json.dump({**index, "crc32": zlib.crc32(json.dumps(index).encode())}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(aside)
+        if path.exists():  # the run went back past it, so it is damaged or of no use
+            path.rename(self.folder / f"{path.name}.old.tmp")
+        aside.rename(path)
+        sync_folder(self.folder)
+        # Later steps than this one were passed over as damaged and say nothing about what may go
+        old = [other for other in self._steps() if other <= step][: -self.keep]
+        for stale in [*(self._path(other) for other in old), *self.folder.glob("*.old.tmp")]:
+            shutil.rmtree(stale, ignore_errors=True)
+
+    def _index(self, step: int) -> dict[str, Any]:
+        path = self._path(step) / "index.json"
+        try:
+            index = json.loads(path.read_text(encoding="utf-8"))
+            expected = index.pop("crc32")
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from None
+        if zlib.crc32(json.dumps(index).encode()) != expected:
+            raise UserError(f"{path}: checksum differs")
+        if index["version"] != FORMAT_VERSION:
+            raise UserError(f"{path}: format {index['version']}, but this version reads format {FORMAT_VERSION}")
+        return index
+
+    def _fault(self, step: int) -> str | None:
+        """What is wrong with this rank's share of the files of a checkpoint."""
+        try:
+            files = sorted(self._index(step)["files"].items())
+        except UserError as error:
+            return str(error)
+        for name, expected in files[self.mesh.rank :: self.mesh.world]:
+            path = self._path(step) / name
+            try:
+                size, crc = _checksum(path)
+            except OSError as error:
+                return f"{name}: {error.strerror}"
+            if size != expected["bytes"]:
+                return f"{name} has {size} bytes, not {expected['bytes']}"
+            if crc != expected["crc32"]:
+                return f"{name}: checksum differs"
+        return None
+
+
+class _Files(dict[str, Any]):
+    """The open safetensors files of a checkpoint, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = safe_open(self.folder / name, framework="pt")
+        return self[name]
+
+
+def _fill(files: _Files, name: str, entry: dict[str, Any], part: Tensor, place: Slice) -> None:
+    """Read the region of `place` into `part`, of every saved part the overlap alone."""
+    inside, wanted = place.inside(part), place.region(part)
+    if inside.shape != part.shape:
+        part.zero_()
+    for saved in entry["parts"]:
+        held = tuple(slice(*bounds) for bounds in saved["region"])
+        shared = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(held, wanted, strict=True)]
+        if any(both.start >= both.stop for both in shared):
+            continue
+        try:
+            file = files[saved["file"]]
+            source = file.get_slice(name)[_within(shared, held)] if shared else file.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{files.folder / saved['file']}: cannot be read ({error})") from None
+        inside[_within(shared, wanted)].copy_(source)
+
+
+def _within(shared: list[slice], outer: tuple[slice, ...]) -> tuple[slice, ...]:
+    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(shared, outer, strict=True))
+
+
+def _file(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
+
+
+def _writers(tensors: dict[str, Tensor], layout: dict[str, Slice], mesh: Mesh) -> dict[str, list[int]]:
+    """The rank that writes each part of a tensor, in tensor-rank order, or its only one; the same on all ranks.
+
+    Largest first, each to the least loaded of the ranks that hold it.
+    """
+    load = [0] * mesh.world
+    writers = {}
+    for name in sorted(tensors, key=lambda name: (-tensors[name].nbytes, name)):
+        split = layout[name].dim is not None
+        holders = [range(part, mesh.world, mesh.tensor_size) for part in range(mesh.tensor_size)]
+        writers[name] = [min(ranks, key=load.__getitem__) for ranks in (holders if split else [range(mesh.world)])]
+        for rank in writers[name]:
+            load[rank] += tensors[name].nbytes
+    return writers
+
+
+def _index(
+    step: int,
+    tensors: dict[str, Tensor],
+    layout: dict[str, Slice],
+    state: dict[str, Any],
+    writers: dict[str, list[int]],
+) -> dict[str, Any]:
+    """`index.json` but for the checksums."""
+    entries = {}
+    for name, tensor in tensors.items():
+        place, ranks = layout[name], writers[name]
+        length = 0 if place.dim is None else tensor.shape[place.dim]
+        parts = []
+        for number, rank in enumerate(ranks):
+            region = Slice(place.shape, place.dim, number * length).region(tensor)
+            if all(bounds.start < bounds.stop for bounds in region):
+                parts.append({"file": _file(rank), "region": [[bounds.start, bounds.stop] for bounds in region]})
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        entries[name] = {"shape": list(place.shape), "dtype": dtype, "parts": parts}
+    state = json.loads(json.dumps(state))  # it may change while the tensors are written
+    return {"version": FORMAT_VERSION, "step": step, "state": state, "tensors": entries}
+
+
+def _write(save: _Save, path: Path, tensors: dict[str, Tensor]) -> None:
+    """In the background: write, sync and checksum one file; a failure is kept as its errno."""
+    save.failure = errno.EIO  # until it has gone well, whatever happens
+    try:
+        if tensors:
+            save_file(tensors, path)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            save.bytes, save.crc32 = _checksum(path)
+        save.failure = 0
+    except OSError as error:
+        save.failure = error.errno or errno.EIO
+    except SafetensorError as error:  # wraps the system's error
+        number = re.search(r"os error (\d+)", str(error))
+        save.failure = int(number[1]) if number else errno.EIO
+
+
+def _checksum(path: Path) -> tuple[int, int]:
+    size = crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            crc = zlib.crc32(chunk, crc)
+    return size, crc

@@ -1,0 +1,162 @@
+"""A checkpoint is whole or it is passed over; one process."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from preprocessing.errors import UserError
+from training.checkpoint.store import CheckpointStore, Slice
+from training.parallel.mesh import Mesh
+
+LAYOUT = {"a": Slice((3, 4), None, 0), "b": Slice((5,), None, 0), "scalar": Slice((), None, 0)}
+
+
+def values(number: float = 0.0) -> dict[str, Tensor]:
+    a = torch.arange(12.0).view(3, 4) + number
+    return {"a": a, "b": torch.arange(5).to(torch.bfloat16) * number, "scalar": torch.tensor(number)}
+
+
+def saved(folder: Path, *steps: int, keep: int = 9) -> CheckpointStore:
+    store = CheckpointStore(folder, keep, Mesh())
+    for step in steps:
+        store.save(step, values(step), LAYOUT, {"step": step})
+    store.wait()
+    return store
+
+
+def check(store: CheckpointStore, step: int) -> None:
+    tensors = {name: torch.full_like(tensor, -1) for name, tensor in values().items()}
+    assert store.load(step, tensors, LAYOUT) == {"step": step}
+    for name, expected in values(step).items():
+        assert torch.equal(tensors[name], expected)
+
+
+def test_what_was_saved_comes_back_with_its_state(tmp_path):
+    store = saved(tmp_path, 1, 2)
+    assert store.latest() == 2
+    check(store, 1)
+    check(store, 2)
+    check(CheckpointStore(tmp_path, 9, Mesh()), 2)
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert CheckpointStore(tmp_path / "none", 1, Mesh()).latest() is None
+
+
+def test_a_save_is_a_snapshot(tmp_path):
+    store = CheckpointStore(tmp_path, 1, Mesh())
+    tensors, state = values(7), {"step": 7}
+    store.save(7, tensors, LAYOUT, state)
+    tensors["a"].zero_()
+    state["step"] = 8
+    store.wait()
+    check(store, 7)
+
+
+def test_the_last_ones_are_kept(tmp_path):
+    saved(tmp_path, 1, 2, 3, 4, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-00000004"]
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    store = saved(tmp_path, 1)
+    store.save(1, values(5), LAYOUT, {"step": 5})
+    store.wait()
+    tensors = values()
+    assert store.load(1, tensors, LAYOUT) == {"step": 5} and torch.equal(tensors["a"], values(5)["a"])
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "missing":
+        path.unlink()
+    elif how == "truncated":
+        path.write_bytes(content[:-3])
+    else:
+        content[len(content) - 6] ^= 4
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["index.json", "rank-00000.safetensors"])
+@pytest.mark.parametrize("how", ["missing", "truncated", "bit-flipped"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, caplog, file, how):
+    caplog.set_level(logging.INFO, logger="reread")
+    store = saved(tmp_path, 1, 2)
+    damage(tmp_path / "step-00000002" / file, how)
+    assert store.latest() == 1
+    assert len(caplog.messages) == 1 and "step-00000002" in caplog.messages[0] and file in caplog.messages[0]
+    check(store, 1)
+
+
+def test_a_run_does_not_start_from_zero_because_all_is_damaged(tmp_path):
+    store = saved(tmp_path, 1)
+    damage(tmp_path / "step-00000001" / "index.json", "truncated")
+    with pytest.raises(UserError, match="every checkpoint is damaged"):
+        store.latest()
+
+
+def test_damaged_later_steps_do_not_push_out_good_ones(tmp_path):
+    store = saved(tmp_path, 10, 30, 40)
+    for step in (30, 40):
+        damage(tmp_path / f"step-{step:08d}" / "index.json", "truncated")
+    store.keep = 1
+    assert store.latest() == 10
+    store.save(20, values(20), LAYOUT, {"step": 20})
+    store.wait()
+    assert store.latest() == 20
+
+
+def test_leftovers_of_a_killed_run_are_removed(tmp_path):
+    stale = tmp_path / "step-00000009.tmp"
+    stale.mkdir()
+    (stale / "rank-00000.safetensors").write_bytes(b"half")
+    assert CheckpointStore(tmp_path, 1, Mesh()).latest() is None
+    saved(tmp_path, 10)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
+
+
+def test_reading_disturbs_no_run_that_is_writing(tmp_path):
+    saved(tmp_path, 1)
+    live = tmp_path / "step-00000002.tmp"
+    live.mkdir()
+    reader = CheckpointStore(tmp_path, 1, Mesh())
+    assert reader.latest() == 1
+    reader.read_full(1)
+    assert live.exists()
+
+
+def test_another_shape_or_name_is_refused_in_one_line(tmp_path):
+    store = saved(tmp_path, 1)
+    with pytest.raises(UserError, match=r"a has shape \(3, 4\), but \(3, 5\) in this run"):
+        store.load(1, {"a": torch.zeros(3, 5)}, {"a": Slice((3, 5), None, 0)})
+    with pytest.raises(UserError, match="no tensor c"):
+        store.load(1, {"c": torch.zeros(3)}, {"c": Slice((3,), None, 0)})
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file")
+    store = CheckpointStore(tmp_path / "checkpoints", 1, Mesh())
+    with pytest.raises(UserError, match=r"cannot write the checkpoint of step 1.*no older checkpoint"):
+        store.save(1, values(), LAYOUT, {})
+
+
+def test_read_full_takes_off_the_prefix(tmp_path):
+    store = CheckpointStore(tmp_path, 1, Mesh())
+    layout = {f"model.{name}": place for name, place in LAYOUT.items()}
+    store.save(1, {f"model.{name}": tensor for name, tensor in values(3).items()}, layout, {})
+    store.wait()
+    whole = store.read_full(1, "model.")
+    assert whole.keys() == LAYOUT.keys() and whole["b"].dtype == torch.bfloat16
+    assert all(torch.equal(whole[name], tensor) for name, tensor in values(3).items())
+    assert store.read_full(1, "optimizer.") == {}
+
+
+def test_the_index_is_plain_json(tmp_path):
+    saved(tmp_path, 1)
+    index = json.loads((tmp_path / "step-00000001" / "index.json").read_text())
+    assert index["state"] == {"step": 1} and index["tensors"]["a"]["shape"] == [3, 4]
