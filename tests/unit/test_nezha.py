@@ -131,8 +131,9 @@ def test_rows_too_short_to_be_clipped_take_the_fused_form() -> None:
     ours = rotated_attention(q, k, v, unclipped_positions(length, 8, shift=clip), None, dropout=0.0)
     assert_same_with_gradients(ours, theirs, [q, k, v], 1e-12)
     encoder = NezhaModel(tiny(max_relative_position=clip)).encoder
-    assert encoder._positions(length, torch.zeros(()))[1].is_complex()
-    assert not encoder._positions(length + 1, torch.zeros(()))[1].is_complex()
+    fused, clipped = (encoder._positions(n, torch.zeros(())) for n in (length, length + 1))
+    assert fused is not None and fused[1].is_complex()
+    assert clipped is not None and not clipped[1].is_complex()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -96,10 +96,14 @@ def _read_tensors(path: Path) -> Mapping[str, Tensor]:
             ) from None
         raise UserError(f"{path}: not a PyTorch file; was the download complete?") from None
     except (SafetensorError, RuntimeError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]}); was the download complete?") from None
+        raise UserError(f"{path}: cannot be read ({_first_line(error)}); was the download complete?") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{path}: not a dictionary of tensors; save the model's state_dict() alone")
     return state
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
@@ -112,14 +116,22 @@ class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
             raise UserError(
                 f"{prefix}: a TensorFlow checkpoint; install the extra that reads it: reread[tensorflow]"
             ) from None
+        self._prefix = prefix
+        self._errors = (tensorflow.errors.OpError, ValueError, RuntimeError)
         try:
             self._reader = tensorflow.train.load_checkpoint(str(prefix))
             self._names = sorted(self._reader.get_variable_to_shape_map())
-        except (tensorflow.errors.OpError, ValueError, RuntimeError) as error:
-            raise UserError(f"{prefix}: cannot be read ({str(error).splitlines()[0]}); is it complete?") from None
+        except self._errors as error:
+            raise self._unreadable(error) from None
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._reader.get_tensor(name)
+        try:
+            return self._reader.get_tensor(name)
+        except self._errors as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> UserError:
+        return UserError(f"{self._prefix}: cannot be read ({_first_line(error)}); was the download complete?")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -1,0 +1,172 @@
+"""Exported folders load through transformers' Auto classes, elsewhere, with the same logits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors import safe_open
+from torch import nn
+
+from preprocessing.errors import UserError
+from training.checkpoint import export
+from training.checkpoint.export import model_card, write_huggingface
+from training.models.nezha import NezhaConfig, NezhaForPreTraining
+
+FORMS: list[dict[str, Any]] = [
+    {"max_relative_position": 3, "hidden_act": "gelu_new"},
+    {"max_relative_position": None},
+    {"position_type": "parametric_absolute"},
+    {"position_type": "parametric_relative", "max_relative_position": 3},
+]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "中", "国", "##a", "a"]
+IDS = torch.arange(18).view(2, 9) % 9
+MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+
+LOAD = """
+import sys, torch
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+assert not any(name.split(".")[0] in ("training", "preprocessing") for name in sys.modules)
+ids, mask = torch.load(sys.argv[1])
+for folder in sys.argv[2:]:
+    load = dict(pretrained_model_name_or_path=folder, trust_remote_code=True)
+    model = AutoModelForMaskedLM.from_pretrained(**load).eval()
+    assert model.cls.predictions.decoder.weight is model.nezha.embeddings.word_embeddings.weight
+    assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
+    both = AutoModelForPreTraining.from_pretrained(**load).eval()(ids, attention_mask=mask)
+    encoder = AutoModel.from_pretrained(**load).eval()(ids, attention_mask=mask)
+    tokens = AutoTokenizer.from_pretrained(**load)("中[MASK]")["input_ids"]
+    assert tokens == [2, 5, 4, 3], tokens
+    model.save_pretrained(folder + "/again")
+    again = AutoModelForMaskedLM.from_pretrained(folder + "/again", trust_remote_code=True).eval()
+    logits = [m(ids, attention_mask=mask).logits for m in (model, again)]
+    outputs = [*logits, both.prediction_logits, both.seq_relationship_logits, encoder.last_hidden_state]
+    torch.save(outputs, folder + "/out")
+"""
+
+
+def pretraining(**form: Any) -> NezhaForPreTraining:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 9, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = NezhaConfig(**sizes, intermediate_size=24, max_position_embeddings=32, initializer_range=0.2, **form)
+    model = NezhaForPreTraining(config).eval()
+    nn.init.normal_(model.cls.predictions.bias)
+    return model
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": true}')
+    return folder
+
+
+def test_exported_models_give_the_logits_of_training_in_another_process(tmp_path: Path, tokenizer: Path) -> None:
+    folders, expected = [], []
+    for number, form in enumerate(FORMS):
+        model = pretraining(**form)
+        folder = tmp_path / f"export-{number}"
+        write_huggingface(folder, model, tokenizer, "card")
+        with torch.no_grad():
+            output = model(IDS, attention_mask=MASK, output_hidden_states=True)
+        logits = output.prediction_logits
+        folders.append(folder)
+        expected.append([logits, logits, logits, output.seq_relationship_logits, output.hidden_states[-1]])
+    torch.save((IDS, MASK), tmp_path / "inputs")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "inputs"), *map(str, folders)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for word in ("newly initialized", "not initialized", "UNEXPECTED", "MISSING"):
+        assert word not in done.stderr
+    for folder, tensors in zip(folders, expected, strict=True):
+        for loaded, trained in zip(torch.load(folder / "out"), tensors, strict=True):
+            assert torch.equal(loaded, trained)
+
+
+def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: Path, tokenizer: Path) -> None:
+    write_huggingface(tmp_path / "out", pretraining(), tokenizer, "# card")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "README.md",
+        "config.json",
+        "configuration_nezha.py",
+        "model.safetensors",
+        "modeling_nezha.py",
+        "tokenizer_config.json",
+        "vocab.txt",
+    }
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["auto_map"] == {
+        "AutoConfig": "configuration_nezha.NezhaConfig",
+        "AutoModel": "modeling_nezha.NezhaModel",
+        "AutoModelForMaskedLM": "modeling_nezha.NezhaForMaskedLM",
+        "AutoModelForPreTraining": "modeling_nezha.NezhaForPreTraining",
+    }
+    assert config["architectures"] == ["NezhaForPreTraining"]
+    assert config["model_type"] == "nezha"
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as weights:
+        assert not [name for name in weights.keys() if "decoder" in name]  # noqa: SIM118
+
+
+def test_vocabulary_padding_is_removed(tmp_path: Path) -> None:
+    model = pretraining()
+    expected = model(IDS).prediction_logits
+    embedding, head = model.nezha.embeddings.word_embeddings, model.cls.predictions
+    padded = nn.Parameter(torch.cat([embedding.weight, torch.full((119, 16), 7.0)]))
+    bias = nn.Parameter(torch.cat([head.bias, torch.full((119,), 7.0)]))
+    embedding.weight = head.decoder.weight = padded
+    head.bias = head.decoder.bias = bias
+    write_huggingface(tmp_path / "out", model, None, "card")
+    loaded = NezhaForPreTraining.from_pretrained(tmp_path / "out").eval()
+    assert torch.equal(loaded(IDS).prediction_logits, expected)
+
+
+def test_an_interrupted_export_leaves_nothing_that_looks_whole(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "_config_json", fail)
+        with pytest.raises(OSError, match="No space"):
+            write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
+    assert not (tmp_path / "out").exists()
+    write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out"]
+
+
+def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) -> None:
+    write_huggingface(tmp_path / "out", pretraining(), None, "first")
+    write_huggingface(tmp_path / "out", pretraining(), None, "second")
+    assert (tmp_path / "out" / "README.md").read_text() == "second"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(UserError, match="is no exported model"):
+        write_huggingface(tmp_path / "mine", pretraining(), None, "card")
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+
+
+def test_the_model_card_tells_where_the_model_comes_from() -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "Corpus": {"documents": 3, "tokens": 400},
+        "Final losses": {"loss": 1.5},
+        "Recipe": {},
+    }
+    card = model_card("nezha", "Pretrained for 10 steps.", sections, ["今天天[MASK]真好"])
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert header["pipeline_tag"] == "fill-mask"
+    assert header["widget"] == [{"text": "今天天[MASK]真好"}]
+    assert "Pretrained for 10 steps." in card
+    assert "## Corpus\n\n```yaml\ndocuments: 3\ntokens: 400\n```" in card
+    assert "Recipe" not in card
