@@ -54,7 +54,7 @@ def draw_pairs(
     first, last = sentences.from_token(text.start), sentences.from_token(text.stop - 1)
     inner = last - first  # sentence ends before the last token: the places to split at
     chosen = first + random.integers(keys, Purpose.SPLIT, 1, inner[:, None])[:, 0]
-    split = np.where(inner > 0, sentences.after(chosen), text.stop)
+    split: Bounds = np.where(inner > 0, sentences.after(chosen), text.stop)
     is_random = (inner == 0) | (random.uniform(keys, Purpose.RANDOM_NEXT, 1)[:, 0] < RANDOM_NEXT_PROBABILITY)
 
     rows = np.flatnonzero(is_random)

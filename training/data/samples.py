@@ -1,7 +1,7 @@
 """Corpus -> rows of a batch: sample i of copy c is a pure function of (corpus, settings, seed, c, i)."""
 
 from hashlib import md5
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 from preprocessing.corpus import CONTINUES_WORD, Corpus
 from training.config import DataSettings
 from training.data import random
+from training.data.checks import check_masking
 from training.data.chunks import Chunks, Text, pieces
 from training.data.masking import mask
 from training.data.order import locate
 from training.data.pairs import draw_pairs, draw_sentences
 
-Rows = dict[str, NDArray[np.int32]]
+if TYPE_CHECKING:
+    from training.data.materialize import MaterializedSamples
+
+Rows = dict[str, NDArray[Any]]
 
 
 class Samples:
@@ -51,10 +55,12 @@ class Samples:
         next_sentence_label [B], 0 where B follows A and 1 where it is random.
         """
         passes, indices = locate(positions, len(self), self.seed)
-        return self.at(passes % self.settings.copies, indices)
+        rows = self.at(passes % self.settings.copies, indices)
+        del rows["continues_word"]
+        return rows
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        """The same by copy [B] and number in source order [B]."""
+        """The same by copy [B] and number in source order [B]; and continues_word, bool [B, L]."""
         places = self._chunks.locate(indices)
         keys = random.key(self.seed, copies, places.document, places.chunk)
         short = self.settings.short_sequence_probability
@@ -93,7 +99,12 @@ class Samples:
             mask_id=self._special["mask"],
         )
         first = texts[0].stop - texts[0].start + 2
-        return {"input_ids": ids, **frame(first, lengths, len(columns)), "labels": labels}
+        return {
+            "input_ids": ids,
+            **frame(first, lengths, len(columns)),
+            "labels": labels,
+            "continues_word": continues,
+        }
 
 
 def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
@@ -107,3 +118,19 @@ def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int) -> str:
     values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
     return md5("\n".join(values).encode()).hexdigest()
+
+
+def open_samples(settings: DataSettings, seed: int, split: str) -> "Samples | MaterializedSamples":
+    """The samples of a corpus, or of a folder they were written to; both give the same rows.
+
+    Raises `UserError` for a masking that would do nothing, and for a folder written with other settings than these.
+    """
+    from training.data.materialize import MaterializedSamples, is_materialized
+
+    if is_materialized(settings.corpus):
+        written = MaterializedSamples(settings.corpus, split)
+        written.check(settings, seed)
+        return written
+    samples = Samples(Corpus(settings.corpus, split), settings, seed)
+    check_masking(samples)
+    return samples

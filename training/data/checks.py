@@ -1,0 +1,70 @@
+"""A masking that changes nothing in a language it claims to handle is an error at start."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus import CONTINUES_WORD, Corpus
+from preprocessing.errors import UserError
+from training.data.masking import IGNORED
+
+if TYPE_CHECKING:
+    from training.data.samples import Samples
+
+FEWEST_HAN_TOKENS = 1000
+LOWEST_WORD_SHARE = 0.01
+"""Of Chinese tokens in words of several tokens; in real text it is above a half, in classical Chinese above a fifth."""
+
+_HAN = re.compile(r"(##|▁| )?[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")
+
+
+def check_masking(samples: "Samples") -> None:
+    """Raises `UserError` if whole words or spans are masked and Chinese words are not known, or no token is masked."""
+    corpus, strategy = samples.corpus, samples.settings.masking.strategy
+    if strategy != "token":
+        han, in_words = count_han(corpus)
+        if han >= FEWEST_HAN_TOKENS and in_words < LOWEST_WORD_SHARE * han:
+            raise UserError(
+                f"{corpus.folder}: data.masking.strategy is {strategy}, but only {in_words:,} of {han:,} Chinese "
+                "tokens are in words of several tokens, so single characters would be masked; run `reread preprocess` "
+                "again, or set data.masking.strategy=token"
+            )
+    if len(samples):
+        indices = np.linspace(0, len(samples) - 1, min(len(samples), 64)).astype(np.int64)
+        if (samples.at(np.zeros_like(indices), indices)["labels"] == IGNORED).all():
+            raise UserError(f"{corpus.folder}: data.masking: no token of {len(indices)} rows is masked")
+
+
+def count_han(corpus: Corpus) -> tuple[int, int]:
+    """Chinese tokens, and how many of them are in words of several tokens.
+
+    As preprocessing counted them; where it did not, in the first tokens of 100 documents.
+    """
+    statistics = corpus.manifest.statistics
+    if "han_tokens" in statistics:
+        return statistics["han_tokens"], statistics["han_tokens_in_multi_token_words"]
+    if not (corpus.folder / "tokenizer" / "tokenizer.json").exists() or corpus.documents == 0:
+        return 0, 0
+    is_han = han_vocabulary(corpus.folder / "tokenizer")
+    han = in_words = 0
+    for index in np.linspace(0, corpus.documents - 1, min(corpus.documents, 100)).astype(int).tolist():
+        ids, flags = (values[:10_000] for values in corpus.document(index))
+        continues = flags & CONTINUES_WORD != 0
+        several = continues | np.append(continues[1:], False)
+        han += int(np.count_nonzero(is_han[ids]))
+        in_words += int(np.count_nonzero(is_han[ids] & several))
+    return han, in_words
+
+
+def han_vocabulary(tokenizer_folder: Path) -> NDArray[np.bool_]:
+    """bool [vocabulary]: whether each token is made of Chinese characters alone."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    texts = tokenizer.decode_batch(
+        [[number] for number in range(tokenizer.get_vocab_size())], skip_special_tokens=False
+    )
+    return np.array([_HAN.fullmatch(text) is not None for text in texts])

@@ -1,0 +1,278 @@
+"""Finished samples on disk: what `Samples` draws, written out once, row for row the same.
+
+The folder has a `manifest.json` of kind "samples", the tokenizer, and tar shards in WebDataset layout. Row c * n + i is
+sample i of copy c. A tar sample is a block of rows, without their padding:
+
+    ids        [tokens]          masked input ids, with [CLS] and [SEP]
+    continues  [tokens / 8]      bits: whether a token continues a word
+    rows       [rows, 4]         tokens, tokens of segment 0, predicted tokens, next_sentence_label
+    columns    [predicted]       where the predicted tokens are in their row
+    labels     [predicted]       their ids
+"""
+
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import track
+
+from preprocessing.corpus import Corpus, ShardFiles, TarWriter, checksum, write_atomically
+from preprocessing.errors import UserError
+from training.config import DataSettings
+from training.data.checks import check_masking
+from training.data.masking import IGNORED
+from training.data.order import locate
+from training.data.samples import Rows, Samples, frame, samples_fingerprint
+
+FORMAT_VERSION = 1
+BLOCK_ROWS = 1024
+SHARD_ROWS = 64 * BLOCK_ROWS
+_CACHED_BLOCKS = 256
+_MEMBERS = ("ids", "continues", "rows", "columns", "labels")
+
+log = logging.getLogger("reread")
+
+
+def materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, workers: int = 0) -> None:
+    """Write all copies of the samples of `corpus` to the folder `out`; `workers` processes, 0 for one a CPU core.
+
+    Started again after an interruption it writes only the shards that are missing. Raises `UserError` if `out` holds
+    other samples already.
+    """
+    settings = settings.model_copy(update={"corpus": corpus})
+    manifest = Corpus(corpus).manifest
+    values: dict[str, Any] = {
+        "kind": "samples",
+        "version": FORMAT_VERSION,
+        "corpus": manifest.fingerprint,
+        "seed": seed,
+        "settings": settings.model_dump(mode="json", exclude={"corpus"}),
+        "tokenizer": manifest.tokenizer,
+        "dtype": manifest.dtype,
+        "samples": {
+            split: len(_samples(settings, seed, split)) for split in {shard.split for shard in manifest.shards}
+        },
+    }
+    path = out / "manifest.json"
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if any(found.get(name) != value for name, value in values.items()):
+            raise UserError(f"{path}: describes something else than these samples; give an empty folder")
+        log.info("%s: all samples are there already", out)
+        return
+    check_masking(_samples(settings, seed, "train"))
+    shutil.copytree(corpus / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
+    tasks = [
+        (settings, seed, split, number, out)
+        for split, samples in sorted(values["samples"].items())
+        for number in range(-(-samples * settings.copies // SHARD_ROWS))
+    ]
+    values["shards"] = list(track(_run(tasks, workers or os.cpu_count() or 1), "samples", len(tasks)))
+    write_atomically(path, json.dumps(values, ensure_ascii=False, indent=1).encode())
+    for shard in values["shards"]:
+        _description(out / shard["name"]).unlink()
+
+
+def is_materialized(folder: Path) -> bool:
+    try:
+        return json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("kind") == "samples"
+    except (OSError, ValueError):
+        return False  # opening it as a corpus will say what is wrong
+
+
+@lru_cache(maxsize=2)
+def _samples(settings: DataSettings, seed: int, split: str) -> Samples:
+    return Samples(Corpus(settings.corpus, split), settings, seed)
+
+
+_Task = tuple[DataSettings, int, str, int, Path]
+
+
+def _run(tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
+    if workers == 1:
+        yield from map(_write_shard, tasks)
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_write_shard, tasks)
+
+
+def _write_shard(task: _Task) -> dict[str, Any]:
+    """Write shard `number` of a split unless it is there; returns its description."""
+    settings, seed, split, number, out = task
+    samples = _samples(settings, seed, split)
+    path = out / f"{split}-{number:05d}.tar"
+    if _description(path).exists():
+        done = json.loads(_description(path).read_text(encoding="utf-8"))
+        if (
+            done["fingerprint"] == samples.fingerprint
+            and path.exists()
+            and path.stat().st_size == done["shard"]["bytes"]
+        ):
+            return done["shard"]
+    tar = TarWriter(path)
+    rows = range(number * SHARD_ROWS, min((number + 1) * SHARD_ROWS, len(samples) * settings.copies))
+    blocks: list[dict[str, Any]] = []
+    for begin in rows[::BLOCK_ROWS]:
+        copies, indices = np.divmod(np.arange(begin, min(begin + BLOCK_ROWS, rows.stop)), len(samples))
+        arrays = _pack(samples.at(copies, indices), samples.corpus.manifest.dtype)
+        prefix = f"{path.stem}-{len(blocks):06d}"
+        starts = [tar.add(f"{prefix}.{name}.npy", array) for name, array in zip(_MEMBERS, arrays, strict=True)]
+        blocks.append({"sizes": [array.size for array in arrays], "starts": starts, "crc32": checksum(arrays)})
+    size, digest = tar.close()
+    shard = {"name": path.name, "split": split, "bytes": size, "md5": digest, "blocks": blocks}
+    write_atomically(_description(path), json.dumps({"fingerprint": samples.fingerprint, "shard": shard}).encode())
+    return shard
+
+
+def _description(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _pack(rows: Rows, dtype: str) -> list[NDArray[Any]]:
+    """The members of a block."""
+    real, predicted = rows["attention_mask"] == 1, rows["labels"] != IGNORED
+    small = _small(real.shape[1])
+    tokens, second = real.sum(axis=1), rows["token_type_ids"].sum(axis=1)
+    label = rows.get("next_sentence_label", np.zeros_like(tokens))
+    return [
+        rows["input_ids"][real].astype(dtype),
+        np.packbits(rows["continues_word"][real]),
+        np.stack([tokens, tokens - second, predicted.sum(axis=1), label], axis=1).astype(small),
+        np.nonzero(predicted)[1].astype(small),
+        rows["labels"][predicted].astype(dtype),
+    ]
+
+
+def _small(columns: int) -> np.dtype[Any]:
+    return np.promote_types(np.uint16, np.min_scalar_type(columns))
+
+
+class _Block(NamedTuple):
+    ids: NDArray[Any]
+    continues: NDArray[np.uint8]
+    rows: NDArray[Any]
+    columns: NDArray[Any]
+    labels: NDArray[Any]
+    token_at: NDArray[np.int64]
+    """[rows + 1]: where each row begins in `ids`."""
+    predicted_at: NDArray[np.int64]
+    """[rows + 1]: and in `columns` and `labels`."""
+
+
+class MaterializedSamples:
+    """Samples read from a folder that `materialize` wrote; the interface is that of `Samples`.
+
+    Raises `UserError` for a missing or truncated shard at opening, and for an altered block when it is first read.
+    """
+
+    def __init__(self, folder: Path, split: str) -> None:
+        path = folder / "manifest.json"
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["version"] != FORMAT_VERSION:
+            raise UserError(f"{path}: samples of format {values['version']}, this program reads {FORMAT_VERSION}")
+        self.folder = folder
+        self.seed: int = values["seed"]
+        self.settings = DataSettings(corpus=folder, **values["settings"])
+        self.corpus_fingerprint: str = values["corpus"]
+        self.fingerprint = samples_fingerprint(self.corpus_fingerprint, split, self.settings, self.seed)
+        self.vocab_size: int = values["tokenizer"]["vocab_size"]
+        self.tokenizer_folder = folder / "tokenizer"
+        self._pad: int = values["tokenizer"]["pad"]
+        self._length: int = values["samples"].get(split, 0)
+        self._files = ShardFiles(folder, "reread preprocess --materialize")
+        shards = [shard for shard in values["shards"] if shard["split"] == split]
+        for shard in shards:
+            self._files.check_size(shard["name"], shard["bytes"])
+        self._blocks = [(shard["name"], block) for shard in shards for block in shard["blocks"]]
+        small = _small(self.settings.sequence_length)
+        self._dtypes = (values["dtype"], np.uint8, small, small, values["dtype"])
+        self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def rows(self, positions: NDArray[np.int64]) -> Rows:
+        passes, indices = locate(positions, len(self), self.seed)
+        return self._read(passes % self.settings.copies * len(self) + indices)
+
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        numbers = copies * len(self) + indices
+        rows = self._read(numbers)
+        continues = np.zeros(rows["input_ids"].shape, bool)
+        bits = [
+            np.unpackbits(block.continues)[block.token_at[row] : block.token_at[row + 1]]
+            for block, row in self._places(numbers)
+        ]
+        continues[rows["attention_mask"] == 1] = np.concatenate(bits)
+        return {**rows, "continues_word": continues}
+
+    def check(self, settings: DataSettings, seed: int) -> None:
+        """Raises `UserError` naming what differs from the settings the samples were written with."""
+        written = {"seed": self.seed, **_flat(self.settings)}
+        wanted = {"seed": seed, **_flat(settings)}
+        differing = [
+            f"{name} {written[name]} (now {value})" for name, value in wanted.items() if written[name] != value
+        ]
+        if differing:
+            raise UserError(
+                f"{self.folder}: these samples were written with {', '.join(differing)}; go back to that, or write "
+                "them again with `reread preprocess --materialize`"
+            )
+
+    def verify(self) -> None:
+        """Read everything once; raises `UserError` for the first block that differs from what was written."""
+        for number in range(len(self._blocks)):
+            self._read_block(number)
+
+    def _read(self, numbers: NDArray[np.int64]) -> Rows:
+        shape = len(numbers), self.settings.sequence_length
+        places = self._places(numbers)
+        table = np.stack([block.rows[row] for block, row in places]).astype(np.int64)
+        rows = frame(table[:, 1], table[:, 0], shape[1])
+        ids = np.full(shape, self._pad, np.int32)
+        ids[rows["attention_mask"] == 1] = np.concatenate(
+            [block.ids[block.token_at[row] : block.token_at[row + 1]] for block, row in places]
+        )
+        predicted = [(block, *block.predicted_at[row : row + 2].tolist()) for block, row in places]
+        columns = np.concatenate([block.columns[begin:end] for block, begin, end in predicted])
+        labels = np.full(shape, IGNORED, np.int32)
+        labels[np.repeat(np.arange(len(numbers)), table[:, 2]), columns] = np.concatenate(
+            [block.labels[begin:end] for block, begin, end in predicted]
+        )
+        result = {"input_ids": ids, **rows, "labels": labels}
+        if self.settings.next_sentence:
+            result["next_sentence_label"] = table[:, 3].astype(np.int32)
+        return result
+
+    def _places(self, numbers: NDArray[np.int64]) -> list[tuple[_Block, int]]:
+        blocks, rows = np.divmod(numbers, BLOCK_ROWS)
+        return [(self._block(block), row) for block, row in zip(blocks.tolist(), rows.tolist(), strict=True)]
+
+    def _read_block(self, number: int) -> _Block:
+        name, block = self._blocks[number]
+        parts = zip(self._dtypes, block["sizes"], block["starts"], strict=True)
+        arrays = [self._files.array(name, dtype, size, start) for dtype, size, start in parts]
+        if checksum(arrays) != block["crc32"]:
+            raise self._files.altered(name, block["starts"][0])
+        ids, continues, rows, columns, labels = arrays
+        rows = rows.reshape(-1, 4)
+        at = np.zeros((2, len(rows) + 1), np.int64)
+        np.cumsum(rows[:, [0, 2]].T, axis=1, out=at[:, 1:])
+        return _Block(ids, continues, rows, columns, labels, at[0], at[1])
+
+
+def _flat(settings: DataSettings) -> dict[str, Any]:
+    values = settings.model_dump(mode="json", exclude={"corpus", "masking"})
+    masking = settings.masking.model_dump(mode="json")
+    return {f"data.{name}": value for name, value in values.items()} | {
+        f"data.masking.{name}": value for name, value in masking.items()
+    }
