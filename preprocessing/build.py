@@ -22,13 +22,12 @@ from preprocessing.executor import Executor
 from preprocessing.report import write_report
 from preprocessing.sources import Source, find_files, plan_parts
 from preprocessing.tasks import Work, explained, locked, open_work, token_dtype
-from preprocessing.tokenizer import load_tokenizer
+from preprocessing.tokenizer import Tokenizer, load_tokenizer
 from preprocessing.words import WordSegmenter
 
 log = logging.getLogger("reread")
 
-WORK = ".work"
-LOCK = ".lock"
+WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 
 
 def build(settings: PreprocessSettings) -> Manifest:
@@ -39,7 +38,11 @@ def build(settings: PreprocessSettings) -> Manifest:
     """
     output = settings.output
     files = find_files(settings.input)
-    identity = _identity(settings, files)
+    words = WordSegmenter(settings.words)
+    # Loaded here already: a mistake in a vocabulary should show before hours of work.
+    given = settings.tokenizer
+    tokenizer = load_tokenizer(given.path, given) if given.path else None
+    identity = _identity(settings, files, words, tokenizer)
     try:
         if (manifest := _finished(output, identity)) is not None:
             log.info("%s: whole already, made from the same input and settings; nothing to do", output)
@@ -47,7 +50,11 @@ def build(settings: PreprocessSettings) -> Manifest:
         output.mkdir(parents=True, exist_ok=True)
         with locked(output / LOCK, wait=False):
             _prepare(settings, files, identity)
-            manifest = _run(open_work(output / WORK), settings.workers)
+            work = open_work(output / WORK)
+            work.words = words
+            if tokenizer is not None:
+                work.tokenizer = tokenizer
+            manifest = _run(work, settings.workers)
             shutil.rmtree(output / WORK)
             (output / LOCK).unlink()
         return manifest
@@ -57,16 +64,17 @@ def build(settings: PreprocessSettings) -> Manifest:
         raise explained(error, output) from None
 
 
-def _identity(settings: PreprocessSettings, files: list[Source]) -> dict[str, Any]:
-    """All that determines the output; loading the vocabulary here finds its mistakes before hours of work."""
+def _identity(
+    settings: PreprocessSettings, files: list[Source], words: WordSegmenter, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """All that determines the output."""
     values = settings.model_dump(mode="json", exclude={"output", "workers"})
-    path = settings.tokenizer.path
-    if path is not None:
-        values["tokenizer"] |= {"path": load_tokenizer(path, settings.tokenizer).describe()["fingerprint"]}
+    if tokenizer is not None:
+        values["tokenizer"]["path"] = tokenizer.describe()["fingerprint"]
     return {
         "format": FORMAT_VERSION,
         "settings": values,
-        "words": WordSegmenter(settings.words).description,
+        "words": words.description,
         "files": {file.path: f"{file.bytes} bytes, changed at {os.stat(file.path).st_mtime_ns}" for file in files},
     }
 
@@ -87,9 +95,9 @@ def _finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
 
 
 def _check_same(output: Path, identity: dict[str, Any]) -> None:
-    path = output / "preprocess.json"
+    path = output / RECORD
     if not path.exists():
-        if any(entry.name not in (WORK, LOCK) for entry in output.iterdir()):
+        if any(entry.name not in (WORK, LOCK, f"{RECORD}.tmp") for entry in output.iterdir()):
             raise UserError(f"{output}: holds other files; choose an empty folder for the corpus")
         return
     differences = list(_differences(json.loads(path.read_text(encoding="utf-8")), identity))
@@ -116,7 +124,7 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
 def _prepare(settings: PreprocessSettings, files: list[Source], identity: dict[str, Any]) -> None:
     """Leave a work folder with the plan of this very corpus."""
     output, work = settings.output, settings.output / WORK
-    record, manifest = output / "preprocess.json", output / "manifest.json"
+    record, manifest = output / RECORD, output / "manifest.json"
     begun = not manifest.exists() and any((work / "read").glob("*.json"))
     if begun or manifest.exists() or not record.exists():  # a run refused before its first part was done binds nobody
         _check_same(output, identity)

@@ -90,7 +90,10 @@ class Executor:
                 min(self.workers, work.parts), self._context, _start_worker, (self._bytes_done,)
             )
         self._bytes_done.value = 0
-        pending: set[Future[None]] = {self._pool.submit(run_task, work.folder, stage, number) for number in numbers}
+        try:
+            pending: set[Future[None]] = {self._pool.submit(run_task, work.folder, stage, number) for number in numbers}
+        except (OSError, ValueError):  # the pool broke while it was starting a worker
+            raise BrokenProcessPool from None
         while pending:
             finished, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
             for future in finished:

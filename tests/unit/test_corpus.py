@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,16 @@ import webdataset
 from preprocessing.corpus import Corpus, Manifest, ShardWriter
 from preprocessing.errors import UserError
 
-TOKENIZER = {"fingerprint": "f", "type": "wordpiece", "vocab_size": 300, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+TOKENIZER = {
+    "fingerprint": "f",
+    "type": "wordpiece",
+    "vocab_size": 300,
+    "pad": 0,
+    "unk": 1,
+    "cls": 2,
+    "sep": 3,
+    "mask": 4,
+}
 
 
 def documents(seed: int, count: int, dtype: str) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -52,7 +62,7 @@ def test_webdataset_reads_the_shards_as_they_are(tmp_path: Path) -> None:
     read = []
     for sample in webdataset.WebDataset(urls, shardshuffle=False).decode():
         offsets = sample["offsets.npy"]
-        for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+        for begin, end in pairwise(offsets):
             read.append((sample["ids.npy"][begin:end], sample["flags.npy"][begin:end]))
     assert len(read) == len(written)
     for mine, theirs in zip(written, read, strict=True):
@@ -68,7 +78,9 @@ def test_equal_documents_make_equal_bytes_and_fingerprints(tmp_path: Path) -> No
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     write_corpus(tmp_path / "c", shards=1)
-    assert Corpus(tmp_path / "a").fingerprint == Corpus(tmp_path / "b").fingerprint != Corpus(tmp_path / "c").fingerprint
+    assert (
+        Corpus(tmp_path / "a").fingerprint == Corpus(tmp_path / "b").fingerprint != Corpus(tmp_path / "c").fingerprint
+    )
 
 
 @pytest.mark.parametrize("kept", [0, 1, 700, -1])
@@ -127,7 +139,7 @@ def test_a_folder_without_manifest_is_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"manifest\.json: not readable as JSON"):
         Corpus(tmp_path)
     (tmp_path / "manifest.json").unlink()
-    with pytest.raises(UserError, match="is .* a corpus made by `reread preprocess`"):
+    with pytest.raises(UserError, match=r"is .* a corpus made by `reread preprocess`"):
         Corpus(tmp_path)
 
 

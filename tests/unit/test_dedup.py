@@ -60,7 +60,9 @@ def test_a_part_finds_what_it_must_drop_in_the_files_of_all_ranges(tmp_path: Pat
         np.save(dropped[-1], later_occurrences(files, number, 4))
     for part, digests in enumerate(parts):
         mask = dropped_places(dropped, part, len(digests))
-        assert {(part, place) for place in np.flatnonzero(mask).tolist()} == {p for p in later(files, 1) if p[0] == part}
+        assert {(part, place) for place in np.flatnonzero(mask).tolist()} == {
+            p for p in later(files, 1) if p[0] == part
+        }
 
 
 def test_ranges_keep_to_their_size() -> None:

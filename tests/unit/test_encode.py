@@ -125,7 +125,11 @@ class Stub:
         ("他 来到了", [0, 1, 3, 4], [False, False, True, False]),  # 他| 来|到|了
         ("他\n来到了", [0, 1, 3, 4], [False, False, True, False]),  # SentencePiece makes the newline a space
         ("他\n来到了", [0, 1, 2, 3, 4], [False, False, False, True, False]),  # BPE gives it a token of its own
-        ("他来到了", [0, 0, 0, 1, 1, 1, 2, 3], [False, True, True, False, True, True, True, False]),  # bytes of a character
+        (
+            "他来到了",
+            [0, 0, 0, 1, 1, 1, 2, 3],
+            [False, True, True, False, True, True, True, False],
+        ),  # bytes of a character
         ("来到了", [0, 2], [False, False]),  # one token for a whole word
     ],
 )
