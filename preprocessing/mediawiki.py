@@ -57,12 +57,12 @@ _EXTENSION = re.compile(rf"<({_DROPPED_TAGS})\b[^<>]*?(?:/>|>[^<]*(?:<(?!/?\1\b)
 _NOWIKI = re.compile(r"<nowiki>([^<]*)</nowiki>", re.IGNORECASE)
 _BREAK = re.compile(r"</?(?:br|p|div|blockquote|li|ul|ol|dl|dt|dd|tr|table|center|poem|h\d)\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
-_VARIANT = re.compile(r"-\{((?:[^{}]|\{(?!\{))*)\}-")
+_VARIANT = re.compile(r"-\{([^{}]*)\}-")
 _SIMPLIFIED = re.compile(r"(?:^|;)\s*zh-(?:hans|cn)\s*:\s*([^;]*)")
 _ANY_VARIANT = re.compile(r"(?:^|;)\s*zh(?:-\w+)?\s*:\s*([^;]*)")
 _TEMPLATE = re.compile(r"\{\{\s*([^{}|]+?)\s*\|([^{}]*)\}\}")
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:*#]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
-_LINK = re.compile(r"\[\[([^\[\]]*)\]\]")
+_LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)[^\[\]]*\]|\](?!\]))[^\[\]]*)*)\]\]")
 _URL = re.compile(r"\[(?:https?:|ftps?:|mailto:)?//[^\s\[\]]+(?:\s+([^\[\]]*))?\]", re.IGNORECASE)
 _INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple|wikt|commons|species")
 _QUOTES = re.compile(r"'{2,}")
@@ -71,6 +71,8 @@ _MARKUP_LINE = re.compile(r"^(?:[ \t]*(?:\{\||\|\}|\||!(?=[^\n]*(?:\|\||!!)))[^\
 _BULLET = re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE)
 _EMPTY_BRACKETS = re.compile(r"[ \t]?(?:\([\s,;:，；：、/]*\)|（[\s,;:，；：、/]*）)")
 _BRACKET_START = re.compile(r"([(（])[\s,;，；、]+")
+_HOLE = re.compile(r"[ \t]+(?=[,;，。；、])")  # where a template stood before a comma
+_BAR = re.compile(r"\|(?![^\[\]]*\]\])")  # outside links
 _HEADING = re.compile(r"[ \t]*(={1,6})[ \t]*(.*?)[ \t]*\1[ \t]*")
 _BACK_MATTER_TITLES = """
 references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|notes and references
@@ -80,8 +82,8 @@ references|notes|footnotes|citations|sources|bibliography|further reading|extern
 _BACK_MATTER = frozenset(_BACK_MATTER_TITLES.strip().replace("\n", "|").split("|"))
 # Templates that show one of their positional parameters in running text, and which.
 _SHOWN_FIRST = (
-    "nowrap|small|big|nobold|abbr|le|ill|illm|ilh|internal link helper|ruby|quote|cquote|link-en|link-de|link-fr|link-ja|"
-    "lang-de|lang-en|lang-fr|lang-la|lang-ja|lang-ru|lang-es|lang-it|lang-el|lang-zh"
+    "nowrap|small|big|nobold|abbr|le|ill|illm|ilh|internal link helper|ruby|quote|cquote|"
+    "link-en|link-de|link-fr|link-ja|lang-de|lang-en|lang-fr|lang-la|lang-ja|lang-ru|lang-es|lang-it|lang-el|lang-zh"
 )
 _SHOWN_SECOND = "lang|transl|color|font color|fontcolor"
 _SHOWN = {**dict.fromkeys(_SHOWN_FIRST.split("|"), 0), **dict.fromkeys(_SHOWN_SECOND.split("|"), 1), "tsl": 2}
@@ -110,6 +112,7 @@ def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = frozenset(_FI
     text = _MARKUP_LINE.sub("", text)
     text = _BULLET.sub("", text)
     text = _BRACKET_START.sub(r"\1", _EMPTY_BRACKETS.sub("", text))
+    text = _HOLE.sub("", text)
     return html.unescape("\n".join(_sections(text)))
 
 
@@ -122,11 +125,13 @@ def _chosen_variant(match: re.Match[str]) -> str:
 
 
 def _shown_parameter(match: re.Match[str]) -> str:
-    index = _SHOWN.get(match[1].lower().replace("_", " "))
-    if index is None:
+    name = match[1].lower().replace("_", " ")
+    values = [value.strip() for value in _BAR.split(match[2]) if "=" not in value]
+    if name in ("convert", "cvt"):  # 5|km|mi, 5|-|9|km|mi
+        return " ".join(values[: 4 if values[1:2] in (["-"], ["–"], ["to"], ["and"], ["by"]) else 2])
+    if name not in _SHOWN:
         return match[0]
-    values = [value for value in match[2].split("|") if "=" not in value]
-    return values[index].strip() if index < len(values) else ""
+    return values[_SHOWN[name]] if _SHOWN[name] < len(values) else ""
 
 
 def _without_braces(text: str) -> str:

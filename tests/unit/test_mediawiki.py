@@ -1,0 +1,43 @@
+"""Wikitext as plain text."""
+
+import pytest
+
+from preprocessing.mediawiki import plain_text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("'''柏林'''（{{lang-de|Berlin}}{{IPA|bɛʁ}}，{{x}}）是[[德国]][[首都|都城]]。", "柏林（Berlin，）是德国都城。"),
+        ("甲（{{a}}；）乙({{b}}, c) , d", "甲乙(c), d"),
+        ("{{Infobox|a={{b|{{c}}}}|d=[[e]]\n|f={|\n|x\n|}\n}}正文{{unclosed 仍在", "正文{{unclosed 仍在"),
+        ("前\n{| class=x\n! h\n|-\n| {{a|b}} || c\n{|\n|内\n|}\n|}\n后", "前\n后"),
+        ("甲<ref name=a>[[乙]]{{丙}}</ref>丁<ref name=a />戊<ref>没完 己<ref>庚</ref>辛", "甲丁戊没完 己辛"),
+        ("[[File:a.jpg|thumb|[[乙]]的[http://x.y 图] [1.1]]]文[[Category:丙]][[de:Berlin]][[:en:Foo|bar]]", "文bar"),
+        ("[[文件:a.jpg]][[:Category:丙]] [http://a.b 站] [http://a.b] http://c.d", "Category:丙 站  http://c.d"),
+        (
+            "a<!-- b -->c<br />d<span style='x'>e</span> 3 &lt; 4 &nbsp;<nowiki>[[f]] ''g''</nowiki>",
+            "ac\nde 3 < 4 \xa0[[f]] ''g''",
+        ),
+        ("-{zh-hant:電腦;zh-hans:计算机}--{T|題}--{字}-", "计算机字"),
+        ("__NOTOC__\n* 一\n** 二\n# 三\n: 四\n----\n五", "一\n二\n三\n四\n五"),
+        ("高{{convert|5|km|mi}}，{{nowrap|[[a|b]] c}}{{link-en|中|English}}", "高5 km，b c中"),
+        ("{{cite|a}}\n<gallery>\nFile:x.jpg|y\n</gallery>\n<math>x^2</math>尾", "尾"),
+    ],
+)
+def test_plain_text(wikitext: str, text: str) -> None:
+    assert plain_text(wikitext) == text
+
+
+def test_headings_stand_above_text_and_back_matter_goes() -> None:
+    wikitext = "导言\n== 历史 ==\n=== 古代 ===\n一\n=== 空 ===\n{{x}}\n"
+    wikitext += "== 参考文献 ==\n* 书\n=== 注 ===\n二\n== 地理 ==\n三\n==External links==\n四"
+    assert plain_text(wikitext) == "导言\n历史\n古代\n一\n地理\n三"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit", ["{{", "[[", "{|\n", "<ref>", "<!--", "-{", "[[a|", "{{a|", "'''", "==", "(", "[http://a "]
+)
+def test_broken_markup_does_not_hang(unit: str) -> None:
+    plain_text(unit * 100_000)  # quadratic work would take minutes
