@@ -26,7 +26,8 @@ _PROBE_BLOCK = 1 << 13
 _PROBE = (
     """第一回　甄士隐梦幻识通灵，贾雨村风尘怀闺秀。《红楼梦》(1791年)——曹雪芹…“此开卷第一回也”！
 It wasn't Élan or naïve İstanbul ẞ ǅ ﬁ; 3.14% of $1,000 [MASK] [UNK] ##ing _x_ e-mail@a.b ≠ \u037e
-\u200bzero\u200bwidth\ufeff 中\u0301文\u0301 e\u0301\u0316\u0301x \u0301 \x00\x07\ufffd\u00ad 한국어 가\u1100\u1161 ひらがな が \u302a
+\u200bzero\u200bwidth\ufeff 中\u0301文\u0301 e\u0301\u0316\u0301x \u0301 \x00\x07\ufffd\u00ad
+한국어 가\u1100\u1161 ひらがな が \u302a
 㐀㐁 豈 𠀀𪚥 😀👍🏽 \U000e0041 Ａｂｃ１２３，。 ①②㈱ \u2028 \x85 \x1f \u00a0 \u3000 ǆ Ω Å ٣ हिन्दी ไทย
 """
     + "supercalifragilistic" * 6

@@ -44,9 +44,10 @@ VOCABULARY += [
     "ａ",
 ]
 
-NASTY = """a\u200bb \ufeffab\ufeff \x00a\x07b\ufffd\u00ad;中\u0301文\u0301e\u0301\u0316x \u0301 a\u0301b !\u0301a ≠\u0301a \u2260 \u226e
-한국어 가\u1100\u1161 \u302a中\u302e\u302f \U0001d165\u0301 İstanbul ẞ ǅ ﬁ Å \u037e\u1fef\u0387 [MASK] [UNK]don't ##a a##b
-㐀㐁豈\uf900\U0002f800𠀀\U0003ffff 😀 \U000e0041 ＡｂＣ＝ａ ①㈱ \u2028\u2029\x85\x1c\x1f\xa0\u3000\u180e\u2000a हिन्दी ไทย \ue000中\ue000"""
+NASTY = """a\u200bb \ufeffab\ufeff \x00a\x07b\ufffd\u00ad;中\u0301文\u0301e\u0301\u0316x \u0301 a\u0301b
+!\u0301a ≠\u0301a \u2260 \u226e 한국어 가\u1100\u1161 \u302a中\u302e\u302f \U0001d165\u0301 İstanbul ẞ ǅ ﬁ Å
+\u037e\u1fef\u0387 [MASK] [UNK]don't ##a a##b 㐀㐁豈\uf900\U0002f800𠀀\U0003ffff 😀 \U000e0041 ＡｂＣ＝ａ ①㈱
+\u2028\u2029\x85\x1c\x1f\xa0\u3000\u180e\u2000a हिन्दी ไทย \ue000中\ue000"""
 
 
 def backend(vocabulary: dict[str, int], lowercase: bool) -> Tokenizer:
