@@ -69,7 +69,7 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
 
 
 def export_stage(run: Path, output: Path | None, step: int | None = None) -> Path:
-    from training.checkpoint.export import export_run
+    from training.checkpoint.run_export import export_run
 
     recipe = _recipe_of(run)
     folder = output or run / "export"

@@ -63,7 +63,9 @@ class Trainer:
         dtype = resolve_precision(settings.precision, mesh.device)
         self.samples = open_samples(settings.data, settings.seed, "train")
         self.validation = open_samples(settings.data, settings.seed, "validation")
-        self.spec = model_spec(settings.model["type"])
+        if len(self.validation) == 0:
+            log.info("no validation loss: the corpus holds no documents out (preprocess.validation_share)")
+        self.spec = model_spec(settings.model.get("type", ""))
         self.config = model_config(self.spec, settings.model, self.samples.vocab_size, settings.init)
         self.model = build_model(self.spec, self.config, settings.init, settings.seed).train()
         if settings.activation_checkpointing:
@@ -93,9 +95,7 @@ class Trainer:
                 rate, norm = self._train_step(batch, lanes.start, window)
                 self.step += 1
                 if self.step % settings.log_every == 0 or self.step == settings.steps:
-                    values = window.close(
-                        self.step, {"learning_rate": rate, "gradient_norm": norm, "loss_scale": self.scale.value}
-                    )
+                    values = window.close(self.step, rate, norm, self.scale.value)
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values))
                         writer.write(self.step, values)
@@ -163,9 +163,8 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, writer: MetricsLog | None) -> None:
-        """Mean losses over the same held-out rows each time; needs a `validation` split in the corpus."""
+        """Mean losses over the same held-out rows each time, if the corpus holds any out."""
         if len(self.validation) == 0:
-            log.info("no held-out documents in the corpus, so no validation (preprocess.validation_share)")
             return
         self.model.eval()
         total = torch.zeros(len(FIGURES), dtype=torch.float64, device=self.mesh.device)
