@@ -70,10 +70,13 @@ def _check(folder: Path, tensor: int, step: int) -> None:
         assert torch.equal(part, expected[name]), name
 
 
-@pytest.mark.parametrize(("n", "tensor"), [(4, 2), (1, 1), (4, 4)])
-def test_a_checkpoint_loads_at_any_size(ranks, tmp_path, n, tensor):
+@pytest.mark.parametrize(
+    ("n", "tensor", "others"),
+    [(4, 2, [(1, 1), (4, 4), (4, 1)]), (1, 1, [(4, 2)]), (4, 4, [(2, 2)])],
+)
+def test_a_checkpoint_loads_at_any_size(ranks, tmp_path, n, tensor, others):
     ranks(n, _save, tmp_path, tensor, 3)
-    for other_n, other_tensor in ((1, 1), (4, 4), (4, 1), (2, 2), (4, 2)):
+    for other_n, other_tensor in others:
         ranks(other_n, _check, tmp_path, other_tensor, 3)
     whole = CheckpointStore(tmp_path, 1, Mesh()).read_full(3)
     expected, layout = parts(Mesh(), 3)
@@ -144,6 +147,6 @@ def test_a_full_disk_is_one_line_on_every_rank_and_spares_the_last_good_one(rank
 
 def test_damage_that_one_rank_sees_is_passed_over_by_all(ranks, tmp_path):
     ranks(4, _save, tmp_path, 2, 1, 2)
-    for path in (tmp_path / "step-00000002").glob("rank-00002.safetensors"):
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    path = tmp_path / "step-00000002" / "rank-00002.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
     ranks(4, _check, tmp_path, 2, 1)

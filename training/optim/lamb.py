@@ -83,10 +83,8 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
 
         def direction(denominators: Tensors, decay: float) -> Tensors:
-            result = torch._foreach_div(first, denominators)
-            torch._foreach_div_(result, unbias1)
-            if decay:
-                torch._foreach_add_(result, weights, alpha=decay)
+            result = torch._foreach_mul(weights, decay)
+            torch._foreach_addcdiv_(result, first, denominators, 1 / unbias1)
             return result
 
         roots = torch._foreach_div(second, unbias2)

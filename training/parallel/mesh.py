@@ -48,6 +48,8 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
             f"parallel.tensor: {world} processes cannot be split into tensor groups of {tensor}; "
             f"start a multiple of {tensor} or lower parallel.tensor"
         )
+    if tensor > 1:  # megatron-core's way to have an all-reduce start before the matrix product beside it
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     device = torch.device(device)
     if device.type == "cuda":
         # srun --gpus-per-task shows each process its own GPU only

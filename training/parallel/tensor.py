@@ -219,14 +219,15 @@ def _output_alone(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[T
 
 
 def _split_attention(module: nn.Module, mesh: Mesh) -> None:
-    from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
-
-    entered: list[Any] = []
+    entered: list[Callable[[], object]] = []
 
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        hidden = inputs[0].view_as(inputs[0])
+        if hidden.requires_grad:
+            hidden.register_hook(_sum_over(mesh))
         if module.training:
-            entered.append(_diverge(inputs[0].device, mesh.tensor_rank))
-        return (copy_to_tensor_model_parallel_region(inputs[0], group=mesh.tensor_group), *inputs[1:])
+            entered.append(_diverge(hidden.device, mesh.tensor_rank))
+        return (hidden, *inputs[1:])
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if entered:
