@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CHINESE_STOPS = frozenset("。！？；．…")
+_FULL_STOPS = frozenset("。！？；")
 _COMMAS = frozenset("，、：；,;:")
 _QUOTES = frozenset("“‘「『《（")
 _CLOSERS = "”’」』）》〉】〕\\])\"'"
@@ -57,6 +58,11 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
             if start > first:
                 ends.append(start)
             first = end
+            continue
+        if end == start + 1 and text[start] in _FULL_STOPS:  # nearly every sentence of Chinese
+            if start > first and text[start - 1] not in _QUOTES and text[end : end + 1] not in _COMMAS:
+                ends.append(end)
+                first = end
             continue
         if match[1] is None:  # an aside is a sentence of its own if it begins and ends like one
             is_end = start == first and match[0][0] == "（" and match[0][-2:-1] in _CHINESE_STOPS

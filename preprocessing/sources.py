@@ -192,6 +192,8 @@ class _Reader:
         self.encoding = settings.encoding
         self.member = ""
         self.last = "the start"
+        self.fits: str | None = None
+        self.guesses = 0
 
     def problem(self, position: str, reason: str) -> None:
         if self.settings.bad_input == "refuse":
@@ -208,8 +210,9 @@ class _Reader:
         try:
             return data.decode(self.encoding).removeprefix("\ufeff")
         except UnicodeDecodeError as error:
-            fits = encoding_that_fits(data)
-            hint = f"; `encoding: {fits}` would fit" if fits and fits != self.encoding else ""
+            if not self.fits and self.guesses < 10:  # guessing at every line of a large file would take days
+                self.fits, self.guesses = encoding_that_fits(data), self.guesses + 1
+            hint = f"; `encoding: {self.fits}` would fit" if self.fits and self.fits != self.encoding else ""
             line = data.count(b"\n", 0, error.start) + 1
             where = f"byte {error.start}" + (f", line {line}" if line > 1 else "")
             self.problem(position, f"not {self.encoding} ({where} of it){hint}")
@@ -229,25 +232,30 @@ class _Reader:
                     return
                 stream, self.encoding = to_utf8(stream, self.encoding), "utf-8"
                 self.piece = Piece(self.piece.path, self.piece.format)
+            self.wide_space = "\u3000".encode(self.encoding, "ignore")
             yield from getattr(self, format.replace("-", "_"))(stream)
 
-    def lines(self, stream: BinaryIO) -> Iterator[tuple[int, str, bytes]]:
-        """Byte offset, position and bytes of each line, from the one that holds byte `start - 1` on."""
+    def lines(self, stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+        """Byte offset, number and bytes of each line, from the one that holds byte `start - 1` on."""
         offset = 0
         if self.piece.start > 0:
             offset = line_start(stream, self.piece.start - 1)
             stream.seek(offset)
         for number, line in enumerate(stream, 1):
-            # Counting the lines before a range would mean reading them.
-            yield offset, f"byte {offset}" if self.piece.start else f"line {number}", line
+            yield offset, number, line
             offset += len(line)
+
+    def place(self, offset: int, number: int) -> str:
+        # Counting the lines before a range would mean reading them.
+        return f"byte {offset}" if self.piece.start else f"line {number}"
 
     def own_lines(self, stream: BinaryIO) -> Iterator[tuple[str, str]]:
         """Position and text of each non-blank line that begins in the piece."""
-        for offset, position, line in self.lines(stream):
+        for offset, number, line in self.lines(stream):
             if self.piece.end is not None and offset >= self.piece.end:
                 return
             if offset >= self.piece.start and line.strip():
+                position = self.place(offset, number)
                 text = self.decode(line, position)
                 if text is not None:
                     yield position, text
@@ -288,7 +296,7 @@ class _Reader:
         start, end = self.piece.start, self.piece.end
         parts: list[bytes] = []  # the lines of the document being read, if it is ours
         after_blank, position = start == 0, ""
-        for offset, here, line in self.lines(stream):
+        for offset, number, line in self.lines(stream):
             if end is not None and offset >= end and not parts:
                 return
             if self._blank(line):
@@ -297,14 +305,16 @@ class _Reader:
             elif parts:
                 parts.append(line)
             elif after_blank and offset >= start:
-                parts, position = [line], here
+                parts, position = [line], self.place(offset, number)
             else:  # a document that began before the piece
                 after_blank = False
         yield from self._joined(parts, position)
 
     def _blank(self, line: bytes) -> bool:
+        visible = line.strip()
         # Ideographic spaces are several bytes long, and a line of them is blank all the same.
-        return not line.strip() or (len(line) < 64 and not line.decode(self.encoding, "replace").strip())
+        short = len(visible) < 64 and visible.startswith(self.wide_space)
+        return not visible or (short and not visible.decode(self.encoding, "replace").strip())
 
     def _joined(self, parts: list[bytes], position: str) -> Iterator[Document]:
         text = self.decode(b"".join(parts), position) if parts else None
