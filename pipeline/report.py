@@ -66,6 +66,6 @@ def fill_masks(folder: Path, sentences: list[str], top: int = 5) -> list[tuple[s
         with torch.no_grad():
             probabilities = model(**inputs).logits[0, place[0, 0]].softmax(-1)
         best = probabilities.topk(top)
-        words = [tokenizer.convert_ids_to_tokens(int(token)) for token in best.indices]
+        words = [str(tokenizer.convert_ids_to_tokens(int(token))) for token in best.indices]
         filled.append((sentence, list(zip(words, best.values.tolist(), strict=True))))
     return filled

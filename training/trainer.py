@@ -320,7 +320,7 @@ def model_config(spec: ModelSpec, values: dict[str, Any], vocab_size: int, init:
 
     Raises `UserError` for a key that the constructor does not name, and for a vocabulary smaller than the corpus'.
     """
-    known = sorted(set(inspect.signature(spec.config.__init__).parameters) - {"self", "kwargs"})
+    known = sorted(set(inspect.signature(spec.config).parameters) - {"kwargs"})
     given = {key: value for key, value in values.items() if key != "type"}
     for key in given:
         if key not in known:

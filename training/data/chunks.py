@@ -52,7 +52,7 @@ class Chunks:
 
     def __init__(self, corpus: Corpus, longest: int) -> None:
         self.corpus, self.longest = corpus, longest
-        self.window = longest // 8
+        self.window = max(1, longest // 8)
         self.stride = longest - self.window
         counts = [self._counts(corpus.block_offsets(number)).sum() for number in range(len(corpus.block_documents) - 1)]
         self._before_block = np.cumsum([0, *counts])

@@ -117,7 +117,10 @@ def _random_text(chunks: Chunks, places: Places, rows: Bounds, keys: Keys, wante
 
 
 def truncate(a: Text, b: Text, longest: int, keys: Keys) -> tuple[Text, Text]:
-    """Drop single tokens from the longer of A and B, front or back at random, until both are `longest` tokens."""
+    """Drop single tokens from the longer of A and B, front or back at random, until both together are `longest`.
+
+    Neither is longer than that before.
+    """
     sizes = np.stack([a.stop - a.start, b.stop - b.start])
     excess = sizes.sum(axis=0) - longest
     rows = np.flatnonzero(excess > 0)

@@ -1,11 +1,16 @@
 """The models by name. Torch is imported only when one is asked for."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preprocessing.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -13,14 +18,14 @@ class ModelSpec:
     """All that the trainer, the converter and the exporter know of a model."""
 
     name: str
-    config: type
-    pretraining: type
+    config: type[PretrainedConfig]
+    pretraining: type[PreTrainedModel]
     """The class that is trained: `forward` takes a batch and `masked_positions`."""
-    exported: type
+    exported: type[PreTrainedModel]
     """The class that `AutoModelForMaskedLM` gives for an exported folder."""
     tensor_plan: dict[str, str]
     """Globs of module and parameter names -> how they are split (training/parallel/tensor.py)."""
-    flops: Callable[[Any, int, int, float], float]
+    flops: Callable[[Any, float, int, float], float]
     """(config, rows, length, predicted) -> training FLOPs of a batch."""
 
 

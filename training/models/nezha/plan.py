@@ -19,7 +19,7 @@ TENSOR_PLAN = {
 """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
 
 
-def flops(config: NezhaConfig, rows: int, length: int, predicted: float) -> float:
+def flops(config: NezhaConfig, rows: float, length: int, predicted: float) -> float:
     """Training FLOPs of `rows` sequences of `length` tokens of which `predicted` in all go through the head.
 
     Three times the forward pass, a multiply and an add counted as two, dense matrix products alone. Relative
