@@ -1,0 +1,178 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from training.config import MaskingSettings
+from training.data import random
+from training.data.masking import IGNORED, mask
+from training.data.masking import _spans as join_to_spans
+from training.data.random import Purpose
+
+MASK_ID = 4
+VOCABULARY = 21128
+REPLACEMENTS = np.arange(5, VOCABULARY)
+STRATEGIES = ["token", "whole-word", "span"]
+
+
+def make_rows(rows: int, columns: int, seed: int = 0, continuing: float = 0.4) -> dict[str, Any]:
+    """Random pairs of random length; ids are 1000 and up, so none is special."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(5, columns + 1, rows)
+    middle = generator.integers(2, lengths - 2)
+    column = np.arange(columns)
+    eligible = (column > 0) & (column < lengths[:, None] - 1) & (column != middle[:, None])
+    return {
+        "ids": np.where(eligible, generator.integers(1000, VOCABULARY, (rows, columns)), 3).astype(np.int32),
+        "continues": eligible & (generator.random((rows, columns)) < continuing),
+        "eligible": eligible,
+        "lengths": lengths,
+        "keys": random.key(seed, np.arange(rows)),
+    }
+
+
+def run(rows: dict[str, Any], strategy: Any) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Input ids and which tokens are predicted, with what holds always checked."""
+    options = MaskingSettings(strategy=strategy)
+    arguments = {**rows, "settings": options, "replacements": REPLACEMENTS, "mask_id": MASK_ID}
+    ids, continues, eligible = (arguments.pop(name) for name in ("ids", "continues", "eligible"))
+    inputs, labels = mask(ids, continues, eligible, **arguments)
+    predicted = labels != IGNORED
+    assert not (predicted & ~eligible).any()
+    assert np.array_equal(labels[predicted], ids[predicted])
+    assert np.array_equal(inputs[~predicted], ids[~predicted])
+    return inputs, predicted
+
+
+def words_of(rows: dict[str, Any], row: int) -> list[list[int]]:
+    """The columns of each word, as BERT's loop collects them."""
+    words: list[list[int]] = []
+    for column in np.flatnonzero(rows["eligible"][row]).tolist():
+        if words and rows["continues"][row, column] and words[-1][-1] == column - 1:
+            words[-1].append(column)
+        else:
+            words.append([column])
+    return words
+
+
+@pytest.mark.parametrize("strategy", ["token", "whole-word"])
+@pytest.mark.parametrize("columns", [8, 61, 128, 300])
+@pytest.mark.parametrize("continuing", [0.1, 0.5, 0.85])
+def test_the_choice_is_berts_greedy_one(strategy: str, columns: int, continuing: float) -> None:
+    rows = make_rows(200, columns, seed=columns, continuing=continuing)
+    _, predicted = run(rows, strategy)
+    draw = random.words(rows["keys"], Purpose.UNIT_ORDER, columns)
+    low = (1 << (columns - 1).bit_length()) - 1
+    for row, length in enumerate(rows["lengths"].tolist()):
+        units = (
+            words_of(rows, row)
+            if strategy == "whole-word"
+            else [[c] for c in np.flatnonzero(rows["eligible"][row]).tolist()]
+        )
+        units.sort(key=lambda unit: (int(draw[row, unit[0]]) & ~low, unit[0]))
+        budget = max(1, round(0.15 * length))
+        taken: list[int] = []
+        for unit in units:
+            if len(taken) >= budget:
+                break
+            if len(taken) + len(unit) > budget:
+                continue
+            taken += unit
+        taken = taken or min(units, key=len)
+        assert sorted(taken) == np.flatnonzero(predicted[row]).tolist()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_row_is_masked_alike_in_any_batch(strategy: str) -> None:
+    rows = make_rows(100, 64)
+    whole, _ = run(rows, strategy)
+    part, _ = run({name: values[37:41] for name, values in rows.items()}, strategy)
+    assert np.array_equal(whole[37:41], part)
+
+
+@pytest.mark.parametrize("strategy", ["whole-word", "span"])
+def test_words_are_masked_whole(strategy: str) -> None:
+    rows = make_rows(500, 128)
+    _, predicted = run(rows, strategy)
+    for row in range(500):
+        for word in words_of(rows, row):
+            assert predicted[row, word].all() or not predicted[row, word].any()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_shares_are_those_of_the_recipe(strategy: str) -> None:
+    rows = make_rows(3000, 128)
+    inputs, predicted = run(rows, strategy)
+    share = predicted.sum() / rows["lengths"].sum()
+    assert 0.14 < share < 0.152
+    chosen, original = inputs[predicted], rows["ids"][predicted]
+    tolerance = 0.02 if strategy == "span" else 0.008
+    assert abs((chosen == MASK_ID).mean() - 0.8) < tolerance
+    assert abs((chosen == original).mean() - 0.1) < tolerance
+    replaced = chosen[(chosen != MASK_ID) & (chosen != original)]
+    assert replaced.min() >= 5 and abs(replaced.mean() / VOCABULARY - 0.5) < 0.02
+
+
+def test_no_row_is_over_its_budget_unless_its_shortest_word_is() -> None:
+    rows = make_rows(2000, 40, continuing=0.8)
+    _, predicted = run(rows, "whole-word")
+    budgets = np.maximum(1, np.rint(0.15 * rows["lengths"]))
+    for row in np.flatnonzero(predicted.sum(axis=1) > budgets).tolist():
+        assert predicted[row].sum() == min(map(len, words_of(rows, row)))
+    assert predicted.any(axis=1).all()
+
+
+def test_the_action_is_drawn_for_each_token_of_a_word() -> None:
+    rows = make_rows(1000, 128, continuing=0.5)
+    inputs, predicted = run(rows, "whole-word")
+    mixed = touched = 0
+    for row in range(1000):
+        for word in words_of(rows, row):
+            if len(word) == 2 and predicted[row, word[0]]:
+                touched += 1
+                mixed += len(set((inputs[row, word] == MASK_ID).tolist())) == 2
+    assert abs(mixed / touched - 2 * 0.8 * 0.2) < 0.02
+
+
+def test_a_span_is_masked_replaced_or_kept_at_once() -> None:
+    rows = make_rows(2000, 128, continuing=0.0)
+    inputs, predicted = run(rows, "span")
+    # Actions change only where two spans touch: far less often than between independent tokens (0.34).
+    both = predicted[:, :-1] & predicted[:, 1:]
+    action = np.where(inputs == MASK_ID, 0, np.where(inputs == rows["ids"], 1, 2))
+    assert (action[:, :-1] != action[:, 1:])[both].mean() < 0.1
+
+
+def test_span_lengths_are_geometric_up_to_the_maximum() -> None:
+    words = np.ones((2000, 256), np.int32)
+    spans = join_to_spans(words, random.key(0, np.arange(2000)), MaskingSettings(strategy="span"))
+    assert spans.sum() == words.sum()
+    lengths = np.bincount(spans[spans > 0])
+    assert len(lengths) == 11
+    share = lengths / lengths.sum()
+    expected = [0.2 * 0.8 ** (n - 1) for n in range(1, 10)]
+    assert np.allclose(share[1:10], expected, atol=0.005)
+    assert abs(share[10] - 0.8**9) < 0.005
+
+
+def test_spans_end_with_words_and_stay_within_the_maximum() -> None:
+    generator = np.random.default_rng(0)
+    words = np.zeros((300, 200), np.int32)
+    for row in words:
+        column = 0
+        while (size := int(generator.integers(1, 15))) <= 200 - column:
+            row[column] = size
+            column += size
+    spans = join_to_spans(words, random.key(0, np.arange(300)), MaskingSettings(strategy="span"))
+    begins = spans > 0
+    assert (words[begins] > 0).all() and np.array_equal(spans.sum(axis=1), words.sum(axis=1))
+    over = spans > 10
+    assert np.array_equal(spans[over], words[over])  # a single word longer than the maximum
+
+
+def test_rows_without_text_are_left_alone() -> None:
+    rows = make_rows(4, 16)
+    rows["eligible"][2] = False
+    _, predicted = run(rows, "whole-word")
+    assert predicted.any(axis=1).tolist() == [True, True, False, True]
