@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -341,7 +341,7 @@ def build_model(spec: ModelSpec, config: PretrainedConfig, init: Path | None, se
     if init is None:
         return spec.pretraining(config)
     try:
-        model, found = spec.pretraining.from_pretrained(init, config=config, output_loading_info=True)
+        model, found = cast(Any, spec.pretraining).from_pretrained(init, config=config, output_loading_info=True)
     except (RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     missing = sorted(found["missing_keys"])
