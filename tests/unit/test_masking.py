@@ -65,11 +65,9 @@ def test_the_choice_is_berts_greedy_one(strategy: str, columns: int, continuing:
     draw = random.words(rows["keys"], Purpose.UNIT_ORDER, columns)
     low = (1 << (columns - 1).bit_length()) - 1
     for row, length in enumerate(rows["lengths"].tolist()):
-        units = (
-            words_of(rows, row)
-            if strategy == "whole-word"
-            else [[c] for c in np.flatnonzero(rows["eligible"][row]).tolist()]
-        )
+        units = words_of(rows, row)
+        if strategy == "token":
+            units = [[column] for unit in units for column in unit]
         units.sort(key=lambda unit: (int(draw[row, unit[0]]) & ~low, unit[0]))
         budget = max(1, round(0.15 * length))
         taken: list[int] = []

@@ -34,15 +34,16 @@ from training.data.order import locate
 from training.data.samples import Rows, Samples, frame, samples_fingerprint
 
 FORMAT_VERSION = 1
-BLOCK_ROWS = 1024
-SHARD_ROWS = 64 * BLOCK_ROWS
+SHARD_BLOCKS = 64
 _CACHED_BLOCKS = 256
 _MEMBERS = ("ids", "continues", "rows", "columns", "labels")
 
 log = logging.getLogger("reread")
 
 
-def materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, workers: int = 0) -> None:
+def materialize(
+    corpus: Path, out: Path, settings: DataSettings, seed: int, workers: int = 0, *, block_rows: int = 1024
+) -> None:
     """Write all copies of the samples of `corpus` to the folder `out`; `workers` processes, 0 for one a CPU core.
 
     Started again after an interruption it writes only the shards that are missing. Raises `UserError` if `out` holds
@@ -58,6 +59,7 @@ def materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, work
         "settings": settings.model_dump(mode="json", exclude={"corpus"}),
         "tokenizer": manifest.tokenizer,
         "dtype": manifest.dtype,
+        "block_rows": block_rows,
         "samples": {
             split: len(_samples(settings, seed, split)) for split in {shard.split for shard in manifest.shards}
         },
@@ -72,9 +74,9 @@ def materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, work
     check_masking(_samples(settings, seed, "train"))
     shutil.copytree(corpus / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
     tasks = [
-        (settings, seed, split, number, out)
+        (settings, seed, split, number, block_rows, out)
         for split, samples in sorted(values["samples"].items())
-        for number in range(-(-samples * settings.copies // SHARD_ROWS))
+        for number in range(-(-samples * settings.copies // (SHARD_BLOCKS * block_rows)))
     ]
     values["shards"] = list(track(_run(tasks, workers or os.cpu_count() or 1), "samples", len(tasks)))
     write_atomically(path, json.dumps(values, ensure_ascii=False, indent=1).encode())
@@ -94,7 +96,7 @@ def _samples(settings: DataSettings, seed: int, split: str) -> Samples:
     return Samples(Corpus(settings.corpus, split), settings, seed)
 
 
-_Task = tuple[DataSettings, int, str, int, Path]
+_Task = tuple[DataSettings, int, str, int, int, Path]
 
 
 def _run(tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
@@ -107,7 +109,7 @@ def _run(tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
 
 def _write_shard(task: _Task) -> dict[str, Any]:
     """Write shard `number` of a split unless it is there; returns its description."""
-    settings, seed, split, number, out = task
+    settings, seed, split, number, block_rows, out = task
     samples = _samples(settings, seed, split)
     path = out / f"{split}-{number:05d}.tar"
     if _description(path).exists():
@@ -119,10 +121,11 @@ def _write_shard(task: _Task) -> dict[str, Any]:
         ):
             return done["shard"]
     tar = TarWriter(path)
-    rows = range(number * SHARD_ROWS, min((number + 1) * SHARD_ROWS, len(samples) * settings.copies))
+    shard_rows = SHARD_BLOCKS * block_rows
+    rows = range(number * shard_rows, min((number + 1) * shard_rows, len(samples) * settings.copies))
     blocks: list[dict[str, Any]] = []
-    for begin in rows[::BLOCK_ROWS]:
-        copies, indices = np.divmod(np.arange(begin, min(begin + BLOCK_ROWS, rows.stop)), len(samples))
+    for begin in rows[::block_rows]:
+        copies, indices = np.divmod(np.arange(begin, min(begin + block_rows, rows.stop)), len(samples))
         arrays = _pack(samples.at(copies, indices), samples.corpus.manifest.dtype)
         prefix = f"{path.stem}-{len(blocks):06d}"
         starts = [tar.add(f"{prefix}.{name}.npy", array) for name, array in zip(_MEMBERS, arrays, strict=True)]
@@ -187,6 +190,7 @@ class MaterializedSamples:
         self.vocab_size: int = values["tokenizer"]["vocab_size"]
         self.tokenizer_folder = folder / "tokenizer"
         self._pad: int = values["tokenizer"]["pad"]
+        self._block_rows: int = values["block_rows"]
         self._length: int = values["samples"].get(split, 0)
         self._files = ShardFiles(folder, "reread preprocess --materialize")
         shards = [shard for shard in values["shards"] if shard["split"] == split]
@@ -254,7 +258,7 @@ class MaterializedSamples:
         return result
 
     def _places(self, numbers: NDArray[np.int64]) -> list[tuple[_Block, int]]:
-        blocks, rows = np.divmod(numbers, BLOCK_ROWS)
+        blocks, rows = np.divmod(numbers, self._block_rows)
         return [(self._block(block), row) for block, row in zip(blocks.tolist(), rows.tolist(), strict=True)]
 
     def _read_block(self, number: int) -> _Block:
