@@ -1,0 +1,72 @@
+"""What only a GPU can show; skipped without one."""
+
+import pytest
+import torch
+
+from tests.conftest import train_values
+from training.config import TrainSettings
+from training.metrics import read_metrics
+from training.models.nezha import NezhaConfig, NezhaForPreTraining
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+@pytest.mark.parametrize("clip", [None, 64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_agrees_with_fp32_at_length_512(clip, dtype) -> None:
+    """With a padded row and a row of padding alone: no NaN, gradients included."""
+    torch.manual_seed(0)
+    config = NezhaConfig(
+        vocab_size=1000,
+        num_hidden_layers=2,
+        max_relative_position=clip,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = NezhaForPreTraining(config).cuda().train()
+    ids = torch.randint(1000, (3, 512), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[1, 100:] = 0
+    mask[2] = 0
+    expected = model(input_ids=ids, attention_mask=mask).prediction_logits
+    half = NezhaForPreTraining(config).cuda()
+    half.load_state_dict(model.state_dict())
+    logits = half.to(dtype).train()(input_ids=ids, attention_mask=mask).prediction_logits
+    assert logits.isfinite().all()
+    real = mask.bool()
+    assert (logits - expected)[real].abs().mean() < 0.02 * expected[real].abs().mean() + 0.01
+    logits.square().mean().backward()
+    assert all(p.grad.isfinite().all() for p in half.parameters() if p.grad is not None)
+
+
+def test_unclipped_attention_needs_no_square_memory() -> None:
+    """Peak memory at twice the length is about twice, not four times: the fused kernel is taken."""
+    config = NezhaConfig(
+        vocab_size=1000, num_hidden_layers=1, max_relative_position=None, attention_probs_dropout_prob=0.0
+    )
+    model = NezhaForPreTraining(config).cuda().half().eval()
+    peaks = []
+    for length in (4096, 8192):
+        torch.cuda.reset_peak_memory_stats()
+        with torch.no_grad():
+            model.nezha(input_ids=torch.randint(1000, (1, length), device="cuda"))
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[1] < 2.3 * peaks[0]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_training_on_the_gpu_follows_the_cpu(sample_corpus, tmp_path, precision, monkeypatch) -> None:
+    from training.trainer import train
+
+    values = train_values(sample_corpus, precision=precision)
+    values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    curves = {}
+    for place in ("gpu", "cpu"):
+        if place == "cpu":
+            monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+            values["precision"] = "fp32"
+        run = tmp_path / place
+        run.mkdir()
+        train(TrainSettings.parse(values, "test"), run)
+        curves[place] = [line["loss"] for line in read_metrics(run) if "loss" in line]
+    assert curves["gpu"] == pytest.approx(curves["cpu"], rel=3e-2)
