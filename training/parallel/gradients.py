@@ -20,7 +20,8 @@ class GradientBuckets:
     last pass a bucket's all-reduce starts as soon as its gradients are complete, always in the same order, so it runs
     beside the rest of the pass. Gradients are summed, not averaged: the loss is divided by global counts already.
 
-    A parameter's gradient must arrive once in a pass: activation checkpointing with use_reentrant=False.
+    A pass waits for the parameters that earlier passes used, so the set that a model uses must not grow, and a
+    gradient must arrive once in a pass (activation checkpointing with use_reentrant=False).
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], mesh: Mesh, bucket_bytes: int) -> None:
@@ -42,6 +43,7 @@ class GradientBuckets:
             parameter.register_post_accumulate_grad_hook(self._take)
         self._bounds.append(offsets[-1])
         self._split = torch.tensor([getattr(p, "tensor_model_parallel", False) for p in learnt], device=mesh.device)
+        self._used: set[nn.Parameter] = set()
         self._handles: list[dist.Work] = []
         self._reducing = False
         self.zero()
@@ -59,13 +61,15 @@ class GradientBuckets:
 
     def reduce_as_ready(self) -> None:
         """The next backward pass is the last of this step."""
-        self._reducing = True
+        self._reducing = self.mesh.data_group is not None
         self._missing = [0] * (len(self._bounds) - 1)
-        for bucket in self._bucket_of.values():
-            self._missing[bucket] += 1
+        for parameter in self._used or self._bucket_of:
+            self._missing[self._bucket_of[parameter]] += 1
 
     def finish(self) -> None:
         """Wait until the sums of all data-parallel ranks are here; parameters that got no gradient count as zero."""
+        if self.mesh.data_group is None:
+            return
         while self._launched < len(self._bounds) - 1:
             self._launch()
         for handle in self._handles:
@@ -97,17 +101,17 @@ class GradientBuckets:
             parameter.grad = None
         if self._reducing:
             bucket = self._bucket_of[parameter]
+            if bucket < self._launched:
+                raise RuntimeError("a gradient came after its bucket was sent: twice in one pass, or never before")
             self._missing[bucket] -= 1
-            if self._missing[bucket] < 0:
-                raise RuntimeError("a gradient came twice in one backward pass; checkpoint with use_reentrant=False")
-            while self._launched < len(self._missing) and self._missing[self._launched] == 0:
+            while self._launched < len(self._missing) and self._missing[self._launched] <= 0:
                 self._launch()
+        self._used.add(parameter)
 
     def _launch(self) -> None:
         begin, end = self._bounds[self._launched : self._launched + 2]
         self._launched += 1
-        if self.mesh.data_group is not None:
-            self._handles.append(all_reduce(self._flat[begin:end], self.mesh.data_group))
+        self._handles.append(all_reduce(self._flat[begin:end], self.mesh.data_group))  # type: ignore[arg-type]
 
 
 def all_reduce(buffer: Tensor, group: dist.ProcessGroup) -> dist.Work:
