@@ -31,7 +31,7 @@ from training.config import DataSettings
 from training.data.checks import check_masking
 from training.data.masking import IGNORED
 from training.data.order import locate
-from training.data.samples import Rows, Samples, frame, samples_fingerprint
+from training.data.samples import Rows, Samples, frame, samples_fingerprint, special_ids
 
 FORMAT_VERSION = 1
 SHARD_BLOCKS = 64
@@ -189,7 +189,7 @@ class MaterializedSamples:
         self.fingerprint = samples_fingerprint(self.corpus_fingerprint, split, self.settings, self.seed)
         self.vocab_size: int = values["tokenizer"]["vocab_size"]
         self.tokenizer_folder = folder / "tokenizer"
-        self._pad: int = values["tokenizer"]["pad"]
+        self.special = special_ids(values["tokenizer"])
         self._block_rows: int = values["block_rows"]
         self._length: int = values["samples"].get(split, 0)
         self._files = ShardFiles(folder, "reread preprocess --materialize")
@@ -207,6 +207,10 @@ class MaterializedSamples:
     def rows(self, positions: NDArray[np.int64]) -> Rows:
         passes, indices = locate(positions, len(self), self.seed)
         return self._read(passes % self.settings.copies * len(self) + indices)
+
+    def rows_with_words(self, positions: NDArray[np.int64]) -> Rows:
+        passes, indices = locate(positions, len(self), self.seed)
+        return self.at(passes % self.settings.copies, indices)
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         numbers = copies * len(self) + indices
@@ -242,7 +246,7 @@ class MaterializedSamples:
         places = self._places(numbers)
         table = np.stack([block.rows[row] for block, row in places]).astype(np.int64)
         rows = frame(table[:, 1], table[:, 0], shape[1])
-        ids = np.full(shape, self._pad, np.int32)
+        ids = np.full(shape, self.special["pad"], np.int32)
         ids[rows["attention_mask"] == 1] = np.concatenate(
             [block.ids[block.token_at[row] : block.token_at[row + 1]] for block, row in places]
         )

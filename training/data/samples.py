@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, Corpus
+from preprocessing.errors import UserError
 from training.config import DataSettings
 from training.data import random
 from training.data.checks import check_masking
@@ -33,9 +34,9 @@ class Samples:
         specials = 3 if settings.next_sentence else 2
         self._chunks = Chunks(corpus, settings.sequence_length - specials)
         tokenizer = corpus.manifest.tokenizer
-        self._special = {name: int(tokenizer[name]) for name in ("pad", "unk", "cls", "sep", "mask")}
+        self.special = special_ids(tokenizer)
         self.vocab_size: int = tokenizer["vocab_size"]
-        self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self._special.values()))
+        self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self.special.values()))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
 
@@ -54,13 +55,17 @@ class Samples:
         input_ids, token_type_ids, attention_mask, labels (-100 where nothing is predicted), and with `next_sentence`
         next_sentence_label [B], 0 where B follows A and 1 where it is random.
         """
-        passes, indices = locate(positions, len(self), self.seed)
-        rows = self.at(passes % self.settings.copies, indices)
+        rows = self.rows_with_words(positions)
         del rows["continues_word"]
         return rows
 
+    def rows_with_words(self, positions: NDArray[np.int64]) -> Rows:
+        """The same with continues_word, bool [B, L]: whether a token continues the word of the token before it."""
+        passes, indices = locate(positions, len(self), self.seed)
+        return self.at(passes % self.settings.copies, indices)
+
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        """The same by copy [B] and number in source order [B]; and continues_word, bool [B, L]."""
+        """The same by copy [B] and number in source order [B]."""
         places = self._chunks.locate(indices)
         keys = random.key(self.seed, copies, places.document, places.chunk)
         short = self.settings.short_sequence_probability
@@ -70,17 +75,21 @@ class Samples:
         text, _, _ = draw_sentences(self._chunks, places, keys, short)
         return self._assemble([text], keys)
 
+    def verify(self) -> None:
+        """Read the corpus once; raises `UserError` for the first block that differs from what was written."""
+        self.corpus.verify()
+
     def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded and masked."""
         columns = np.arange(self.settings.sequence_length)
-        ids = np.full((len(keys), len(columns)), self._special["pad"], np.int32)
-        ids[:, 0] = self._special["cls"]
+        ids = np.full((len(keys), len(columns)), self.special["pad"], np.int32)
+        ids[:, 0] = self.special["cls"]
         is_text = np.zeros(ids.shape, bool)
         begin = np.ones((len(keys), 1), np.int64)
         for text in texts:
             end = begin + (text.stop - text.start)[:, None]
             is_text |= (columns >= begin) & (columns < end)
-            np.put_along_axis(ids, end, self._special["sep"], axis=1)
+            np.put_along_axis(ids, end, self.special["sep"], axis=1)
             begin = end + 1
         parts = pieces(*texts)
         ids[is_text] = np.concatenate([block.ids[start:stop] for block, start, stop in parts])
@@ -96,7 +105,7 @@ class Samples:
             keys=keys,
             settings=self.settings.masking,
             replacements=self._replacements,
-            mask_id=self._special["mask"],
+            mask_id=self.special["mask"],
         )
         first = texts[0].stop - texts[0].start + 2
         return {
@@ -113,6 +122,11 @@ def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
     attention = column < lengths[:, None]
     types = attention & (column >= first[:, None])
     return {"token_type_ids": types.astype(np.int32), "attention_mask": attention.astype(np.int32)}
+
+
+def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
+    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] from a manifest's `tokenizer`."""
+    return {name: tokenizer[name] for name in ("pad", "unk", "cls", "sep", "mask")}
 
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int) -> str:
@@ -132,5 +146,7 @@ def open_samples(settings: DataSettings, seed: int, split: str) -> "Samples | Ma
         written.check(settings, seed)
         return written
     samples = Samples(Corpus(settings.corpus, split), settings, seed)
+    if split == "train" and len(samples) == 0:
+        raise UserError(f"{settings.corpus}: no documents in the train split; look at the corpus' report.md")
     check_masking(samples)
     return samples

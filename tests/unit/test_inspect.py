@@ -1,0 +1,94 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models
+
+from pipeline.inspect import count, inspect, render
+from preprocessing.corpus import Corpus
+from preprocessing.errors import UserError
+from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
+from training.config import DataSettings, MaskingSettings
+from training.data.checks import han_vocabulary
+from training.data.materialize import materialize
+from training.data.samples import Samples
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Ids up to 899 are Chinese characters, the rest pieces of English words."""
+    corpus = make_corpus(tmp_path_factory.mktemp("inspect") / "corpus", [400] * 60)
+    names = {f"[{name.upper()}]": number for name, number in SPECIAL.items()}
+    names |= {chr(0x4E00 + number) if number < 900 else f"##w{number}": number for number in range(5, VOCABULARY)}
+    tokenizer = Tokenizer(models.WordPiece(names, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    (corpus.folder / "tokenizer").mkdir()
+    tokenizer.save(str(corpus.folder / "tokenizer" / "tokenizer.json"))
+    return corpus
+
+
+def counts_of(corpus: Corpus, strategy: Any) -> Any:
+    data = DataSettings(corpus=corpus.folder, masking=MaskingSettings(strategy=strategy))
+    return count(Samples(corpus, data, 0), han_vocabulary(corpus.folder / "tokenizer"), rows=1000)
+
+
+def test_chinese_vocabulary_is_told_from_the_rest(corpus: Corpus) -> None:
+    assert np.flatnonzero(han_vocabulary(corpus.folder / "tokenizer")).tolist() == list(range(5, 900))
+
+
+@pytest.mark.parametrize("strategy", ["whole-word", "span"])
+def test_chinese_words_are_masked_whole(corpus: Corpus, strategy: str) -> None:
+    counts = counts_of(corpus, strategy)
+    assert counts.whole_chinese_words == counts.chinese_words > 1000
+
+
+def test_the_share_of_whole_words_can_be_wrong(corpus: Corpus) -> None:
+    counts = counts_of(corpus, "token")
+    assert counts.whole_chinese_words < 0.2 * counts.chinese_words
+
+
+def test_counts_are_those_of_the_recipe(corpus: Corpus) -> None:
+    counts = counts_of(corpus, "whole-word")
+    assert counts.rows == 1000 and counts.slots == 128_000
+    assert abs(counts.predicted / counts.tokens - 0.15) < 0.005
+    assert abs(counts.masked / counts.predicted - 0.8) < 0.02
+    assert abs(counts.kept / counts.predicted - 0.1) < 0.015
+    assert 0.45 < counts.random_next / counts.rows < 0.75
+
+
+def test_a_row_shows_the_original_words_and_what_became_of_them(corpus: Corpus) -> None:
+    tokenizer = Tokenizer.from_file(str(corpus.folder / "tokenizer" / "tokenizer.json"))
+    row = {
+        "input_ids": np.array([2, 4, 4, 7, 8, 20, 10, 3, 0]),
+        "labels": np.array([-100, 5, 6, -100, 8, 9, -100, -100, -100]),
+        "attention_mask": np.array([1, 1, 1, 1, 1, 1, 1, 1, 0]),
+        "continues_word": np.array([0, 0, 1, 0, 0, 0, 1, 0, 0], bool),
+    }
+    one, two, three, four, five, other, six = (chr(0x4E00 + number) for number in (5, 6, 7, 8, 9, 20, 10))
+    shown = render(row, tokenizer, SPECIAL["mask"])
+    assert shown.plain == f"[CLS]‹{one}{two}›{three}‹{four}=›‹{five}→{other}›{six}[SEP]"
+    assert len({str(span.style) for span in shown.spans}) == 3
+
+
+def test_inspecting_a_corpus_and_its_materialised_form_shows_the_same(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = DataSettings(corpus=corpus.folder, copies=1)
+    materialize(corpus.folder, tmp_path / "out", data, 5, 1)
+    capsys.readouterr()
+    inspect(data, samples=2, seed=5, verify=True)
+    drawn = capsys.readouterr().out
+    assert "row 1" in drawn and "100.00 %" in drawn and "‹" in drawn
+    inspect(DataSettings(corpus=tmp_path / "out"), samples=2, verify=True)
+    assert capsys.readouterr().out == drawn
+
+
+def test_verify_finds_a_changed_bit(tmp_path: Path) -> None:
+    damaged = make_corpus(tmp_path / "damaged", [400] * 60)
+    path = damaged.folder / "train-00001.tar"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1  # in the ids of the first block
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"train-00001\.tar: altered"):
+        inspect(DataSettings(corpus=damaged.folder), verify=True)
