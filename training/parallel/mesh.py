@@ -1,6 +1,7 @@
 """The grid of processes: tensor x data parallel, over torch.distributed and megatron-core's groups."""
 
 import os
+import warnings
 from dataclasses import dataclass, field
 
 import torch
@@ -45,15 +46,18 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
     rank, world, local_rank = _place()
     if world % tensor:
         raise UserError(
-            f"parallel.tensor: {world} processes cannot be split into tensor groups of {tensor}; "
-            f"start a multiple of {tensor} or lower parallel.tensor"
+            f"train.parallel.tensor: {world} processes cannot be split into tensor groups of {tensor}; "
+            f"start a multiple of {tensor} or lower train.parallel.tensor"
         )
     if tensor > 1:  # megatron-core's way to have an all-reduce start before the matrix product beside it
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     device = torch.device(device)
     if device.type == "cuda":
+        seen = torch.cuda.device_count()
+        if local_rank >= seen > 1:
+            raise UserError(f"train.parallel.processes: this machine has {seen} GPUs; start no more processes on it")
         # srun --gpus-per-task shows each process its own GPU only
-        device = torch.device("cuda", 0 if torch.cuda.device_count() == 1 else local_rank)
+        device = torch.device("cuda", 0 if seen == 1 else local_rank)
         torch.cuda.set_device(device)
     if world == 1:
         return Mesh(device=device)
@@ -61,7 +65,9 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
         _rendezvous(rank, world, device)
     groups: dict[str, dist.ProcessGroup | None] = {"tensor_group": None, "data_group": dist.group.WORLD}
     if tensor > 1:
-        from megatron.core import parallel_state
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it misses TransformerEngine and apex, which we do without
+            from megatron.core import parallel_state
 
         parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
         groups["tensor_group"] = parallel_state.get_tensor_model_parallel_group()
