@@ -237,9 +237,9 @@ class ByteLevelBpe(_Backed):
 
     @staticmethod
     def _from_merges(path: Path) -> Backend:
-        merges = next((path.with_name(name) for name in _merges_of(path) if path.with_name(name).exists()), None)
-        if merges is None:
-            raise UserError(f"{path}: byte-level BPE needs {' or '.join(_merges_of(path))} beside it")
+        merges = path.with_name("vocab.bpe" if path.name == "encoder.json" else "merges.txt")
+        if not merges.exists():
+            raise UserError(f"{path}: byte-level BPE needs {merges.name} beside it")
         try:
             vocabulary, pairs = models.BPE.read_file(str(path), str(merges))
             backend = Backend(models.BPE(vocabulary, pairs))
@@ -379,10 +379,6 @@ def _type_of(path: Path) -> str:
     if model == "Unigram":
         raise UserError(f"{path}: a Unigram model; give the SentencePiece .model it was made from")
     return {"WordPiece": "wordpiece"}.get(model, "bpe")
-
-
-def _merges_of(path: Path) -> tuple[str, str]:
-    return (path.name.replace("encoder.json", "vocab.bpe"), path.name.replace("vocab.json", "merges.txt"))
 
 
 def _json(values: dict[str, Any]) -> bytes:
