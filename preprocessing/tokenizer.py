@@ -70,8 +70,8 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
     if not path.exists():
         raise UserError(f"tokenizer.path: {path}: not there")
     path = _file_in(path, settings.type) if path.is_dir() else path
-    kind = settings.type if settings.type != "auto" else _type_of(path)
     try:
+        kind = settings.type if settings.type != "auto" else _type_of(path)
         if kind == "sentencepiece":
             return SentencePiece(path)
         if kind == "bpe":
@@ -290,7 +290,9 @@ class SentencePiece(_Backed):
         ids = np.array(found["ids"], np.uint32)
         # Symbols a model marks as user-defined are found in text too; here they are no more than text it does not know.
         ids[np.isin(ids, self._symbols)] = self.special["unk"]
-        return (ids, _past_space(text, np.array(found["offsets"], np.int64).reshape(-1, 2))), len(text)
+        # A piece of white space alone belongs to the word it stands before, as the one before the first word must.
+        starts = _past_space(text, np.array(found["offsets"], np.int64).reshape(-1, 2))
+        return (ids, np.minimum(starts, len(text) - 1)), len(text)
 
     def _save_vocabulary(self, folder: Path) -> None:
         shutil.copyfile(self.path, folder / "spiece.model")
@@ -334,7 +336,9 @@ def _in_pieces(backend: Backend, text: str, cuts: str) -> Encoding:
     def encode(piece: str) -> tuple[Encoding, int]:
         encoding = backend.encode(piece, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        return (np.array(encoding.ids, np.uint32), _past_space(piece, offsets)), len(piece)
+        starts = _past_space(piece, offsets)
+        starts = np.where(starts < offsets[:, 1], starts, offsets[:, 0])  # white space alone stays where it is
+        return (np.array(encoding.ids, np.uint32), starts), len(piece)
 
     return _joined(encode(piece) for piece in _pieces(text, cuts))
 
@@ -349,14 +353,14 @@ def _joined(pieces: Iterator[tuple[Encoding, int]]) -> Encoding:
 
 
 def _past_space(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each token [n, 2] begins, past the white space it starts with, unless it holds nothing else."""
+    """Where each token [n, 2] begins, past the white space it starts with; its end if it holds nothing else."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    starts, last = offsets[:, 0].copy(), offsets[:, 1] - 1
-    leading = np.flatnonzero(np.isin(codes[starts], _SPACES))
-    while len(leading := leading[starts[leading] < last[leading]]):
+    starts, ends = offsets[:, 0].copy(), offsets[:, 1]
+    leading = np.flatnonzero(starts < ends)
+    while len(leading := leading[np.isin(codes[starts[leading]], _SPACES)]):
         starts[leading] += 1
-        leading = leading[np.isin(codes[starts[leading]], _SPACES)]
-    return np.where(np.isin(codes[starts], _SPACES), offsets[:, 0], starts)
+        leading = leading[starts[leading] < ends[leading]]
+    return starts
 
 
 def _file_in(folder: Path, kind: str) -> Path:
