@@ -142,7 +142,7 @@ def _plan(settings: PreprocessSettings, files: list[Source], work: Path) -> None
         # Only the paths matter: with the format stated, none is chosen, and logged, once more.
         for file in find_files(settings.input.model_copy(update={"paths": [entry], "format": "jsonl"})):
             entry_of.setdefault(file.path, number)
-    sources = [{"path": entry, "files": 0, "bytes": 0} for entry in settings.input.paths]
+    sources: list[dict[str, Any]] = [{"path": entry, "files": 0, "bytes": 0} for entry in settings.input.paths]
     for file in files:
         sources[entry_of[file.path]]["files"] += 1
         sources[entry_of[file.path]]["bytes"] += file.bytes

@@ -42,24 +42,21 @@ class Encoder:
         text = "\n".join(texts)
         if not text:
             return [(np.empty(0, np.uint32), np.empty(0, np.uint8))] * len(texts)
-        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         ids, starts = self.tokenizer.encode(text)
-        word_starts = self.words.starts(text)
-        word_of = np.cumsum(word_starts, dtype=np.int32)  # number of the word each character is in
+        word_of = np.cumsum(self.words.starts(text), dtype=np.int32)  # number of the word each character is in
+        word = word_of[starts]
         flags = np.zeros(len(ids), np.uint8)
-        flags[continues_word(codes, starts, word_starts, word_of)] = CONTINUES_WORD
+        flags[1:][word[1:] == word[:-1]] = CONTINUES_WORD
         for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
             last = np.searchsorted(starts, ends) - 1
             flags[last[last >= 0]] |= bit
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         begins = np.cumsum(lengths + 1) - lengths - 1
         bounds = np.append(np.searchsorted(starts, begins), len(ids))
-        # A piece may begin with the space before its word (SentencePiece, byte-level BPE).
-        at = np.minimum(starts + (codes[starts] == ord(" ")), len(codes) - 1)
-        characters = np.bincount(word_of)[word_of[at]]
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)[starts]
         unknown = ids == self.tokenizer.special["unk"]
-        self.unknown_characters.update(map(chr, codes[at[unknown]].tolist()))
-        self._count(flags, unknown, is_han(codes[at]), characters > 1)
+        self.unknown_characters.update(map(chr, codes[unknown].tolist()))
+        self._count(flags, unknown, is_han(codes), np.bincount(word_of)[word] > 1)
         powers = np.frexp(np.diff(bounds))[1] - 1  # -1 for a document without tokens
         self.document_tokens.update(1 << power for power in powers.tolist() if power >= 0)
         cuts = bounds.tolist()
@@ -86,22 +83,6 @@ class Encoder:
         )
         lengths = np.bincount(np.minimum(tokens, LONGEST_WORD))
         self.word_tokens.update({length: int(lengths[length]) for length in np.flatnonzero(lengths).tolist()})
-
-
-def continues_word(
-    codes: NDArray[np.uint32], starts: NDArray[np.int64], word_starts: NDArray[np.bool_], word_of: NDArray[np.int32]
-) -> NDArray[np.bool_]:
-    """bool [n]: whether each token begins in the word of the token before it.
-
-    `codes`, `word_starts` and `word_of` [characters] are code points, where words begin and the number of the word;
-    `starts` [n] is the character each token begins at. A piece that begins with the space before a word
-    (SentencePiece, byte-level BPE) stands in that word, unless it is the space alone.
-    """
-    continues = np.zeros(len(starts), bool)
-    word = word_of[starts]
-    after_space = (codes[starts[:-1]] <= 32) & ~word_starts[starts[1:]]
-    continues[1:] = (word[1:] == word[:-1]) | after_space
-    return continues
 
 
 def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:

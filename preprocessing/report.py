@@ -84,10 +84,9 @@ def _histogram(path: Path, bars: dict[str, int], label: str, counted: str) -> No
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.bar(range(len(bars)), list(bars.values()), color="#3b6ea5")
+    drawn = axes.bar(range(len(bars)), list(bars.values()), color="#3b6ea5")
     axes.set_xticks(range(len(bars)), list(bars), rotation=30)
     axes.set_xlabel(label)
     axes.set_ylabel(counted)
-    for bar in axes.containers:
-        axes.bar_label(bar, fmt=lambda value: f"{value:,.0f}", fontsize=7)
+    axes.bar_label(drawn, fmt=lambda value: f"{value:,.0f}", fontsize=7)
     figure.savefig(path, dpi=120, metadata={"Software": None})

@@ -244,12 +244,16 @@ def test_a_dropped_document_does_not_hold_the_first_of_a_paragraph(
     assert shards == {name: data for name, data in contents(tmp_path / "corpus").items() if name.endswith(".tar")}
 
 
-def test_a_vocabulary_is_trained_from_what_is_left(raw: Path, tmp_path: Path) -> None:
-    train = {"train": {"type": "wordpiece", "size": 150}}
-    manifest = make(raw, tmp_path / "one", tokenizer=train)
-    assert manifest.statistics["unknown_tokens"] == 0
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece", "bpe"])
+def test_a_vocabulary_is_trained_from_what_is_left(raw: Path, tmp_path: Path, kind: str) -> None:
+    settings: dict[str, Any] = {"tokenizer": {"train": {"type": kind, "size": 300}}, "part_bytes": 20_000}
+    manifest = make(raw, tmp_path / "one", **settings)
+    statistics = manifest.statistics
+    assert manifest.tokenizer["type"] == kind
+    assert (statistics["documents"], statistics["unknown_tokens"]) == (60, 0)
     assert Corpus(tmp_path / "one").documents > 30
-    make(raw, tmp_path / "two", tokenizer=train, workers=2)
+    assert statistics["han_tokens_in_multi_character_words"] > 0.9 * statistics["han_tokens"]
+    make(raw, tmp_path / "two", **settings, workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
