@@ -86,14 +86,44 @@ def test_the_dictionary_holds_no_ascii_word_that_is_not_listed() -> None:
         assert not (count and len(word) == 1 and word.isascii()), word  # else a run of single letters could win
 
 
+def test_the_pairs_that_six_decimals_decide_are_listed_and_cut_as_jieba_does(
+    fast: WordSegmenter, exact: WordSegmenter
+) -> None:
+    """Every pair x y, after a start or E or S and before an end or B or S, where rounding turns BE into SS or back."""
+    from jieba import finalseg
+
+    characters = [chr(code) for code in range(0x4E00, 0x9FD6)]
+    start, move, emit = finalseg.start_P, finalseg.trans_P, finalseg.emit_P
+    full = {state: np.array([emit[state].get(c, np.nan) for c in characters]) for state in "BES"}
+    rounded = {state: values.round(6) for state, values in full.items()}
+    before = [start["B"] - start["S"], *(move[state]["B"] - move[state]["S"] for state in "ES")]
+    after = [0.0, *(move["E"][state] - move["S"][state] for state in "BS")]
+    pairs = set()
+    for constant in [x + y + move["B"]["E"] - move["S"]["S"] for x in before for y in after]:
+        second = full["E"] - full["S"]
+        order = np.argsort(second)
+        low, high = (np.searchsorted(second[order], full["S"] - full["B"] - constant + by) for by in (-3e-6, 3e-6))
+        for x in np.flatnonzero((low < high) & ~np.isnan(full["B"] - full["S"])):
+            for y in order[low[x] : high[x]]:
+                margin, other = (p["B"][x] - p["S"][x] + p["E"][y] - p["S"][y] + constant for p in (full, rounded))
+                if (margin > 0) != (other > 0):
+                    pairs.add(characters[x] + characters[y])
+    assert len(pairs) == 36
+    for pair in sorted(pairs):
+        assert words._TIE.fullmatch(pair), pair
+        for text in (pair, f"{pair}在心", f"他{pair}，{pair}Pro-X{pair}的", f"。有{pair}地中{pair}"):
+            np.testing.assert_array_equal(fast.starts(text), exact.starts(text), err_msg=text)
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
 def test_real_text_is_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmenter) -> None:
     novel = read("zh_novels/红楼梦.txt.xz")
     apps = read("zh_iflytek_fewclue/dev_few_all.json.xz")
+    tales = "常在地中，食死人脑。但愿常在不患贫。亦元末置，洪武十五年"
     wiki = read("zh_wiki_bertformat/cn_wiki_sample.txt.xz")
     book = read("en_books/pg84.txt.xz")
     described = "\n".join(json.loads(line)["sentence"] for line in apps.split("\n")[:400] if line)
-    for text in (novel[:200_000], described, wiki[:150_000], book[:100_000]):
+    for text in (novel[:200_000], tales, described, wiki[:150_000], book[:100_000]):
         np.testing.assert_array_equal(fast.starts(text), exact.starts(text))
 
 
