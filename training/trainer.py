@@ -51,6 +51,11 @@ def train(settings: TrainSettings, run: Path) -> None:
     mesh = init_mesh(settings.parallel.tensor, _device())
     try:
         Trainer(settings, run, mesh).train()
+    except RuntimeError as error:
+        if not _lost_a_process(error):
+            raise
+        log.error("process %d of %d: lost the connection to another process; the run stops", mesh.rank, mesh.world)
+        raise SystemExit(1) from None
     finally:
         close_mesh()
 
@@ -347,6 +352,11 @@ def build_model(spec: ModelSpec, config: PretrainedConfig, init: Path | None, se
     missing = sorted(found["missing_keys"])
     log.info("starting from the weights in %s%s", init, f"; random: {', '.join(missing)}" if missing else "")
     return model
+
+
+def _lost_a_process(error: RuntimeError) -> bool:
+    """gloo and NCCL raise this on the ranks that are left when a process dies."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
 def _device() -> str:

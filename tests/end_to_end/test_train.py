@@ -147,9 +147,9 @@ def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrup
 
 
 def test_a_second_job_on_the_same_run_folder_is_refused(sample_corpus, tmp_path) -> None:
-    first = start(tmp_path / "run", sample_corpus)
+    first = start(tmp_path / "run", sample_corpus, "steps=100000")
     wait_for_step(tmp_path / "run", 2, first)
-    second = start(tmp_path / "run", sample_corpus)
+    second = start(tmp_path / "run", sample_corpus, "steps=100000")
     output, _ = second.communicate(timeout=60)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()

@@ -68,7 +68,9 @@ class Chunks:
         rest = (indices - self._before_block[numbers]).astype(np.int32)
         pairs = zip(blocks, rest, strict=True)
         within = [int(block.chunks.searchsorted(index, "right")) - 1 for block, index in pairs]
-        chunk = rest - np.array([block.chunks[index] for block, index in zip(blocks, within, strict=True)], np.int64)
+        chunk = rest - np.array(
+            [block.chunks.item(index) for block, index in zip(blocks, within, strict=True)], np.int64
+        )
         documents = self.corpus.block_documents[numbers] + within
         return Places(documents, chunk, _documents(blocks, within))
 
@@ -105,8 +107,9 @@ def read_flags(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]
     """[B, width]: flags of the tokens from origin[i] on, zero outside the document."""
     start = np.maximum(documents.start, origin)
     stop = np.minimum(documents.stop, origin + width)
-    column = np.arange(width)
-    inside = (column >= (start - origin)[:, None]) & (column < (stop - origin)[:, None])
+    column = np.arange(width, dtype=np.int32)
+    first, last = ((at - origin).astype(np.int32)[:, None] for at in (start, stop))
+    inside = (column >= first) & (column < last)
     flags = np.zeros(inside.shape, np.uint8)
     flags[inside] = np.concatenate([block.flags[a:b] for block, a, b in pieces(Text(documents.blocks, start, stop))])
     return flags
@@ -133,6 +136,6 @@ def _last(marks: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 
 
 def _documents(blocks: list[Block], numbers: list[int]) -> Text:
-    bounds = [block.offsets[number : number + 2] for block, number in zip(blocks, numbers, strict=True)]
-    start, stop = np.concatenate([np.empty(0, np.int64), *bounds]).reshape(-1, 2).T
-    return Text(blocks, start, stop)
+    start = [block.offsets.item(number) for block, number in zip(blocks, numbers, strict=True)]
+    stop = [block.offsets.item(number + 1) for block, number in zip(blocks, numbers, strict=True)]
+    return Text(blocks, np.array(start, np.int64), np.array(stop, np.int64))

@@ -20,6 +20,9 @@ from training.data.random import Purpose
 IGNORED = -100
 """The label of a token that is not predicted."""
 
+_LONG_WORD = 5
+"""Words of more tokens are so rare that they are worth their own loop."""
+
 
 def mask(
     ids: NDArray[np.int32],
@@ -62,24 +65,31 @@ def mask(
 
 def _units(
     continues: NDArray[np.bool_], eligible: NDArray[np.bool_], keys: NDArray[np.uint64], settings: MaskingSettings
-) -> NDArray[np.int32]:
-    """int32 [B, L]: the number of tokens of the unit that begins at a token, 0 where none begins."""
+) -> NDArray[Any]:
+    """Unsigned [B, L]: the number of tokens of the unit that begins at a token, 0 where none begins."""
+    small = np.uint8 if eligible.shape[1] < 256 else np.uint16
     if settings.strategy == "token":
-        return eligible.astype(np.int32)
+        return eligible.astype(small)
     # A word cut by the edge of the row or by a special token counts from its first token there.
-    begins = eligible.copy()
-    begins[:, 1:] &= ~(continues[:, 1:] & eligible[:, :-1])
-    edge = begins | ~eligible
-    edge[:, 0] = True
-    edges = np.flatnonzero(edge)
-    lengths = np.zeros(eligible.shape, np.int32)
-    lengths.reshape(-1)[edges[:-1]] = np.diff(edges)
-    lengths.reshape(-1)[edges[-1]] = eligible.size - edges[-1]
-    lengths *= begins
+    follows = continues & eligible
+    follows[:, 0] = False
+    following = follows.reshape(-1)  # rows lie end to end: no word passes their ends
+    following[1:] &= eligible.reshape(-1)[:-1]
+    begins = eligible & ~follows
+    lengths: NDArray[Any] = begins.astype(small)
+    flat, longer, size = lengths.reshape(-1), begins.reshape(-1), 1
+    while size < _LONG_WORD:
+        longer = longer[:-1] & following[size:]
+        flat[: len(longer)] += longer.view(np.uint8)
+        size += 1
+    tokens = np.flatnonzero(longer)
+    while len(tokens := tokens[following[np.minimum(tokens + size, len(following) - 1)]]):
+        flat[tokens] += 1
+        size += 1
     return _spans(lengths, keys, settings) if settings.strategy == "span" else lengths
 
 
-def _spans(lengths: NDArray[np.int32], keys: NDArray[np.uint64], settings: MaskingSettings) -> NDArray[np.int32]:
+def _spans(lengths: NDArray[Any], keys: NDArray[np.uint64], settings: MaskingSettings) -> NDArray[Any]:
     """Words [B, L] joined to spans [B, L]; lengths are geometric, rounded up to a word's end (SpanBERT, section 3.1).
 
     A span ends after each token with probability `span_geometric`, and before a word that would take it past
@@ -87,7 +97,7 @@ def _spans(lengths: NDArray[np.int32], keys: NDArray[np.uint64], settings: Maski
     """
     columns = lengths.shape[1]
     words = np.flatnonzero(lengths)
-    sizes = lengths.reshape(-1)[words]
+    sizes = lengths.reshape(-1)[words].astype(np.int64)
     ends = words + sizes
     rows, column = np.divmod(words, columns)
     draw = random.to_unit(random.bits(random.streams(keys, Purpose.SPAN_END)[rows], column))
@@ -109,8 +119,8 @@ def _spans(lengths: NDArray[np.int32], keys: NDArray[np.uint64], settings: Maski
 
 
 def _take(
-    lengths: NDArray[np.int32], budgets: NDArray[np.int32], keys: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    lengths: NDArray[Any], budgets: NDArray[np.int32], keys: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The units taken of those in `lengths` [B, L]: where each begins (row * L + column), and its length.
 
     The greedy choice by rounds: of the shuffled units strike those that can no longer fit, take the longest prefix
@@ -120,14 +130,15 @@ def _take(
     # One sort of 32-bit numbers a row: random upper bits, the column below. Tokens that begin no unit go last.
     low = np.uint32((1 << (columns - 1).bit_length()) - 1)
     order = random.words(keys, Purpose.UNIT_ORDER, columns)
-    order = np.where(lengths > 0, order & ~low, ~low)
+    order |= np.subtract(lengths, 1, dtype=np.uint32)  # all ones where no unit begins, else lower bits only
+    order &= ~low
     order |= np.arange(columns, dtype=np.uint32)
     order.sort(axis=1)
     order &= low
     order += np.arange(len(budgets), dtype=np.uint32)[:, None] * np.uint32(columns)
 
     tight = np.flatnonzero(budgets < lengths.max(initial=0))
-    smallest = np.where(lengths[tight] > 0, lengths[tight], columns).min(axis=1)
+    smallest = np.where(lengths[tight] > 0, lengths[tight].astype(np.int32), columns).min(axis=1)
     left = budgets.copy()
     left[tight] = np.maximum(left[tight], smallest)
 
@@ -136,7 +147,7 @@ def _take(
     width = min(int(left.max(initial=1)), columns)  # no longer prefix fits in the first round
     while len(order):
         head = order[:, :width]
-        waiting = waiting_at[head]
+        waiting = waiting_at[head].astype(np.int32)
         waiting *= waiting <= left[:, None]
         fits = (np.cumsum(waiting, axis=1, dtype=np.int32) <= left[:, None]) & (waiting > 0)
         left -= (waiting * fits).sum(axis=1, dtype=np.int32)
@@ -147,4 +158,4 @@ def _take(
             rest &= fits.any(axis=1)
         order, left, width = order[rest], left[rest], columns
     units = np.concatenate(taken).astype(np.int64)
-    return units, lengths.reshape(-1)[units]
+    return units, lengths.reshape(-1)[units].astype(np.int64)

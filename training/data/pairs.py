@@ -35,7 +35,7 @@ class Sentences:
 
     def __init__(self, flags: NDArray[np.uint8], origin: Bounds) -> None:
         self.base = np.arange(len(flags)) * flags.shape[1] - origin
-        self.ends = np.append(np.flatnonzero(flags & SENTENCE_END), flags.size)
+        self.ends = np.append(np.flatnonzero(flags & SENTENCE_END != 0), flags.size)
 
     def from_token(self, tokens: Bounds) -> Bounds:
         """The number of the first sentence end at or after a token."""

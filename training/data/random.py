@@ -38,9 +38,12 @@ class Purpose(IntEnum):
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finaliser: a bijection of 64 bits in which each input bit changes each output bit half the time."""
     with np.errstate(over="ignore"):  # scalars would warn where arrays wrap in silence
-        values = (values ^ (values >> _SHIFTS[0])) * _MULTIPLIERS[0]
-        values = (values ^ (values >> _SHIFTS[1])) * _MULTIPLIERS[1]
-        return values ^ (values >> _SHIFTS[2])
+        values = values ^ (values >> _SHIFTS[0])
+        values *= _MULTIPLIERS[0]
+        values ^= values >> _SHIFTS[1]
+        values *= _MULTIPLIERS[1]
+        values ^= values >> _SHIFTS[2]
+        return values
 
 
 def key(seed: int, *words: Any) -> NDArray[np.uint64]:

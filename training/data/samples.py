@@ -81,13 +81,13 @@ class Samples:
 
     def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded and masked."""
-        columns = np.arange(self.settings.sequence_length)
+        columns = np.arange(self.settings.sequence_length, dtype=np.int32)
         ids = np.full((len(keys), len(columns)), self.special["pad"], np.int32)
         ids[:, 0] = self.special["cls"]
         is_text = np.zeros(ids.shape, bool)
-        begin = np.ones((len(keys), 1), np.int64)
+        begin = np.ones((len(keys), 1), np.int32)
         for text in texts:
-            end = begin + (text.stop - text.start)[:, None]
+            end = begin + (text.stop - text.start).astype(np.int32)[:, None]
             is_text |= (columns >= begin) & (columns < end)
             np.put_along_axis(ids, end, self.special["sep"], axis=1)
             begin = end + 1
@@ -107,7 +107,7 @@ class Samples:
             replacements=self._replacements,
             mask_id=self.special["mask"],
         )
-        first = texts[0].stop - texts[0].start + 2
+        first = (texts[0].stop - texts[0].start + 2).astype(np.int32)
         return {
             "input_ids": ids,
             **frame(first, lengths, len(columns)),
@@ -118,7 +118,7 @@ class Samples:
 
 def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
     """token_type_ids and attention_mask of rows [B] of `lengths` tokens, of which `first` belong to segment 0."""
-    column = np.arange(columns)
+    column = np.arange(columns, dtype=np.int32)
     attention = column < lengths[:, None]
     types = attention & (column >= first[:, None])
     return {"token_type_ids": types.astype(np.int32), "attention_mask": attention.astype(np.int32)}
