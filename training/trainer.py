@@ -105,7 +105,8 @@ class Trainer:
                         log.info(progress_line(self.step, settings.steps, values))
                         writer.write(self.step, values)
                 if self.step % settings.validate_every == 0 or self.step == settings.steps:
-                    self._validate(writer)
+                    with window.not_counted():
+                        self._validate(writer)
                 self.store.poll()
                 if self.stopped or self.step % settings.checkpoint.every_steps == 0 or self.step == settings.steps:
                     self._save_checkpoint()
@@ -271,6 +272,12 @@ class Window:
         begin = time.perf_counter()
         yield
         self.waited += time.perf_counter() - begin
+
+    @contextmanager
+    def not_counted(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.begin += time.perf_counter() - begin
 
     def close(self, step: int, rate: float, norm: float, scale: float) -> dict[str, float]:
         """Figures of the global batches since the last call (collective over the data-parallel group)."""
