@@ -21,7 +21,7 @@ from preprocessing.errors import UserError
 from preprocessing.executor import Executor
 from preprocessing.report import write_report
 from preprocessing.sources import Source, find_files, plan_parts
-from preprocessing.tasks import Work, explained, locked, open_work, token_dtype
+from preprocessing.tasks import Work, explained, forget_work, locked, open_work, token_dtype
 from preprocessing.tokenizer import Tokenizer, load_tokenizer
 from preprocessing.words import WordSegmenter
 
@@ -62,6 +62,8 @@ def build(settings: PreprocessSettings) -> Manifest:
         raise UserError(f"{output}: another `reread preprocess` is writing it; wait for it or stop it") from None
     except OSError as error:
         raise explained(error, output) from None
+    finally:
+        forget_work()
 
 
 def _identity(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from preprocessing.corpus import Manifest, write_atomically
+from preprocessing.encode import LONGEST_WORD
 
 WORDS_IMAGE, DOCUMENTS_IMAGE = "word-lengths.png", "document-lengths.png"
 
@@ -12,11 +13,12 @@ def write_report(folder: Path, manifest: Manifest) -> None:
     statistics = manifest.statistics
     words = {int(length): count for length, count in statistics["word_tokens"].items()}
     documents = {int(length): count for length, count in statistics["document_tokens"].items()}
-    longest = max(words)
-    bars = {f"{length} or more" if length == longest >= 16 else str(length): words[length] for length in sorted(words)}
+    bars = {str(length): words.get(length, 0) for length in range(1, max(words) + 1)}
+    if LONGEST_WORD in words:
+        bars[f"{LONGEST_WORD} or more"] = bars.pop(str(LONGEST_WORD))
     _histogram(folder / WORDS_IMAGE, bars, "tokens in a word", "words")
-    bars = {_range(length): documents.get(length, 0) for length in _powers(min(documents), max(documents))}
-    _histogram(folder / DOCUMENTS_IMAGE, bars, "tokens in a document", "documents")
+    bars = {f"{length:,}": documents.get(length, 0) for length in _powers(min(documents), max(documents))}
+    _histogram(folder / DOCUMENTS_IMAGE, bars, "tokens in a document, at least", "documents")
     write_atomically(folder / "report.md", _markdown(manifest).encode())
 
 
@@ -73,10 +75,6 @@ def _powers(low: int, high: int) -> list[int]:
     return [1 << power for power in range(low.bit_length() - 1, high.bit_length())]
 
 
-def _range(low: int) -> str:
-    return str(low) if low == 1 else f"{low:,} to {2 * low - 1:,}"
-
-
 def _histogram(path: Path, bars: dict[str, int], label: str, counted: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -85,7 +83,7 @@ def _histogram(path: Path, bars: dict[str, int], label: str, counted: str) -> No
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     drawn = axes.bar(range(len(bars)), list(bars.values()), color="#3b6ea5")
-    axes.set_xticks(range(len(bars)), list(bars), rotation=30)
+    axes.set_xticks(range(len(bars)), list(bars), rotation=30, ha="right")
     axes.set_xlabel(label)
     axes.set_ylabel(counted)
     axes.bar_label(drawn, fmt=lambda value: f"{value:,.0f}", fontsize=7)

@@ -161,6 +161,11 @@ def open_work(folder: Path) -> Work:
     return _open_work(folder, (folder / "plan.json").stat().st_mtime_ns)
 
 
+def forget_work() -> None:
+    """Free what `open_work` keeps for the next task."""
+    _open_work.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def _open_work(folder: Path, changed: int) -> Work:
     """One a process: dictionaries and vocabularies are loaded once."""
@@ -182,14 +187,17 @@ def run_task(folder: Path, stage: str, number: int) -> None:
 
 
 def explained(error: OSError, folder: Path) -> Exception:
-    """A full disk as a `UserError`; any other error as it is."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return error
-    free = shutil.disk_usage(folder).free
-    return UserError(
-        f"{folder}: no space left to write ({os.strerror(error.errno)}, {free:,} bytes free); make room and run the "
-        "same command again: it continues where it stopped"
-    )
+    """A full disk or a folder that cannot be written as a `UserError`; any other error as it is."""
+    reason = os.strerror(error.errno or 0)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = shutil.disk_usage(folder).free
+        return UserError(
+            f"{folder}: no space left to write ({reason}, {free:,} bytes free); make room and run the same command "
+            "again: it continues where it stopped"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR):
+        return UserError(f"{error.filename}: cannot be written ({reason}); choose another `output`, or mend it")
+    return error
 
 
 @contextmanager
