@@ -65,9 +65,10 @@ class MetricsLog:
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
-        for name, value in values.items():
+        for name, value in finite.items():
             self._board.add_scalar(name, value, step)
 
     def close(self) -> None:

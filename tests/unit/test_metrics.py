@@ -1,0 +1,88 @@
+"""The metrics log across a kill, the progress line, and the picture of a run."""
+
+import json
+
+import pytest
+import torch
+
+from pipeline.report import report
+from preprocessing.errors import UserError
+from training.metrics import MetricsLog, peak_flops, progress_line, read_metrics
+from training.models import model_spec
+from training.objective import FIGURES
+from training.parallel.mesh import Mesh
+from training.trainer import lanes_of, losses, model_config
+
+
+def test_a_resumed_run_drops_what_lies_past_its_checkpoint_and_a_half_written_line(tmp_path) -> None:
+    lines = [json.dumps({"step": step, "loss": float(step)}) for step in (1, 2, 3, 4)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo')
+    log = MetricsLog(tmp_path, resumed_step=3)
+    log.write(4, {"loss": 40.0})
+    log.close()
+    assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 2.0, 3.0, 40.0]
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_figure_that_is_not_finite_stays_out_of_the_json(tmp_path) -> None:
+    log = MetricsLog(tmp_path, 0)
+    log.write(1, {"loss": 1.0, "mfu": float("nan")})
+    log.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail) == {"step": 1, "loss": 1.0}
+
+
+def test_losses_are_means_over_predictions_and_rows() -> None:
+    sums = torch.tensor([30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 100.0])
+    assert len(FIGURES) == len(sums)
+    assert losses(sums) == {
+        "loss": 4.0,
+        "masked_lm_loss": 3.0,
+        "masked_lm_accuracy": 0.5,
+        "next_sentence_loss": 1.0,
+        "next_sentence_accuracy": 0.75,
+    }
+
+
+@pytest.mark.parametrize(("rows", "ranks"), [(8, 2), (7, 3), (14400, 80), (5, 4)])
+def test_every_row_belongs_to_exactly_one_rank(rows, ranks) -> None:
+    lanes = [lanes_of(rows, Mesh(data_rank=rank, data_size=ranks)) for rank in range(ranks)]
+    assert [lane for owned in lanes for lane in owned] == list(range(rows))
+    assert max(map(len, lanes)) - min(map(len, lanes)) <= 1
+
+
+def test_an_unknown_model_key_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown key `hiden_size` for nezha; did you mean `hidden_size`"):
+        model_config(model_spec("nezha"), {"type": "nezha", "hiden_size": 8}, 100, None)
+    with pytest.raises(UserError, match="did you mean `nezha`"):
+        model_spec("nehza")
+    with pytest.raises(UserError, match="vocab_size: 50 is smaller than the corpus' 100"):
+        model_config(model_spec("nezha"), {"type": "nezha", "vocab_size": 50}, 100, None)
+
+
+def test_the_peak_of_mfu_is_the_recipes_or_measured_and_said(caplog) -> None:
+    assert peak_flops(3.0, torch.device("cpu")) == 3e12
+    with caplog.at_level("INFO", logger="reread"):
+        assert peak_flops(None, torch.device("cpu")) > 0
+    assert "MFU peak" in caplog.text and "measured" in caplog.text
+
+
+def test_the_progress_line_shows_the_loss_scale_only_in_fp16() -> None:
+    values = dict.fromkeys(
+        ("loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "gradient_norm", "tokens_per_second"), 1.0
+    ) | {"mfu": float("nan"), "seconds_left": 3723.0, "loss_scale": 1.0}
+    assert progress_line(5, 10, values).endswith("| MFU - | 1:02:03 left")
+    assert "scale" not in progress_line(5, 10, values)
+    assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0})
+
+
+def test_report_draws_the_losses(tmp_path, capsys) -> None:
+    with pytest.raises(UserError, match="no step logged yet"):
+        report(tmp_path)
+    log = MetricsLog(tmp_path, 0)
+    for step in (1, 2):
+        log.write(step, {"loss": 3.0 - step, "masked_lm_accuracy": 0.5})
+    log.write(2, {"validation_loss": 2.0, "validation_masked_lm_loss": 1.5})
+    log.close()
+    report(tmp_path)
+    assert (tmp_path / "loss.png").stat().st_size > 1000
+    assert "loss 2.000 at step 1 -> 1.000 at step 2" in capsys.readouterr().out
