@@ -55,7 +55,7 @@ def fill_masks(folder: Path, sentences: list[str], top: int = 5) -> list[tuple[s
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
     filled = []
     for sentence in sentences:
