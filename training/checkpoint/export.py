@@ -47,7 +47,7 @@ def write_huggingface(
     (aside / "config.json").write_text(_config_json(model), encoding="utf-8")
     for owner in (model.config, model):
         shutil.copyfile(inspect.getfile(type(owner)), aside / Path(inspect.getfile(type(owner))).name)
-    for file in sorted(tokenizer_folder.iterdir()) if tokenizer_folder else []:
+    for file in sorted(tokenizer_folder.glob("*.*")) if tokenizer_folder else []:
         shutil.copyfile(file, aside / file.name)
     (aside / "README.md").write_text(card, encoding="utf-8")
     _put_in_place(aside, folder)

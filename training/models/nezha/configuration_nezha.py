@@ -12,7 +12,7 @@ class NezhaConfig(PretrainedConfig):
     """The keys of transformers 4.40's NezhaConfig, and how positions are told.
 
     position_type:
-        "functional": sinusoids of the distance between two tokens, added to keys and values (NEZHA paper, eq. 6-9).
+        "functional": sinusoids of the distance between two tokens, added to keys and values (NEZHA paper, eq. 6-7).
         "parametric_absolute": BERT's learned table of `max_position_embeddings` rows, added to the word embeddings.
         "parametric_relative": learned tables of clipped distances, one for keys and one for values in each layer,
         shared by its heads (Shaw et al. 2018). The last two are the ablations of the paper's Table 5.

@@ -1,4 +1,4 @@
-"""Where NEZHA's weights and settings stand in the files of others (FACTS: their names, transposes and traps)."""
+"""Where NEZHA's weights and settings stand in the files of others."""
 
 import inspect
 import logging

@@ -28,7 +28,7 @@ Positions = tuple[Tensor, Tensor] | None
 
 
 def sinusoids(positions: Tensor, head_size: int) -> Tensor:
-    """Rows R[p] of the paper's table (eq. 8-9) for positions [n] -> float64 [n, h]: sin at even, cos at odd columns.
+    """Rows R[p] of the paper's table (eq. 6-7) for positions [n] -> float64 [n, h]: sin at even, cos at odd columns.
 
     In float64, for a float32 angle is off by 5e-4 at position 8192.
     """
@@ -50,7 +50,7 @@ def _rotate(x: Tensor, turns: Tensor) -> Tensor:
 def rotated_attention(
     q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
 ) -> Tensor:
-    """The paper's attention (eq. 6-7) without an L x L x h tensor, or an L x L one where the kernel needs none:
+    """The paper's attention without an L x L x h tensor, or an L x L one where the kernel needs none:
 
         z_i = sum_j a_ij (v_j + R[j - i + s])    a_i = softmax_j((q_i k_j + q_i R[j - i + s]) / sqrt(h))
 
