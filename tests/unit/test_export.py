@@ -151,10 +151,10 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
     write_huggingface(tmp_path / "out", pretraining(), None, "second")
     assert (tmp_path / "out" / "README.md").read_text() == "second"
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    (tmp_path / "mine" / "config.json").write_text("someone else's model")
     with pytest.raises(UserError, match="is no exported model"):
         write_huggingface(tmp_path / "mine", pretraining(), None, "card")
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+    assert (tmp_path / "mine" / "config.json").read_text() == "someone else's model"
 
 
 def test_the_model_card_tells_where_the_model_comes_from() -> None:

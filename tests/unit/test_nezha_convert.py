@@ -237,6 +237,8 @@ def test_sources_without_weights_configuration_or_room_for_the_vocabulary_are_re
     with pytest.raises(UserError, match="not there"):
         convert(tmp_path / "nowhere", tmp_path / "out")
     torch.save(transformers_names, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="holds the weights to convert"):
+        convert(folder, folder)
     (folder / "vocab.txt").write_text("\n".join([*VOCABULARY, "more"]), encoding="utf-8")
     with pytest.raises(UserError, match=r"vocab\.txt: 10 tokens, but the configuration's vocab_size is 9"):
         convert(folder, tmp_path / "out")

@@ -39,6 +39,8 @@ def convert(source: Path, out: Path, model: str = "nezha") -> None:
     spec = model_spec(model)
     tables = import_module(f"training.models.{model}.convert")
     weights_path = _find_weights(source)
+    if out.resolve() == weights_path.parent.resolve():
+        raise UserError(f"{out}: holds the weights to convert; give another output folder")
     tensorflow = weights_path.suffix == ".index"
     config_path = _beside(weights_path, CONFIGS)
     if config_path is None:

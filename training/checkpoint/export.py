@@ -38,16 +38,16 @@ def write_huggingface(
     beside its place and renamed, so it is there whole or not at all; an earlier export there is replaced.
     Raises `UserError` if `folder` holds anything else.
     """
-    if folder.exists() and not (folder / "config.json").exists() and (folder.is_file() or any(folder.iterdir())):
+    code = [Path(inspect.getfile(type(owner))) for owner in (model.config, model)]
+    exported = all((folder / file.name).exists() for file in code)
+    if folder.exists() and not exported and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: is there already and is no exported model; give another output or remove it")
     aside = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     save_file(_weights(model, absent), aside / "model.safetensors", metadata={"format": "pt"})
     (aside / "config.json").write_text(_config_json(model), encoding="utf-8")
-    for owner in (model.config, model):
-        shutil.copyfile(inspect.getfile(type(owner)), aside / Path(inspect.getfile(type(owner))).name)
-    for file in sorted(tokenizer_folder.glob("*.*")) if tokenizer_folder else []:
+    for file in [*code, *(tokenizer_folder.glob("*.*") if tokenizer_folder else ())]:
         shutil.copyfile(file, aside / file.name)
     (aside / "README.md").write_text(card, encoding="utf-8")
     _put_in_place(aside, folder)

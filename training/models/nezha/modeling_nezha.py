@@ -256,8 +256,8 @@ class NezhaEncoder(nn.Module):
         self.layer = nn.ModuleList(NezhaLayer(config) for _ in range(config.num_hidden_layers))
         self.gradient_checkpointing = False
 
-    def forward(self, hidden: Tensor, mask: Tensor | None) -> list[Tensor]:
-        """hidden [B, L, D], mask [B, 1, 1, L] -> the input of the first layer and the output of each, [B, L, D]."""
+    def forward(self, hidden: Tensor, mask: Tensor | None, every: bool = False) -> list[Tensor]:
+        """hidden [B, L, D], mask [B, 1, 1, L] -> the last layer's output [B, L, D]; `every`: after all before it."""
         positions = self._positions(hidden.shape[1], hidden)
         states = [hidden]
         for layer in self.layer:
@@ -265,7 +265,7 @@ class NezhaEncoder(nn.Module):
                 hidden = checkpoint(layer, hidden, mask, positions, use_reentrant=False)
             else:
                 hidden = layer(hidden, mask, positions)
-            states.append(hidden)
+            states = [*states, hidden] if every else [hidden]
         return states
 
     def _positions(self, length: int, like: Tensor) -> Positions:
@@ -402,12 +402,12 @@ class NezhaModel(NezhaPreTrainedModel):
         mask = None
         if attention_mask is not None:
             mask = (1 - attention_mask[:, None, None].to(hidden.dtype)) * MASKED
-        states = self.encoder(hidden, mask)
-        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        states = self.encoder(hidden, mask, every)
         output = BaseModelOutputWithPooling(
             last_hidden_state=states[-1],
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
-            hidden_states=tuple(states) if wanted else None,
+            hidden_states=tuple(states) if every else None,
         )
         return _returned(self, output, return_dict)
 
