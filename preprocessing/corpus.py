@@ -239,12 +239,15 @@ class ShardFiles:
             state = "missing" if found is None else f"{found} bytes long, {size} were written"
             raise UserError(f"{path}: {state}; {self._remedy}")
 
-    def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
-        """[count] values from byte `start` on, as a view of the file."""
+    def map(self, name: str) -> mmap.mmap:
         if name not in self._maps:
             with (self.folder / name).open("rb") as file:
                 self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(self._maps[name], dtype, count, start)
+        return self._maps[name]
+
+    def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
+        """[count] values from byte `start` on, as a view of the file."""
+        return np.frombuffer(self.map(name), dtype, count, start)
 
     def altered(self, name: str, start: int) -> UserError:
         """The complaint about a block, whose data begin at byte `start`, that fails its checksum."""
@@ -283,23 +286,21 @@ class Corpus:
         shard, block = self._blocks[index]
         return self._files.array(shard.name, np.int64, block.documents + 1, block.offsets_at)
 
-    def block(self, number: int) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.int64]]:
-        """Token ids [tokens], flags [tokens] and offsets [documents + 1] of a block, as views of the file."""
+    def block(self, number: int) -> tuple[mmap.mmap, Block]:
+        """The shard a block is in, and where in it the arrays of the block are."""
         shard, block = self._blocks[number]
-        ids = self._files.array(shard.name, self.manifest.dtype, block.tokens, block.ids_at)
-        flags = self._files.array(shard.name, np.uint8, block.tokens, block.flags_at)
-        offsets = self.block_offsets(number)
         if not self._checked[number]:
-            if checksum((ids, flags, offsets)) != block.crc32:
+            if checksum((*self._tokens(number), self.block_offsets(number))) != block.crc32:
                 raise self._files.altered(shard.name, block.ids_at)
             self._checked[number] = True
-        return ids, flags, offsets
+        return self._files.map(shard.name), block
 
     def document(self, index: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Token ids [n] and flags [n] of a document, as views of the file."""
         number = bisect_right(self._first, index) - 1
-        ids, flags, offsets = self.block(number)
-        begin, end = offsets[index - self._first[number] :][:2]
+        self.block(number)
+        begin, end = self.block_offsets(number)[index - self._first[number] :][:2]
+        ids, flags = self._tokens(number)
         return ids[begin:end], flags[begin:end]
 
     def verify(self) -> None:
@@ -307,3 +308,8 @@ class Corpus:
         self._checked[:] = False
         for number in range(len(self._blocks)):
             self.block(number)
+
+    def _tokens(self, number: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        shard, block = self._blocks[number]
+        ids = self._files.array(shard.name, self.manifest.dtype, block.tokens, block.ids_at)
+        return ids, self._files.array(shard.name, np.uint8, block.tokens, block.flags_at)

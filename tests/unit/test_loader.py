@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from preprocessing.errors import UserError
 from tests.unit.corpora import make_corpus
 from training.config import DataSettings
+from training.data import loader as loader_module
 from training.data.loader import Loader
 from training.data.samples import Samples
 
@@ -50,7 +52,8 @@ def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path) -> N
             assert np.array_equal(values, np.concatenate([half[step][name] for half in halves]))
 
 
-def test_drawing_stays_a_few_steps_ahead() -> None:
+def test_drawing_stays_a_few_steps_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", 4)
     echo = Echo()
     with Loader(echo, 4, range(4), ahead=2) as loader:
         next(loader)
@@ -61,7 +64,8 @@ def test_drawing_stays_a_few_steps_ahead() -> None:
         assert echo.asked == 4  # one taken, two queued, one in hand
 
 
-def test_an_error_reaches_the_reader_after_the_good_steps() -> None:
+def test_an_error_reaches_the_reader_after_the_good_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", 4)
     loader = Loader(Echo(fails_at=9), 4, range(4))
     assert [next(loader)[0], next(loader)[0]] == [0, 1]
     with pytest.raises(OSError, match="disk gone"):
@@ -78,3 +82,17 @@ def test_closing_ends_the_thread() -> None:
         loader.close()
         loader.close()
     assert threading.active_count() == before
+
+
+def test_a_rank_without_lanes_is_told_why() -> None:
+    with pytest.raises(UserError, match=r"train\.global_batch: 2 rows"):
+        Loader(Echo(), 2, range(1, 1))
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 64, 1000])
+def test_drawing_several_steps_at_once_changes_nothing(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", rows_at_once)
+    with Loader(Echo(), 20, range(5, 10), 3) as loader:
+        for expected in range(3, 60):
+            step, rows = next(loader)
+            assert step == expected and rows["positions"].tolist() == [20 * step + lane for lane in range(5, 10)]

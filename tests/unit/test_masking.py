@@ -37,7 +37,8 @@ def run(rows: dict[str, Any], strategy: Any) -> tuple[NDArray[np.int32], NDArray
     options = MaskingSettings(strategy=strategy)
     arguments = {**rows, "settings": options, "replacements": REPLACEMENTS, "mask_id": MASK_ID}
     ids, continues, eligible = (arguments.pop(name) for name in ("ids", "continues", "eligible"))
-    inputs, labels = mask(ids, continues, eligible, **arguments)
+    inputs = ids.copy()
+    labels = mask(inputs, continues, eligible, **arguments)
     predicted = labels != IGNORED
     assert not (predicted & ~eligible).any()
     assert np.array_equal(labels[predicted], ids[predicted])

@@ -7,7 +7,7 @@ import pytest
 from preprocessing.corpus import SENTENCE_END, Corpus
 from tests.unit.corpora import make_corpus
 from training.data import random
-from training.data.chunks import Block, Chunks, Text
+from training.data.chunks import Chunks, Text
 from training.data.pairs import draw_pairs, truncate
 
 LONGEST = 125
@@ -21,10 +21,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def document_of(corpus: Corpus, text: Text, row: int) -> tuple[int, int]:
     """The document a stretch of text is in, and where it begins there."""
-    block = text.blocks[row]
-    within = int(np.searchsorted(block.offsets, text.start[row], side="right")) - 1
-    number = next(i for i in range(len(corpus.block_documents) - 1) if corpus.block(i)[0].data == block.ids.data)
-    return int(corpus.block_documents[number]) + within, int(text.start[row] - block.offsets[within])
+    places = [corpus.block(number) for number in range(len(corpus.block_documents) - 1)]
+    number = next(i for i, (s, b) in enumerate(places) if s is text.maps[row] and b.ids_at == text.ids_at[row])
+    offsets = corpus.block_offsets(number)
+    within = int(np.searchsorted(offsets, text.start[row], side="right")) - 1
+    return int(corpus.block_documents[number]) + within, int(text.start[row] - offsets[within])
 
 
 def test_pairs_are_those_of_bert(corpus: Corpus) -> None:
@@ -104,9 +105,9 @@ def berts_truncation(a: int, b: int, longest: int) -> tuple[int, int]:
 def test_truncation_takes_from_the_longer_side() -> None:
     generator = np.random.default_rng(0)
     sizes = generator.integers(1, 126, (2, 3000))
-    nothing: Any = np.empty(0)
-    blocks = [Block(nothing, nothing, nothing, nothing)] * 3000
-    before = [Text(blocks, np.full(3000, 1000), 1000 + size) for size in sizes]
+    nowhere: Any = [None] * 3000
+    at = np.full(3000, 1000)
+    before = [Text(nowhere, at, at, at, at + size) for size in sizes]
     after = truncate(before[0], before[1], LONGEST, random.key(0, np.arange(3000)))
     kept = np.stack([text.stop - text.start for text in after])
     expected = np.array([berts_truncation(a, b, LONGEST) for a, b in sizes.T.tolist()]).T

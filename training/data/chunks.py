@@ -5,8 +5,10 @@ k * stride, else at the last word there, else at k * stride itself. So each toke
 longer than stride + window, and how many there are follows from the lengths of the documents alone.
 """
 
+from bisect import bisect_right
 from functools import lru_cache
 from itertools import chain
+from mmap import mmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,32 +21,35 @@ _CACHED_BLOCKS = 1024
 Bounds = NDArray[np.int64]
 
 
-class Block(NamedTuple):
-    """A block of the corpus, and the number of chunks before each of its documents [documents + 1]."""
-
-    ids: NDArray[Any]
-    flags: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
-    chunks: NDArray[np.int32]
-
-
-_NOTHING = (Block(np.empty(0, np.uint16), np.empty(0, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int32)), 0, 0)
-
-
 class Text(NamedTuple):
-    """Stretches of text, one a row: tokens start[i]..stop[i] of blocks[i]."""
+    """Stretches of text, one a row: tokens start[i]..stop[i] of a block."""
 
-    blocks: list[Block]
+    maps: list[mmap]
+    """The shard each is in,"""
+    ids_at: Bounds
+    """the byte where the ids of its block begin,"""
+    flags_at: Bounds
+    """and where the flags do."""
     start: Bounds
     stop: Bounds
 
 
 class Places(NamedTuple):
-    """Where chunks are: number `chunk` [B] of document `document` [B], which is tokens start..stop of a block."""
+    """Chunk `chunk` [B] of document `document` [B], and that document's text."""
 
     document: Bounds
     chunk: Bounds
     text: Text
+
+
+class _Block(NamedTuple):
+    map: mmap
+    ids_at: int
+    flags_at: int
+    offsets: memoryview
+    """int64 [documents + 1]: where each document begins, in tokens."""
+    chunks: memoryview
+    """int32 [documents + 1]: the number of chunks before each document."""
 
 
 class Chunks:
@@ -65,14 +70,11 @@ class Chunks:
         """Raises `UserError` where a block was altered on disk."""
         numbers = np.searchsorted(self._before_block, indices, side="right") - 1
         blocks = [self._block(number) for number in numbers.tolist()]
-        rest = (indices - self._before_block[numbers]).astype(np.int32)
-        pairs = zip(blocks, rest, strict=True)
-        within = [int(block.chunks.searchsorted(index, "right")) - 1 for block, index in pairs]
-        chunk = rest - np.array(
-            [block.chunks.item(index) for block, index in zip(blocks, within, strict=True)], np.int64
-        )
-        documents = self.corpus.block_documents[numbers] + within
-        return Places(documents, chunk, _documents(blocks, within))
+        rest = (indices - self._before_block[numbers]).tolist()
+        within = [bisect_right(block.chunks, index) - 1 for block, index in zip(blocks, rest, strict=True)]
+        before = [block.chunks[document] for block, document in zip(blocks, within, strict=True)]
+        chunk = np.array(rest, np.int64) - np.array(before, np.int64)
+        return Places(self.corpus.block_documents[numbers] + within, chunk, _documents(blocks, within))
 
     def documents(self, numbers: NDArray[np.int64]) -> Text:
         """Whole documents by their number in the corpus."""
@@ -85,25 +87,49 @@ class Chunks:
 
         Flags are zero outside the document.
         """
-        blocks, begin, end = places.text
+        begin, end = places.text.start, places.text.stop
         origin = begin + places.chunk * self.stride - self.window
-        flags = read_flags(places.text, origin, self.longest + 1)
+        flags = flags_around(places.text, origin, self.longest + 1)
         start = origin + last_break(flags, 0, self.window)
         stop = origin + last_break(flags, self.stride, self.longest)
         is_last = begin + (places.chunk + 1) * self.stride >= end
-        return Text(blocks, np.where(places.chunk == 0, begin, start), np.where(is_last, end, stop)), flags, origin
+        start, stop = np.where(places.chunk == 0, begin, start), np.where(is_last, end, stop)
+        return places.text._replace(start=start, stop=stop), flags, origin
 
     def _counts(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         return -(-np.diff(offsets) // self.stride)
 
-    def _read_block(self, number: int) -> Block:
-        ids, flags, offsets = self.corpus.block(number)
+    def _read_block(self, number: int) -> _Block:
+        shard, block = self.corpus.block(number)
+        offsets = self.corpus.block_offsets(number)
         chunks = np.zeros(len(offsets), np.int32)
         np.cumsum(self._counts(offsets), out=chunks[1:])
-        return Block(ids, flags, offsets, chunks)
+        return _Block(shard, block.ids_at, block.flags_at, offsets.data, chunks.data)
 
 
-def read_flags(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]:
+def read_ids(dtype: Any, *texts: Text) -> NDArray[Any]:
+    """The ids of each row end to end, in a row one text after the other."""
+    size = np.dtype(dtype).itemsize
+    bounds = [(text.maps, text.ids_at + text.start * size, text.ids_at + text.stop * size) for text in texts]
+    return np.frombuffer(_join(bounds), dtype)
+
+
+def read_flags(*texts: Text) -> NDArray[np.uint8]:
+    """The same for flags."""
+    return np.frombuffer(
+        _join([(text.maps, text.flags_at + text.start, text.flags_at + text.stop) for text in texts]), np.uint8
+    )
+
+
+def _join(parts: list[tuple[list[mmap], Bounds, Bounds]]) -> bytes:
+    # Slices of a memory map are bytes: per piece less than half the price of an array's view and copy.
+    maps = list(chain.from_iterable(zip(*(maps for maps, _, _ in parts), strict=True)))
+    start = np.stack([start for _, start, _ in parts], axis=1).ravel().tolist()
+    stop = np.stack([stop for _, _, stop in parts], axis=1).ravel().tolist()
+    return b"".join([shard[a:b] for shard, a, b in zip(maps, start, stop, strict=True)])
+
+
+def flags_around(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]:
     """[B, width]: flags of the tokens from origin[i] on, zero outside the document."""
     start = np.maximum(documents.start, origin)
     stop = np.minimum(documents.stop, origin + width)
@@ -111,14 +137,8 @@ def read_flags(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]
     first, last = ((at - origin).astype(np.int32)[:, None] for at in (start, stop))
     inside = (column >= first) & (column < last)
     flags = np.zeros(inside.shape, np.uint8)
-    flags[inside] = np.concatenate([block.flags[a:b] for block, a, b in pieces(Text(documents.blocks, start, stop))])
+    flags[inside] = read_flags(documents._replace(start=start, stop=stop))
     return flags
-
-
-def pieces(*texts: Text) -> list[tuple[Block, int, int]]:
-    """(block, start, stop) of the stretches of each row in turn; an empty one is added where there are no rows."""
-    columns = [zip(text.blocks, text.start.tolist(), text.stop.tolist(), strict=True) for text in texts]
-    return list(chain.from_iterable(zip(*columns, strict=True))) or [_NOTHING]
 
 
 def last_break(flags: NDArray[np.uint8], low: int, high: int) -> NDArray[np.int64]:
@@ -135,7 +155,10 @@ def _last(marks: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_
     return back, marks[np.arange(len(marks)), marks.shape[1] - 1 - back]
 
 
-def _documents(blocks: list[Block], numbers: list[int]) -> Text:
-    start = [block.offsets.item(number) for block, number in zip(blocks, numbers, strict=True)]
-    stop = [block.offsets.item(number + 1) for block, number in zip(blocks, numbers, strict=True)]
-    return Text(blocks, np.array(start, np.int64), np.array(stop, np.int64))
+def _documents(blocks: list[_Block], numbers: list[int]) -> Text:
+    """Document numbers[i] of blocks[i]."""
+    start = [block.offsets[number] for block, number in zip(blocks, numbers, strict=True)]
+    stop = [block.offsets[number + 1] for block, number in zip(blocks, numbers, strict=True)]
+    places = [block.ids_at for block in blocks], [block.flags_at for block in blocks], start, stop
+    ids_at, flags_at, start_at, stop_at = (np.array(values, np.int64) for values in places)
+    return Text([block.map for block in blocks], ids_at, flags_at, start_at, stop_at)

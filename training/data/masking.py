@@ -34,8 +34,8 @@ def mask(
     settings: MaskingSettings,
     replacements: NDArray[Any],
     mask_id: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(input ids, labels), both int32 [B, L]; labels are `IGNORED` where nothing is predicted.
+) -> NDArray[np.int32]:
+    """Mask `ids` [B, L] in place; returns labels int32 [B, L], `IGNORED` where nothing is predicted.
 
     `continues` [B, L] marks tokens that continue the word of the token before them, `eligible` [B, L] those that may be
     predicted (no special token, no padding). `lengths` [B] counts the tokens of a row with its special tokens;
@@ -54,13 +54,13 @@ def mask(
     masked = action < settings.mask_share
     replaced = ~masked & (action < settings.mask_share + settings.random_share)
 
-    inputs, labels = ids.copy(), np.full(ids.shape, IGNORED, ids.dtype)
-    flat = inputs.reshape(-1)
+    labels = np.full(ids.shape, IGNORED, np.int32)
+    flat = ids.reshape(-1)
     labels.reshape(-1)[tokens] = flat[tokens]
     flat[tokens[masked]] = mask_id
     draw = random.bits(random.streams(keys, Purpose.REPLACEMENT)[rows[replaced]], column[replaced])
     flat[tokens[replaced]] = replacements[(random.to_unit(draw) * len(replacements)).astype(np.int64)]
-    return inputs, labels
+    return labels
 
 
 def _units(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from preprocessing.corpus import SENTENCE_END
 from training.data import random
-from training.data.chunks import Bounds, Chunks, Places, Text, last_break, read_flags
+from training.data.chunks import Bounds, Chunks, Places, Text, flags_around, last_break
 from training.data.random import Purpose
 
 RANDOM_NEXT_PROBABILITY = 0.5
@@ -59,11 +59,7 @@ def draw_pairs(
 
     rows = np.flatnonzero(is_random)
     other = _random_text(chunks, places, rows, keys[rows], (targets - (split - text.start))[rows])
-    blocks, start, stop = list(text.blocks), split.copy(), text.stop.copy()
-    for row, block in zip(rows.tolist(), other.blocks, strict=True):
-        blocks[row] = block
-    start[rows], stop[rows] = other.start, other.stop
-    a, b = truncate(Text(text.blocks, text.start, split), Text(blocks, start, stop), chunks.longest, keys)
+    a, b = truncate(text._replace(stop=split), _replaced(text._replace(start=split), rows, other), chunks.longest, keys)
     return a, b, is_random.astype(np.int32)
 
 
@@ -75,7 +71,8 @@ def draw_sentences(
     With `short_probability` the target is uniform in 2..longest instead of `longest`, and sentences are taken from a
     random one on until they reach it.
     """
-    (blocks, start, stop), flags, origin = chunks.bounds(places)
+    text, flags, origin = chunks.bounds(places)
+    start, stop = text.start, text.stop
     sentences = Sentences(flags, origin)
     is_short = random.uniform(keys, Purpose.SHORT, 1)[:, 0] < short_probability
     rows = np.flatnonzero(is_short)
@@ -86,7 +83,7 @@ def draw_sentences(
     start = np.where(skipped > 0, sentences.after(first + skipped - 1), start)
     reached = sentences.from_token(start + targets - 1)
     stop = np.where(is_short & (reached < last), sentences.after(reached), stop)
-    return Text(blocks, start, stop), sentences, targets
+    return text._replace(start=start, stop=stop), sentences, targets
 
 
 def _random_text(chunks: Chunks, places: Places, rows: Bounds, keys: Keys, wanted: Bounds) -> Text:
@@ -98,14 +95,14 @@ def _random_text(chunks: Chunks, places: Places, rows: Bounds, keys: Keys, wante
         begin, end = documents.start, documents.stop
     else:
         _say_single(str(chunks.corpus.folder))
-        documents = Text([places.text.blocks[row] for row in rows], places.text.start[rows], places.text.stop[rows])
+        documents = chunks.documents(places.document[rows])
         hop = 1 + random.integers(keys, Purpose.OTHER_DOCUMENT, 1, max(1, len(chunks) - 1))[:, 0]
         begin = documents.start + (places.chunk[rows] + hop) % len(chunks) * chunks.stride
         end = np.minimum(begin + chunks.stride, documents.stop)
     token = begin + random.integers(keys, Purpose.OTHER_PLACE, 1, (end - begin)[:, None])[:, 0]
 
     origin = token - _LOOK_BACK
-    flags = read_flags(documents, origin, _LOOK_BACK + chunks.longest)
+    flags = flags_around(documents, origin, _LOOK_BACK + chunks.longest)
     # The beginning of the document is one of a sentence, too.
     before = documents.start - 1 - origin
     seen = before >= 0
@@ -113,7 +110,19 @@ def _random_text(chunks: Chunks, places: Places, rows: Bounds, keys: Keys, wante
     start = origin + last_break(flags, 0, _LOOK_BACK)
     sentences = Sentences(flags, origin)
     enough = sentences.after(sentences.from_token(start + np.maximum(wanted, 1) - 1))
-    return Text(documents.blocks, start, np.minimum(np.minimum(enough, start + chunks.longest), documents.stop))
+    stop = np.minimum(np.minimum(enough, start + chunks.longest), documents.stop)
+    return documents._replace(start=start, stop=stop)
+
+
+def _replaced(text: Text, rows: Bounds, other: Text) -> Text:
+    """`text` with `other` in some rows."""
+    maps = text.maps.copy()
+    for row, shard in zip(rows.tolist(), other.maps, strict=True):
+        maps[row] = shard
+    arrays = [values.copy() for values in text[1:]]
+    for values, new in zip(arrays, other[1:], strict=True):
+        values[rows] = new
+    return Text(maps, *arrays)
 
 
 def truncate(a: Text, b: Text, longest: int, keys: Keys) -> tuple[Text, Text]:
@@ -144,7 +153,7 @@ def _shorten(text: Text, rows: Bounds, front: Bounds, dropped: Bounds) -> Text:
     start, stop = text.start.copy(), text.stop.copy()
     start[rows] += front
     stop[rows] -= dropped - front
-    return Text(text.blocks, start, stop)
+    return text._replace(start=start, stop=stop)
 
 
 @lru_cache

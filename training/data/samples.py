@@ -11,7 +11,7 @@ from preprocessing.errors import UserError
 from training.config import DataSettings
 from training.data import random
 from training.data.checks import check_masking
-from training.data.chunks import Chunks, Text, pieces
+from training.data.chunks import Chunks, Text, read_flags, read_ids
 from training.data.masking import mask
 from training.data.order import locate
 from training.data.pairs import draw_pairs, draw_sentences
@@ -81,23 +81,21 @@ class Samples:
 
     def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded and masked."""
-        columns = np.arange(self.settings.sequence_length, dtype=np.int32)
-        ids = np.full((len(keys), len(columns)), self.special["pad"], np.int32)
+        sizes = [text.stop - text.start + 1 for text in texts]
+        separators = np.cumsum(np.stack(sizes, axis=1), axis=1)
+        lengths = separators[:, -1] + 1
+        rows = frame(separators[:, 0] + 1, lengths, self.settings.sequence_length)
+        is_text = rows["attention_mask"] == 1
+        is_text[:, 0] = False
+        np.put_along_axis(is_text, separators, False, axis=1)
+        ids = np.full(is_text.shape, self.special["pad"], np.int32)
         ids[:, 0] = self.special["cls"]
-        is_text = np.zeros(ids.shape, bool)
-        begin = np.ones((len(keys), 1), np.int32)
-        for text in texts:
-            end = begin + (text.stop - text.start).astype(np.int32)[:, None]
-            is_text |= (columns >= begin) & (columns < end)
-            np.put_along_axis(ids, end, self.special["sep"], axis=1)
-            begin = end + 1
-        parts = pieces(*texts)
-        ids[is_text] = np.concatenate([block.ids[start:stop] for block, start, stop in parts])
+        np.put_along_axis(ids, separators, self.special["sep"], axis=1)
+        ids[is_text] = read_ids(self.corpus.manifest.dtype, *texts)
         flags = np.zeros(ids.shape, np.uint8)
-        flags[is_text] = np.concatenate([block.flags[start:stop] for block, start, stop in parts])
+        flags[is_text] = read_flags(*texts)
         continues = (flags & CONTINUES_WORD).view(bool)
-        lengths = begin[:, 0]
-        ids, labels = mask(
+        labels = mask(
             ids,
             continues,
             is_text,
@@ -107,20 +105,14 @@ class Samples:
             replacements=self._replacements,
             mask_id=self.special["mask"],
         )
-        first = (texts[0].stop - texts[0].start + 2).astype(np.int32)
-        return {
-            "input_ids": ids,
-            **frame(first, lengths, len(columns)),
-            "labels": labels,
-            "continues_word": continues,
-        }
+        return {"input_ids": ids, **rows, "labels": labels, "continues_word": continues}
 
 
 def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
     """token_type_ids and attention_mask of rows [B] of `lengths` tokens, of which `first` belong to segment 0."""
     column = np.arange(columns, dtype=np.int32)
-    attention = column < lengths[:, None]
-    types = attention & (column >= first[:, None])
+    attention = column < lengths.astype(np.int32)[:, None]
+    types = attention & (column >= first.astype(np.int32)[:, None])
     return {"token_type_ids": types.astype(np.int32), "attention_mask": attention.astype(np.int32)}
 
 
