@@ -126,17 +126,20 @@ def berts_masks(
             output[column] = number
             predictions.append((column, pieces[column][0]))
     predictions.sort()
-    used = len(output)
-    types, attention = [], [1] * used
-    for column in range(used):
+    return berts_features(output, first, length, predictions), len(pieces)
+
+
+def berts_features(ids: list[int], first: int, length: int, predictions: list[tuple[int, int]]) -> list[list[int]]:
+    types, attention = [], [1] * len(ids)
+    for column in range(len(ids)):
         types.append(0 if column < first else 1)
-    while len(output) < length:
-        for values in (output, attention, types):
+    while len(ids) < length:
+        for values in (ids, attention, types):
             values.append(0)
     labels = [-100] * length
     for column, label in predictions:
         labels[column] = label
-    return [output, types, attention, labels], used
+    return [ids, types, attention, labels]
 
 
 def tokens_per_second(draw: Callable[[], int]) -> float:

@@ -1,6 +1,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +173,11 @@ def test_chinese_words_are_looked_for_where_they_were_not_counted(corpus: Corpus
     assert not (without.document(0)[1] & CONTINUES_WORD).any() and not Manifest.read(without.folder).statistics
     with pytest.raises(UserError, match=r"only 0 of .* Chinese tokens"):
         open_samples(DataSettings(corpus=without.folder), 0, "train")
+
+
+def test_samples_need_no_torch() -> None:
+    program = (
+        "import sys, training.data.loader, training.data.materialize, pipeline.inspect; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
