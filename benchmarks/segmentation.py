@@ -22,7 +22,7 @@ from preprocessing.tokenizer import WordPiece, load_tokenizer
 from preprocessing.words import WordSegmenter
 
 DATA = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
-ROUNDS = 5
+ROUNDS = 3
 DOCUMENT = 10_000
 
 
