@@ -79,7 +79,8 @@ def _histogram(path: Path, bars: dict[str, int], label: str, counted: str) -> No
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4))
+    figure.subplots_adjust(left=0.12, right=0.98, bottom=0.24, top=0.93)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     drawn = axes.bar(range(len(bars)), list(bars.values()), color="#3b6ea5")
