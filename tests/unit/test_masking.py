@@ -170,6 +170,15 @@ def test_spans_end_with_words_and_stay_within_the_maximum() -> None:
     assert np.array_equal(spans[over], words[over])  # a single word longer than the maximum
 
 
+@pytest.mark.parametrize("strategy", ["whole-word", "span"])
+def test_a_word_may_fill_its_row_to_the_end(strategy: str) -> None:
+    rows = make_rows(3, 12)
+    rows["eligible"][:] = True
+    rows["continues"][:] = True  # even its first column: a word cut in two
+    _, predicted = run(rows, strategy)
+    assert predicted.all()
+
+
 def test_rows_without_text_are_left_alone() -> None:
     rows = make_rows(4, 16)
     rows["eligible"][2] = False

@@ -22,14 +22,14 @@ Bounds = NDArray[np.int64]
 
 
 class Text(NamedTuple):
-    """Stretches of text, one a row: tokens start[i]..stop[i] of a block."""
+    """Stretches of text, one a row: tokens start[i]..stop[i] of a block.
+
+    The block's ids and flags begin at the bytes ids_at[i] and flags_at[i] of the shard maps[i].
+    """
 
     maps: list[mmap]
-    """The shard each is in,"""
     ids_at: Bounds
-    """the byte where the ids of its block begin,"""
     flags_at: Bounds
-    """and where the flags do."""
     start: Bounds
     stop: Bounds
 
@@ -157,8 +157,9 @@ def _last(marks: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 
 def _documents(blocks: list[_Block], numbers: list[int]) -> Text:
     """Document numbers[i] of blocks[i]."""
-    start = [block.offsets[number] for block, number in zip(blocks, numbers, strict=True)]
-    stop = [block.offsets[number + 1] for block, number in zip(blocks, numbers, strict=True)]
-    places = [block.ids_at for block in blocks], [block.flags_at for block in blocks], start, stop
-    ids_at, flags_at, start_at, stop_at = (np.array(values, np.int64) for values in places)
-    return Text([block.map for block in blocks], ids_at, flags_at, start_at, stop_at)
+    columns = [
+        (block.ids_at, block.flags_at, block.offsets[number], block.offsets[number + 1])
+        for block, number in zip(blocks, numbers, strict=True)
+    ]
+    ids_at, flags_at, start, stop = np.array(columns, np.int64).reshape(-1, 4).T
+    return Text([block.map for block in blocks], ids_at, flags_at, start, stop)

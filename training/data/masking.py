@@ -83,7 +83,9 @@ def _units(
         flat[: len(longer)] += longer.view(np.uint8)
         size += 1
     tokens = np.flatnonzero(longer)
-    while len(tokens := tokens[following[np.minimum(tokens + size, len(following) - 1)]]):
+    while len(tokens):
+        tokens = tokens[tokens + size < len(following)]
+        tokens = tokens[following[tokens + size]]
         flat[tokens] += 1
         size += 1
     return _spans(lengths, keys, settings) if settings.strategy == "span" else lengths

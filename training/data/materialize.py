@@ -61,7 +61,7 @@ def materialize(
         "dtype": manifest.dtype,
         "block_rows": block_rows,
         "samples": {
-            split: len(_samples(settings, seed, split)) for split in {shard.split for shard in manifest.shards}
+            split: len(_samples(settings, seed, split)) for split in sorted({shard.split for shard in manifest.shards})
         },
     }
     path = out / "manifest.json"
@@ -75,7 +75,7 @@ def materialize(
     shutil.copytree(corpus / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
     tasks = [
         (settings, seed, split, number, block_rows, out)
-        for split, samples in sorted(values["samples"].items())
+        for split, samples in values["samples"].items()
         for number in range(-(-samples * settings.copies // (SHARD_BLOCKS * block_rows)))
     ]
     values["shards"] = list(track(_run(tasks, workers or os.cpu_count() or 1), "samples", len(tasks)))
