@@ -157,7 +157,8 @@ def _words_of(block: str) -> Iterator[str]:
         if len(word) == 1 or (word.isascii() and word and not _ASCII_WORD.fullmatch(word)):
             single += word
             continue
-        if len(single) > 1 and single not in rjieba.cut_all(single):
+        # `cut_all` names every word of the dictionary, and runs of letters besides, which are no words there.
+        if len(single) > 1 and (_ASCII_RUN.search(single) or single not in rjieba.cut_all(single)):
             yield from finalseg.cut(single)
         else:
             yield from single

@@ -111,7 +111,7 @@ def test_the_pairs_that_six_decimals_decide_are_listed_and_cut_as_jieba_does(
     assert len(pairs) == 36
     for pair in sorted(pairs):
         assert words._TIE.fullmatch(pair), pair
-        for text in (pair, f"{pair}在心", f"他{pair}，{pair}Pro-X{pair}的", f"。有{pair}地中{pair}"):
+        for text in (pair, f"{pair}在心", f"他{pair}，{pair}Pro-X{pair}的", f"。有{pair}地中{pair}", f"manson经{pair}"):
             np.testing.assert_array_equal(fast.starts(text), exact.starts(text), err_msg=text)
 
 
