@@ -49,9 +49,17 @@ _ASCII_WORD = re.compile(r"(AT&T|[cC]\+\+|[cC]#)")  # the dictionary's words of 
 _ASCII_PART = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")  # `jieba.finalseg.re_skip`
 
 _DECIMAL = re.compile(r"\.[0-9]")
-_KINDS = np.zeros(0x3400, np.uint8)
-_KINDS[[ord(c) for c in string.ascii_letters + string.digits]] = 1
-_KINDS[[ord(c) for c in "+#&._%-"]] = 2
+
+# [65537] what a character may be; the last stands for all beyond the Basic Multilingual Plane.
+_LETTER, _SIGN, _HAN, _UNKNOWN, _TIE_FIRST, _TIE_SECOND = (1 << bit for bit in range(6))
+_SIGNS = np.zeros((1 << 16) + 1, np.uint8)
+_SIGNS[[ord(c) for c in string.ascii_letters + string.digits]] = _LETTER
+_SIGNS[[ord(c) for c in "+#&._%-"]] = _SIGN
+_SIGNS[0x4E00:0x9FD6] = _HAN
+_SIGNS[[code for code in range(1 << 16) if _UNKNOWN_HAN.match(chr(code))] + [1 << 16]] = _UNKNOWN
+for _pair in _TIE.pattern.split("|"):
+    _SIGNS[ord(_pair[0])] |= _TIE_FIRST
+    _SIGNS[[ord(c) for c in _pair[1:] if c not in "[]"]] |= _TIE_SECOND
 
 # What rjieba must give with the mending above, words separated by blanks; checked at the start.
 _PROBE = "他 来到 了 网易 杭研 大厦 。 Pro - BTC 约 3 - 5.2% 的 AT&T 用 C++ 11 写 㐀 㐁 鿖 鿗 hizhu . com2"
@@ -106,21 +114,23 @@ def _cut_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
 
 def _mended_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    if codes.max() >= len(_KINDS):
-        known = _UNKNOWN_HAN.sub("。", text)
+    signs = _SIGNS.take(codes, mode="clip")
+    seen = int(np.bitwise_or.reduce(signs))
+    if seen & (_HAN | _UNKNOWN):
+        known = _UNKNOWN_HAN.sub("。", text) if seen & _UNKNOWN else text
         starts = _cut_starts(cut, known)
-        _mend_ties(starts, known)
-    else:  # no Han: words are runs of letters and digits, runs of the other joined characters, and single characters
-        kinds = _KINDS[codes]
-        starts = kinds == 0
+        if ((signs[:-1] & _TIE_FIRST != 0) & (signs[1:] & _TIE_SECOND != 0)).any():
+            _mend_ties(starts, known)
+    else:  # words are runs of letters and digits, runs of the other joined characters, and single characters
+        starts = signs == 0
         starts[0] = True
-        starts[1:] |= kinds[1:] != kinds[:-1]
+        starts[1:] |= signs[1:] != signs[:-1]
         starts[1:] &= (codes[1:] != ord("\n")) | (codes[:-1] != ord("\r"))
         if _DECIMAL.search(text) is None and not any(sign in text for sign in "%+#&"):
             return starts  # else a word may hold both kinds
-    runs = [run.span() for run in _ASCII_RUN.finditer(text) if not run[0].isalnum()]
-    if not runs:
+    if not seen & _SIGN:
         return starts
+    runs = [run.span() for run in _ASCII_RUN.finditer(text) if not run[0].isalnum()]
     flags = bytearray(starts.tobytes() + b"\1")
     for begin, end in runs:
         if not flags[begin]:  # the end of a dictionary word that mixes Han and ASCII, such as 卡拉OK
