@@ -29,7 +29,7 @@ TRAINING = [
     "torch>=2.6",
     "transformers>=4.40",
 ]
-DEVELOPMENT = ["mypy>=1.10", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.6", "types-PyYAML"]
+DEVELOPMENT = ["mypy==2.4.1", "pytest>=8", "pytest-timeout>=2.3", "ruff==0.17.5", "types-PyYAML"]
 
 setup(
     name="reread",

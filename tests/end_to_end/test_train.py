@@ -18,6 +18,7 @@ import yaml
 
 from tests.conftest import ROOT, train_values
 from training.checkpoint.store import CheckpointStore
+from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.parallel.mesh import Mesh
 
@@ -200,3 +201,19 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
     environment.pop("PYTHONPATH", None)
     arguments = [sys.executable, "-c", script, str(run / "export"), str(tmp_path / "expected.pt")]
     subprocess.run(arguments, check=True, cwd=tmp_path, env=environment)
+
+
+def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:
+    """What one run ended with is what the next begins with, vocabulary padding and tied weights included."""
+    from pipeline.stages import export_stage
+    from training.trainer import train
+
+    folder = export_stage(uninterrupted / "runs" / "tiny", tmp_path / "start")
+    values = train_values(sample_corpus, steps=1, init=str(folder), validate_every=1)
+    values["optimizer"] = {"learning_rate": 1e-12}
+    train(TrainSettings.parse(values, "test"), tmp_path)
+    last = [
+        line["validation_loss"] for line in read_metrics(uninterrupted / "runs" / "tiny") if "validation_loss" in line
+    ]
+    first = [line["validation_loss"] for line in read_metrics(tmp_path) if "validation_loss" in line]
+    assert first == pytest.approx(last[-1:], rel=1e-5)
