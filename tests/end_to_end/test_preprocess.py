@@ -207,7 +207,7 @@ def test_bad_input_is_listed_with_file_and_position(corpus: Path) -> None:
 
 def test_bad_input_is_refused_where_the_recipe_says_so(raw: Path, tmp_path: Path) -> None:
     inputs = {"paths": [str(raw / "texts")], "bad_input": "refuse"}
-    with pytest.raises(UserError, match=r"novel-98\.txt.*empty"):
+    with pytest.raises(UserError, match=r"novel-98\.txt.*empty|web\.jsonl.*not JSON"):
         make(raw, tmp_path / "corpus", input=inputs, workers=2)
     assert not (tmp_path / "corpus" / "manifest.json").exists()
 
