@@ -24,7 +24,8 @@ PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
 
 
 def peak_flops(setting: float | None, device: torch.device) -> float:
-    """FLOP/s of one device that MFU is measured against; logs where the figure comes from."""
+    """FLOP/s of one device that MFU is measured against; logs the formula and where the figure comes from."""
+    log.info("MFU = 3 x FLOPs of the forward pass's matrix products (head on predicted tokens) / seconds / peak")
     if setting is not None:
         return setting * 1e12
     if device.type == "cuda":
