@@ -10,6 +10,7 @@ PREPROCESSING = [
     "matplotlib>=3.7",
     "numpy>=1.26",
     "opencc-python-reimplemented>=0.1.7",
+    "protobuf",  # sentencepiece needs it to load a model
     "pyarrow>=14",
     "pydantic>=2.6",
     "pyyaml>=6",
