@@ -1,7 +1,8 @@
 """Normalising text and filtering documents.
 
 A cleaned text has one paragraph a line: no blank lines, no space at the ends of a line, no two spaces together, no
-invisible characters. HTML entities are left as they are. Cleaning a cleaned text changes nothing.
+invisible characters. HTML entities are left as they are. Cleaning a cleaned text changes nothing, unless wrapped lines
+are joined: what was a paragraph would then be taken for a line.
 """
 
 import re
@@ -19,6 +20,8 @@ KEPT_PUNCTUATION = "，。！？：；（）～…．"
 """Full-width punctuation that NFKC would make ASCII (the stop `．` too, which some novels use for `。`)."""
 _LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 _SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+BLANKS = "".join(dict.fromkeys(_SPACES + "".join(_LINE_ENDS)))
+"""What cleaning makes a space or a line's end."""
 _CONTROLS = "0-8 e-1f 7f-84 86-9f"
 _FORMAT = (
     "ad-ad 34f-34f 600-605 61c-61c 6dd-6dd 70f-70f 890-891 8e2-8e2 180b-180f 200b-200f 202a-202e 2060-206f fe00-fe0f "
@@ -33,6 +36,10 @@ _DROPPED_RUN = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, las
 _POINT = re.compile("．(?<=[0-9A-Za-z]．)(?=[0-9A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _HAN = re.compile("[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
+_WRAP = re.compile("(?<!\n)\n(?!\n)")
+_CHINESE = "\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
+_SHARED = "“”‘’…—"  # Chinese beside a Chinese character, English beside another
+_WRAP_IN_CHINESE = re.compile(f"(?<=[{_CHINESE}])\n(?=[{_CHINESE}{_SHARED}])|(?<=[{_SHARED}])\n(?=[{_CHINESE}])")
 
 
 class Cleaner:
@@ -51,6 +58,8 @@ class Cleaner:
         if self.settings.simplify:
             text = simplify(text)
         text = re.sub("  +", " ", text).replace(" \n", "\n").replace("\n ", "\n")
+        if self.settings.join_wrapped_lines:
+            text = _WRAP.sub(" ", _WRAP_IN_CHINESE.sub("", text))
         return re.sub("\n\n+", "\n", text).strip(" \n")
 
     def reason_to_drop(self, text: str) -> str | None:

@@ -8,14 +8,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from preprocessing.settings import Settings
 
 BadInput = Literal["report", "refuse"]
+OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 
 
 class InputSettings(Settings):
     """Where raw text comes from."""
 
-    paths: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
-        min_length=1
-    )
+    paths: Annotated[list[str], OneOrMore] = Field(min_length=1)
     """Files, folders or globs; folders are walked in sorted order."""
     format: Literal[
         "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "parquet", "wikiextractor", "mediawiki"
@@ -36,6 +35,9 @@ class CleanSettings(Settings):
     """Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
     simplify: bool = False
     """Traditional to simplified Chinese by OpenCC."""
+    join_wrapped_lines: bool = False
+    """For text cut into lines of even length with blank lines between paragraphs (Project Gutenberg): each paragraph
+    becomes one line. Verse and tables are joined too; where a line is a paragraph (Wikipedia, novels), leave it off."""
     minimum_characters: int = Field(default=1, ge=1)
     maximum_characters: int | None = None
     minimum_letter_share: float = Field(default=0.0, ge=0, le=1)
@@ -58,7 +60,7 @@ class WordSettings(Settings):
 
     engine: Literal["auto", "jieba", "rjieba"] = "auto"
     """`rjieba` gives jieba's boundaries about 15 times faster; `auto` takes it unless a user dictionary is given."""
-    user_dictionaries: list[Path] = []
+    user_dictionaries: Annotated[list[Path], OneOrMore] = []
 
 
 class VocabularySettings(Settings):

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from preprocessing.clean import BLANKS
 from preprocessing.config import VocabularySettings
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
@@ -23,7 +25,8 @@ ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 def train_vocabulary(texts: Iterable[str], settings: VocabularySettings, lowercase: bool, folder: Path) -> Path:
     """Train on `texts` (read once) and write the vocabulary into `folder`; returns the path to load.
 
-    Special tokens get the first ids. `lowercase` is WordPiece's. Raises `UserError` if there is no text.
+    Special tokens get the first ids. `lowercase` is WordPiece's. Raises `UserError` if there is no text, or too much of
+    it for the size.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as temporary:  # the trainers want their text twice, and as lines
@@ -41,7 +44,7 @@ def train_vocabulary(texts: Iterable[str], settings: VocabularySettings, lowerca
             path = _train_bpe(spool, settings.size, folder)
         else:
             path = _train_sentencepiece(spool, settings.size, folder)
-    logger.info("tokenizer: trained %s on %d characters: %s", settings.type, characters.total(), path)
+    logger.info("tokenizer: trained %s on %s characters", settings.type, f"{characters.total():,}")
     return path
 
 
@@ -53,11 +56,16 @@ def _train_wordpiece(spool: Path, characters: Counter[str], size: int, lowercase
     for character, count in sorted(characters.items()):
         for normal in tokenizer.normalizer.normalize_str(character).replace(" ", ""):
             alphabet[normal] += count
-    # Half of the vocabulary at most goes to single characters, the commonest; a Han character is never part of more.
-    kept = sorted(alphabet, key=lambda character: (-alphabet[character], character))[: size // 2]
+    # Letters join into longer tokens and need room for these; Han characters never do. So single characters get the
+    # share of the vocabulary that the latter have of the text, and a half in any case; the commonest come first.
+    joining = {character for character in alphabet if _joins(tokenizer, character)}
+    alone = 1 - sum(alphabet[character] for character in joining) / alphabet.total()
+    kept = sorted(alphabet, key=lambda character: (-alphabet[character], character))[: int(size * max(0.5, alone))]
+    room = size - len(BERT_TOKENS) - np.cumsum([1 + (character in joining) for character in kept])  # `a` and `##a`
+    kept = kept[: np.count_nonzero(room >= 0)]
     # The trainer numbers continuing characters in the order of a hash table, and breaks ties by number. Naming them
     # all beforehand, as if they were special, makes the result the same every time.
-    continuing = [f"##{character}" for character in sorted(kept) if _joins(tokenizer, character)]
+    continuing = [f"##{character}" for character in sorted(joining.intersection(kept))]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         show_progress=False,
@@ -99,29 +107,41 @@ def _train_bpe(spool: Path, size: int, folder: Path) -> Path:
 
 def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
     from sentencepiece import SentencePieceTrainer
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
     model = io.BytesIO()
     pad, unknown, *symbols = BERT_TOKENS
-    SentencePieceTrainer.Train(
-        sentence_iterator=_lines(spool),
-        model_writer=model,
-        model_type="unigram",
-        vocab_size=size,
-        hard_vocab_limit=False,  # a small text may not fill the vocabulary
-        character_coverage=0.9995,
-        max_sentence_length=1 << 20,
-        pad_id=0,
-        pad_piece=pad,
-        unk_id=1,
-        unk_piece=unknown,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=symbols,
-        num_threads=1,  # sums of floats depend on it
-        minloglevel=2,
-    )
+    # The text is clean already: what the model normalises is white space alone. (Its usual rules, and `identity`, would
+    # turn `，` into a comma, or a line's end into an unknown character.)
+    rules = spool.with_name("rules.tsv")
+    rules.write_text("".join(f"{ord(blank):X}\t20\n" for blank in BLANKS), encoding="ascii")
+    try:
+        SentencePieceTrainer.Train(
+            sentence_iterator=_lines(spool),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            hard_vocab_limit=False,  # a small text may not fill the vocabulary
+            character_coverage=0.9995,
+            normalization_rule_tsv=str(rules),
+            max_sentence_length=1 << 20,
+            pad_id=0,
+            pad_piece=pad,
+            unk_id=1,
+            unk_piece=unknown,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=symbols,
+            num_threads=1,  # sums of floats depend on it
+            minloglevel=2,
+        )
+    except RuntimeError as error:  # `INTERNAL: file(line) [condition] what is wrong`
+        reason = str(error).rpartition("] ")[2]
+        raise UserError(f"tokenizer.train.size: {size} does not do for SentencePiece on this text: {reason}") from None
+    proto = ModelProto.FromString(model.getvalue())
+    proto.normalizer_spec.normalization_rule_tsv = ""  # where the rules were: another name every time
     path = folder / "spiece.model"
-    write_atomically(path, model.getvalue())
+    write_atomically(path, proto.SerializeToString())
     return path
 
 

@@ -93,6 +93,13 @@ def test_cleaning_again_changes_nothing(nfkc: bool) -> None:
         assert cleaner.clean(once) == once, ascii(text)
 
 
+def test_wrapped_lines_are_joined_to_paragraphs() -> None:
+    cleaner = Cleaner(CleanSettings(join_wrapped_lines=True))
+    book = "CHAPTER I\r\n\r\nIt is a truth,\r\n  universally “known”\r\n“so”.\r\n \t\r\n\r\nNext.\r\n"
+    assert cleaner.clean(book) == "CHAPTER I\nIt is a truth, universally “known” “so”.\nNext."
+    assert cleaner.clean("他说：\n“今天下\n雨。”\n走了\n\nPython\n很好") == "他说：“今天下雨。”走了\nPython 很好"
+
+
 def test_without_nfkc_forms_stay() -> None:
     assert Cleaner(CleanSettings(nfkc=False)).clean("Ａ①\u200b　　３．５ ") == "Ａ① ３．５"
 

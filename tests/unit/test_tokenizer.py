@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as Backend
 
 from preprocessing import tokenizer as module
 from preprocessing.config import TokenizerSettings, VocabularySettings
@@ -130,6 +131,31 @@ def test_a_trained_wordpiece_keeps_han_characters_single_and_special_tokens_firs
     assert "##ing" in tokens
     with pytest.raises(UserError, match="no text"):
         train_vocabulary(iter([]), VocabularySettings(size=400), True, tmp_path)
+
+
+def test_a_trained_wordpiece_fills_its_size_with_the_characters_of_chinese_text(tmp_path: Path) -> None:
+    han = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    path = train_vocabulary(iter([han, "in"]), VocabularySettings(size=312), True, tmp_path)
+    assert set(han) <= set(path.read_text(encoding="utf-8").split("\n"))
+
+
+def test_a_trained_sentencepiece_keeps_chinese_punctuation_and_reads_line_ends_as_spaces(tmp_path: Path) -> None:
+    settings = VocabularySettings(type="sentencepiece", size=400)
+    tokenizer = load(train_vocabulary(texts(), settings, True, tmp_path / "trained"))
+    tokenizer.save(tmp_path / "saved")
+    names = Backend.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    text = "孩子们，下棋；\n春天\u3000来\r\n了\t吗。"
+    ids = tokenizer.encode(text)[0].tolist()
+    assert {"，", "；", "。"} <= set("".join(names.id_to_token(number) or "" for number in ids))
+    assert ids == tokenizer.encode("孩子们，下棋； 春天 来 了 吗。")[0].tolist()
+    assert ids == from_transformers(tmp_path / "saved", text)
+
+
+def test_a_size_too_small_for_sentencepiece_is_refused_in_one_line(tmp_path: Path) -> None:
+    han = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    with pytest.raises(UserError, match=r"tokenizer\.train\.size: 100 .*required_chars") as raised:
+        train_vocabulary(iter([han]), VocabularySettings(type="sentencepiece", size=100), True, tmp_path)
+    assert "\n" not in str(raised.value)
 
 
 def test_wrong_vocabularies_are_refused_in_one_line(tmp_path: Path) -> None:
