@@ -1,6 +1,7 @@
 """`reread inspect`: rows as the model will see them, and what their masks are made of."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,11 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel, DecodeStream
+from tokenizers.models import WordPiece
 
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from training.config import DataSettings
-from training.data.checks import han_vocabulary
+from training.data.checks import check_masking, han_vocabulary
 from training.data.masking import IGNORED
 from training.data.materialize import MaterializedSamples, is_materialized
 from training.data.samples import Rows, Samples
@@ -25,7 +28,7 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
     """Print `samples` decoded rows of the corpus or materialised folder `data.corpus`, and statistics over more.
 
     A materialised folder is shown with the settings and the seed it was written with. With `verify` every byte is
-    checked first. Raises `UserError` for what cannot be read.
+    checked first. Raises `UserError` for what cannot be read and, having shown it, for a masking that does nothing.
     """
     console = Console(highlight=False)
     source: Samples | MaterializedSamples
@@ -37,7 +40,7 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
         source.verify()
         console.print("every block of the train split has the checksum it was written with")
     if len(source) == 0:
-        raise UserError(f"{data.corpus}: no documents in the train split")
+        raise UserError(f"{data.corpus}: no documents in the train split; look at the corpus' report.md")
     vocabulary = source.tokenizer_folder / "tokenizer.json"
     if not vocabulary.exists():
         raise UserError(f"{vocabulary}: not there; run `reread preprocess` again")
@@ -54,48 +57,52 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
         console.print(render({name: values[number] for name, values in rows.items()}, tokenizer, mask_id))
     console.print()
     console.print(_table(source, count(source, han_vocabulary(source.tokenizer_folder))))
+    if isinstance(source, Samples):
+        check_masking(source)
 
 
 def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
     """One row [L] as text: original words, the predicted ones in ‹ › and in the colour of what was done to them."""
     text = Text()
-    labels, inputs, continues = row["labels"], row["input_ids"], row["continues_word"]
-    before = ""
+    length = int(row["attention_mask"].sum())
+    labels, inputs, continues = (row[name][:length].tolist() for name in ("labels", "input_ids", "continues_word"))
+    originals = [given if label == IGNORED else label for label, given in zip(labels, inputs, strict=True)]
     opened = False
-    for column in np.flatnonzero(row["attention_mask"]).tolist():
+    for column, piece in enumerate(_pieces(tokenizer, originals)):
         predicted = labels[column] != IGNORED
         if opened and not (predicted and continues[column]):
             text.append("›")
             opened = False
-        original = int(labels[column] if predicted else inputs[column])
-        piece = _piece(tokenizer, original)
-        if _needs_space(before, piece):
-            text.append(" ")
-        before = piece
         if not predicted:
-            text.append(piece.removeprefix("##"))
+            text.append(piece)
             continue
         if not opened:
-            text.append("‹")
+            blank, piece = piece[: len(piece) - len(piece.lstrip(" "))], piece.lstrip(" ")  # noqa: PLW2901
+            text.append(f"{blank}‹")
             opened = True
         if inputs[column] == mask_id:
-            text.append(piece.removeprefix("##"), MASKED)
-        elif inputs[column] == original:
-            text.append(piece.removeprefix("##") + "=", KEPT)
+            text.append(piece, MASKED)
+        elif inputs[column] == originals[column]:
+            text.append(f"{piece}=", KEPT)
         else:
-            text.append(f"{piece.removeprefix('##')}→{_piece(tokenizer, int(inputs[column]))}", REPLACED)
+            text.append(f"{piece}→{_pieces(tokenizer, [inputs[column]])[0]}", REPLACED)
     return text
 
 
-def _needs_space(before: str, piece: str) -> bool:
-    """Whether WordPiece lost a space here: between words of letters or digits, not inside Chinese."""
-    return before[-1:].isascii() and before[-1:].isalnum() and piece[:1].isascii() and piece[:1].isalnum()
-
-
-def _piece(tokenizer: Tokenizer, number: int) -> str:
-    piece = tokenizer.id_to_token(number) or ""
-    # Decoding alone would drop the space SentencePiece marks, and only decoding can read byte-level pieces.
-    return piece.replace("▁", " ") if "▁" in piece else tokenizer.decode([number], skip_special_tokens=False)
+def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """The text of each token, with the space before it."""
+    if isinstance(tokenizer.decoder, ByteLevel):
+        stream = DecodeStream(skip_special_tokens=False)
+        return [stream.step(tokenizer, number) or "" for number in ids]  # a cut character comes with its last byte
+    names = [tokenizer.id_to_token(number) or "" for number in ids]
+    if not isinstance(tokenizer.model, WordPiece):
+        return [name.replace("▁", " ") for name in names]
+    # WordPiece loses spaces: they are put back between words of letters or digits, not inside Chinese.
+    spaced = [
+        before[-1:].isascii() and before[-1:].isalnum() and name[:1].isascii() and name[:1].isalnum()
+        for before, name in pairwise(["", *names])
+    ]
+    return [" " * space + name.removeprefix("##") for space, name in zip(spaced, names, strict=True)]
 
 
 @dataclass

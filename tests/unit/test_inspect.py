@@ -1,9 +1,10 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.inspect import count, inspect, render
 from preprocessing.corpus import Corpus
@@ -69,6 +70,30 @@ def test_a_row_shows_the_original_words_and_what_became_of_them(corpus: Corpus) 
     shown = render(row, tokenizer, SPECIAL["mask"])
     assert shown.plain == f"[CLS]‹{one}{two}›{three}‹{four}=›‹{five}→{other}›{six}[SEP]"
     assert len({str(span.style) for span in shown.spans}) == 3
+
+
+def test_a_row_of_byte_level_tokens_shows_whole_characters_and_its_own_spaces(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([], trainers.BpeTrainer(special_tokens=["<mask>"], initial_alphabet=alphabet))
+    ids = np.array(tokenizer.encode("an 春 天").ids)
+    labels = np.where(np.isin(np.arange(len(ids)), [7, 8, 9, 10]), ids, -100)  # the second space and character
+    row = {
+        "input_ids": np.where(labels == -100, ids, 0),
+        "labels": labels,
+        "attention_mask": np.ones(len(ids), int),
+        "continues_word": labels != -100,
+    }
+    assert render(row, tokenizer, 0).plain.replace("‹", "").replace("›", "") == "an 春 天"
+
+
+def test_inspect_ends_with_an_error_where_whole_words_are_not_known(tmp_path: Path, corpus: Corpus) -> None:
+    single = make_corpus(tmp_path / "single", [400] * 60, words=False)
+    shutil.copytree(corpus.folder / "tokenizer", single.folder / "tokenizer")
+    with pytest.raises(UserError, match="single characters would be masked"):
+        inspect(DataSettings(corpus=single.folder), samples=1)
+    inspect(DataSettings(corpus=single.folder, masking=MaskingSettings(strategy="token")), samples=1)
 
 
 def test_inspecting_a_corpus_and_its_materialised_form_shows_the_same(
