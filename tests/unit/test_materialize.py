@@ -99,7 +99,7 @@ def test_other_settings_are_refused_and_named(corpus: Corpus, tmp_path: Path) ->
     write(corpus, out, settings_of(corpus))
     with pytest.raises(UserError, match=r"seed 0 \(now 1\), data\.masking\.strategy whole-word \(now token\)"):
         open_samples(DataSettings(**{**OPTIONS, "masking": {"strategy": "token"}}, corpus=out), 1, "train")
-    with pytest.raises(UserError, match="empty folder"):
+    with pytest.raises(UserError, match=r"data\.copies 2 \(now 3\).*empty folder"):
         write(corpus, out, settings_of(corpus, copies=3))
     with pytest.raises(UserError, match="not a corpus"):
         Corpus(out)

@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.progress import track
 
 from preprocessing.corpus import Corpus, ShardFiles, TarWriter, checksum, write_atomically
@@ -68,7 +70,7 @@ def materialize(
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
         if any(found.get(name) != value for name, value in values.items()):
-            raise UserError(f"{path}: describes something else than these samples; give an empty folder")
+            raise UserError(f"{path}: holds other samples ({_difference(found, values)}); give an empty folder")
         log.info("%s: all samples are there already", out)
         return
     check_masking(_samples(settings, seed, "train"))
@@ -78,10 +80,24 @@ def materialize(
         for split, samples in values["samples"].items()
         for number in range(-(-samples * settings.copies // (SHARD_BLOCKS * block_rows)))
     ]
-    values["shards"] = list(track(_run(tasks, workers or os.cpu_count() or 1), "samples", len(tasks)))
+    shards = _run(tasks, workers or os.cpu_count() or 1)
+    if sys.stderr.isatty():
+        shards = iter(track(shards, "writing samples", len(tasks), console=Console(stderr=True)))
+    values["shards"] = list(shards)
     write_atomically(path, json.dumps(values, ensure_ascii=False, indent=1).encode())
     for shard in values["shards"]:
         _description(out / shard["name"]).unlink()
+    rows = settings.copies * sum(values["samples"].values())
+    log.info("%s: %s samples, %d copies of each, in %d shards", out, f"{rows:,}", settings.copies, len(tasks))
+
+
+def _difference(found: dict[str, Any], values: dict[str, Any]) -> str:
+    if found.get("kind") != "samples":
+        return "no samples at all"
+    if found["corpus"] != values["corpus"]:
+        return "of another corpus"
+    written, wanted = (_flat(DataSettings(corpus=Path(), **side["settings"]), side["seed"]) for side in (found, values))
+    return _differing(written, wanted) or "of another version"
 
 
 def is_materialized(folder: Path) -> bool:
@@ -225,14 +241,9 @@ class MaterializedSamples:
 
     def check(self, settings: DataSettings, seed: int) -> None:
         """Raises `UserError` naming what differs from the settings the samples were written with."""
-        written = {"seed": self.seed, **_flat(self.settings)}
-        wanted = {"seed": seed, **_flat(settings)}
-        differing = [
-            f"{name} {written[name]} (now {value})" for name, value in wanted.items() if written[name] != value
-        ]
-        if differing:
+        if differing := _differing(_flat(self.settings, self.seed), _flat(settings, seed)):
             raise UserError(
-                f"{self.folder}: these samples were written with {', '.join(differing)}; go back to that, or write "
+                f"{self.folder}: these samples were written with {differing}; go back to that, or write "
                 "them again with `reread preprocess --materialize`"
             )
 
@@ -278,9 +289,17 @@ class MaterializedSamples:
         return _Block(ids, continues, rows, columns, labels, at[0], at[1])
 
 
-def _flat(settings: DataSettings) -> dict[str, Any]:
+def _differing(written: dict[str, Any], wanted: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {written[name]} (now {value})" for name, value in wanted.items() if written[name] != value
+    )
+
+
+def _flat(settings: DataSettings, seed: int) -> dict[str, Any]:
     values = settings.model_dump(mode="json", exclude={"corpus", "masking"})
     masking = settings.masking.model_dump(mode="json")
-    return {f"data.{name}": value for name, value in values.items()} | {
-        f"data.masking.{name}": value for name, value in masking.items()
+    return {
+        "seed": seed,
+        **{f"data.{name}": value for name, value in values.items()},
+        **{f"data.masking.{name}": value for name, value in masking.items()},
     }
