@@ -175,10 +175,12 @@ def _check_any_document(work: Work) -> None:
     results = list(work.results("read"))
     if not any(result["documents"] for result in results):
         dropped = sum((_dropped(count) for count in _by_source(work, results)), Counter())
-        dropped["unreadable"] = sum(len(result["problems"]) for result in results)
+        problems = [problem for result in results for problem in result["problems"]]
+        dropped["unreadable"] = len(problems)
         shutil.rmtree(work.folder)
+        first = "the first unreadable: {path}:{position}: {reason}; ".format(**problems[0]) if problems else ""
         raise UserError(
-            f"{work.output}: no document is left (dropped {_listed(dropped)}); look at `input.format`, "
+            f"{work.output}: no document is left (dropped {_listed(dropped)}); {first}look at `input.format`, "
             "`input.encoding` and the filters under `clean`"
         )
 
@@ -272,8 +274,10 @@ def _write(work: Work, manifest: Manifest) -> None:
             100 * statistics["unknown_tokens"] / statistics["tokens"],
             " ".join(list(statistics["unknown_characters"])[:10]),
         )
-    if statistics["validation_documents"] == 0 < len(manifest.shards):
+    if statistics["validation_documents"] == 0:
         log.warning("no document fell to the held-out share; raise `validation_share` for a validation loss")
+    elif statistics["validation_documents"] == statistics["documents"]:
+        log.warning("every document fell to the held-out share and none is left to train on; lower `validation_share`")
     log.info(
         "%s: %s documents, %s tokens in %d shards; dropped %s; see report.md there",
         output,

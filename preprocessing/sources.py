@@ -197,7 +197,7 @@ class _Reader:
 
     def problem(self, position: str, reason: str) -> None:
         if self.settings.bad_input == "refuse":
-            way_out = "mend it, or set `bad_input: report` to skip it"
+            way_out = "mend it, or set `input.bad_input=report` to skip it"
             raise UserError(f"{self.piece.path}:{self.member}{position}: {reason}; {way_out}")
         self.report(Problem(self.piece.path, self.member + position, reason))
 
@@ -212,7 +212,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             if not self.fits and self.guesses < 10:  # guessing at every line of a large file would take days
                 self.fits, self.guesses = encoding_that_fits(data), self.guesses + 1
-            hint = f"; `encoding: {self.fits}` would fit" if self.fits and self.fits != self.encoding else ""
+            hint = f"; `input.encoding={self.fits}` would fit" if self.fits and self.fits != self.encoding else ""
             line = data.count(b"\n", 0, error.start) + 1
             where = f"byte {error.start}" + (f", line {line}" if line > 1 else "")
             self.problem(position, f"not {self.encoding} ({where} of it){hint}")
@@ -278,14 +278,18 @@ class _Reader:
         for position, line in self.own_lines(stream):
             try:
                 values = json.loads(line)
-            except (ValueError, RecursionError) as error:
+            except json.JSONDecodeError as error:
+                self.problem(position, f"not JSON ({error.msg}, character {error.pos + 1} of it)")
+                continue
+            except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
                 self.problem(position, f"not JSON ({error})")
                 continue
             if not isinstance(values, dict):
                 self.problem(position, f"a JSON {type(values).__name__}, not an object with the field `{field}`")
             elif field not in values:
                 self.problem(
-                    position, f"no field `{field}`; it has {', '.join(values) or 'none'} (`text_field` says which)"
+                    position,
+                    f"no field `{field}`; it has {', '.join(values) or 'none'} (`input.text_field` says which)",
                 )
             elif not isinstance(values[field], str):
                 self.problem(position, f"field `{field}` holds {type(values[field]).__name__}, not text")
@@ -344,7 +348,9 @@ class _Reader:
         table = pyarrow.parquet.ParquetFile(file)
         names = table.schema_arrow.names
         if field not in names:
-            self.problem("whole file", f"no column `{field}`; it has {', '.join(names)} (`text_field` says which)")
+            self.problem(
+                "whole file", f"no column `{field}`; it has {', '.join(names)} (`input.text_field` says which)"
+            )
             return
         row = 0
         for group in range(table.num_row_groups):

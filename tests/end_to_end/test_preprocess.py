@@ -212,6 +212,12 @@ def test_bad_input_is_refused_where_the_recipe_says_so(raw: Path, tmp_path: Path
     assert not (tmp_path / "corpus" / "manifest.json").exists()
 
 
+def test_where_nothing_can_be_read_the_message_names_place_and_remedy(raw: Path, tmp_path: Path) -> None:
+    (tmp_path / "gb.txt").write_bytes("春天来了，河边的柳树发了芽。".encode("gb18030"))
+    with pytest.raises(UserError, match=r"unreadable: 1.*gb\.txt:whole file: not utf-8.*input\.encoding=gb18030"):
+        make(raw, tmp_path / "corpus", input={"paths": [str(tmp_path / "gb.txt")]})
+
+
 def test_the_statistics_tell_whether_chinese_words_have_several_tokens(corpus: Path) -> None:
     statistics = Manifest.read(corpus).statistics
     splits = [Corpus(corpus, split) for split in ("train", "validation")]

@@ -189,7 +189,7 @@ def test_a_bad_line_costs_that_line(tmp_path: Path) -> None:
         problems, ("not JSON", "list", "it has txt", "holds int", "not utf-8", "not JSON"), strict=True
     ):
         assert said in problem.reason
-    with pytest.raises(UserError, match=r"a\.jsonl:line 2: not JSON .*bad_input: report"):
+    with pytest.raises(UserError, match=r"a\.jsonl:line 2: not JSON .*input\.bad_input=report"):
         read_all(path, bad_input="refuse")
 
 
@@ -236,7 +236,7 @@ def test_a_wrong_encoding_is_named_with_the_one_that_fits(tmp_path: Path, text: 
     path.write_bytes(("\n" + text).encode(stored))
     documents, [problem] = read_all(path, encoding=stated)
     assert not documents and problem.path == str(path) and f"not {stated} (byte" in problem.reason
-    assert f"`encoding: {stored}` would fit" in problem.reason
+    assert f"`input.encoding={stored}` would fit" in problem.reason
 
 
 # --- compression and archives ---
