@@ -11,17 +11,20 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import FORMAT_VERSION, Block, Manifest, Shard, write_atomically
+from preprocessing.corpus import FORMAT_VERSION, Block, Manifest, Shard, explained, write_atomically
 from preprocessing.errors import UserError
 from preprocessing.executor import Executor
 from preprocessing.report import write_report
 from preprocessing.sources import Source, find_files, plan_parts
-from preprocessing.tasks import Work, explained, forget_work, locked, open_work, token_dtype
+from preprocessing.tasks import Work, forget_work, locked, open_work, token_dtype
 from preprocessing.tokenizer import Tokenizer, load_tokenizer
 from preprocessing.words import WordSegmenter
 
@@ -70,7 +73,7 @@ def _identity(
     settings: PreprocessSettings, files: list[Source], words: WordSegmenter, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """All that determines the output."""
-    values = settings.model_dump(mode="json", exclude={"output", "workers"})
+    values = _described(settings)
     if tokenizer is not None:
         values["tokenizer"]["path"] = tokenizer.describe()["fingerprint"]
     return {
@@ -79,6 +82,10 @@ def _identity(
         "words": words.description,
         "files": {file.path: f"{file.bytes} bytes, changed at {os.stat(file.path).st_mtime_ns}" for file in files},
     }
+
+
+def _described(settings: PreprocessSettings) -> dict[str, Any]:
+    return settings.model_dump(mode="json", exclude={"output", "workers"})
 
 
 def _finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
@@ -102,7 +109,10 @@ def _check_same(output: Path, identity: dict[str, Any]) -> None:
         if any(entry.name not in (WORK, LOCK, f"{RECORD}.tmp") for entry in output.iterdir()):
             raise UserError(f"{output}: holds other files; choose an empty folder for the corpus")
         return
-    differences = list(_differences(json.loads(path.read_text(encoding="utf-8")), identity))
+    old = json.loads(path.read_text(encoding="utf-8"))
+    with suppress(ValidationError):  # an earlier version knew fewer settings; it did what their defaults say
+        old["settings"] = _described(PreprocessSettings.model_validate({**old["settings"], "output": output}))
+    differences = list(_differences(old, identity))
     if differences:
         more = f" (and {len(differences) - 3} more)" if len(differences) > 3 else ""
         raise UserError(

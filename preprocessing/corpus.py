@@ -11,10 +11,12 @@ The manifest holds the byte offset of each member, so a document is read through
 tar. Each block carries a CRC-32 that is checked the first time the block is touched.
 """
 
+import errno
 import io
 import json
 import mmap
 import os
+import shutil
 import tarfile
 import zlib
 from bisect import bisect_right
@@ -118,6 +120,20 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def explained(error: OSError, folder: Path) -> Exception:
+    """A full disk or a folder that cannot be written as a `UserError`; any other error as it is."""
+    reason = os.strerror(error.errno or 0)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = shutil.disk_usage(folder).free
+        return UserError(
+            f"{folder}: no space left to write ({reason}, {free:,} bytes free); make room and run the same command "
+            "again: it continues where it stopped"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR):
+        return UserError(f"{error.filename}: cannot be written ({reason}); choose another folder, or mend it")
+    return error
 
 
 def sync_folder(folder: Path) -> None:

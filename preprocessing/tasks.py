@@ -11,7 +11,6 @@
 machine that sees the folder. Its last act is to write `<stage>/<number>.json`: where that stands, the task is done.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -32,10 +31,9 @@ from numpy.typing import NDArray
 
 from preprocessing.clean import Cleaner
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import ShardWriter, write_atomically
+from preprocessing.corpus import ShardWriter, explained, write_atomically
 from preprocessing.dedup import dropped_places, later_occurrences, range_count, sort_keys
 from preprocessing.encode import Encoder, batches
-from preprocessing.errors import UserError
 from preprocessing.sources import Piece, Problem, read
 from preprocessing.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
 from preprocessing.words import WordSegmenter
@@ -184,20 +182,6 @@ def run_task(folder: Path, stage: str, number: int) -> None:
                 write_atomically(work.path(stage, number, ".json"), json.dumps(result, ensure_ascii=False).encode())
     except OSError as error:
         raise explained(error, work.output) from None
-
-
-def explained(error: OSError, folder: Path) -> Exception:
-    """A full disk or a folder that cannot be written as a `UserError`; any other error as it is."""
-    reason = os.strerror(error.errno or 0)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        free = shutil.disk_usage(folder).free
-        return UserError(
-            f"{folder}: no space left to write ({reason}, {free:,} bytes free); make room and run the same command "
-            "again: it continues where it stopped"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR):
-        return UserError(f"{error.filename}: cannot be written ({reason}); choose another `output`, or mend it")
-    return error
 
 
 @contextmanager

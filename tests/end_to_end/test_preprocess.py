@@ -272,6 +272,21 @@ def test_a_finished_corpus_is_returned_at_once(raw: Path, corpus: Path, caplog: 
     assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*")} == before
 
 
+def test_a_corpus_of_an_earlier_version_with_fewer_settings_is_the_same(
+    raw: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(corpus, tmp_path / "corpus")
+    record = tmp_path / "corpus" / "preprocess.json"
+    values = json.loads(record.read_text(encoding="utf-8"))
+    del values["settings"]["clean"]["join_wrapped_lines"]
+    record.write_text(json.dumps(values), encoding="utf-8")
+    with caplog.at_level(logging.INFO, "reread"):
+        make(raw, tmp_path / "corpus")
+    assert "nothing to do" in caplog.text
+    with pytest.raises(UserError, match="join_wrapped_lines was false, is true"):
+        make(raw, tmp_path / "corpus", clean={"join_wrapped_lines": True})
+
+
 def test_a_corpus_that_lost_a_shard_is_built_again(raw: Path, corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus, tmp_path / "corpus")
     (tmp_path / "corpus" / "train-00001.tar").unlink()

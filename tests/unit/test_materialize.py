@@ -1,3 +1,4 @@
+import errno
 import json
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import webdataset
 
-from preprocessing.corpus import Corpus
+from preprocessing.corpus import Corpus, TarWriter
 from preprocessing.errors import UserError
 from tests.unit.corpora import make_corpus
 from training.config import DataSettings, MaskingSettings
@@ -91,6 +92,23 @@ def test_a_killed_run_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path) -
     first = (out / "train-00000.tar").stat().st_mtime_ns
     write(corpus, out, settings_of(corpus))
     assert (out / "train-00000.tar").stat().st_mtime_ns == first
+    assert content(out) == content(whole)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_that_looks_whole(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    write(corpus, whole, settings_of(corpus))
+    with monkeypatch.context() as patch:
+        patch.setattr(TarWriter, "close", full)
+        with pytest.raises(UserError, match=f"{out}: no space left to write"):
+            write(corpus, out, settings_of(corpus))
+    assert not is_materialized(out)
+    write(corpus, out, settings_of(corpus))
     assert content(out) == content(whole)
 
 

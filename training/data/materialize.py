@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from preprocessing.corpus import Corpus, ShardFiles, TarWriter, checksum, write_atomically
+from preprocessing.corpus import Corpus, ShardFiles, TarWriter, checksum, explained, write_atomically
 from preprocessing.errors import UserError
 from training.config import DataSettings
 from training.data.checks import check_masking
@@ -49,8 +49,15 @@ def materialize(
     """Write all copies of the samples of `corpus` to the folder `out`; `workers` processes, 0 for one a CPU core.
 
     Started again after an interruption it writes only the shards that are missing. Raises `UserError` if `out` holds
-    other samples already.
+    other samples already, or cannot be written.
     """
+    try:
+        _materialize(corpus, out, settings, seed, workers, block_rows)
+    except OSError as error:
+        raise explained(error, out) from None
+
+
+def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, workers: int, block_rows: int) -> None:
     settings = settings.model_copy(update={"corpus": corpus})
     manifest = Corpus(corpus).manifest
     values: dict[str, Any] = {
@@ -74,7 +81,9 @@ def materialize(
         log.info("%s: all samples are there already", out)
         return
     check_masking(_samples(settings, seed, "train"))
-    shutil.copytree(corpus / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
+    (out / "tokenizer").mkdir(parents=True, exist_ok=True)
+    for file in (corpus / "tokenizer").iterdir():
+        shutil.copyfile(file, out / "tokenizer" / file.name)
     tasks = [
         (settings, seed, split, number, block_rows, out)
         for split, samples in values["samples"].items()
