@@ -51,10 +51,10 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
             "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
         )
     )
-    rows = source.rows_with_words(np.arange(samples))
     for number in range(samples):
+        row = source.rows_with_words(np.arange(number, number + 1))
         console.print(Text(f"\nrow {number}", style="bold"))
-        console.print(render({name: values[number] for name, values in rows.items()}, tokenizer, mask_id))
+        console.print(render({name: values[0] for name, values in row.items()}, tokenizer, mask_id))
     console.print()
     console.print(_table(source, count(source, han_vocabulary(source.tokenizer_folder))))
     if isinstance(source, Samples):

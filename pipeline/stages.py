@@ -45,7 +45,8 @@ def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, sample
         apply_overrides(values, overrides)
         data, seed = DataSettings.parse(values, "inspect"), 0
     else:
-        train = _train_section(load_recipe(recipe, [*overrides, f"train.data.corpus={corpus}"], "train"))
+        overrides = [f"train.data.{override}" for override in [*overrides, f"corpus={corpus}"]]
+        train = _train_section(load_recipe(recipe, overrides))
         data, seed = train.data, train.seed
     inspect(data, samples=samples, seed=seed, verify=verify)
 

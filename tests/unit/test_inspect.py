@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.inspect import count, inspect, render
+from pipeline.stages import inspect_stage
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
@@ -107,6 +108,15 @@ def test_inspecting_a_corpus_and_its_materialised_form_shows_the_same(
     assert "row 1" in drawn and "100.00 %" in drawn and "‹" in drawn
     inspect(DataSettings(corpus=tmp_path / "out"), samples=2, verify=True)
     assert capsys.readouterr().out == drawn
+
+
+def test_keys_are_the_same_with_and_without_a_recipe(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = ["sequence_length=64", "masking.strategy=span", "next_sentence=false"]
+    shown = []
+    for recipe in (None, "nezha-base"):
+        inspect_stage(corpus.folder, keys, recipe, 0, False)
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] and "masking span" in shown[0]
 
 
 def test_verify_finds_a_changed_bit(tmp_path: Path) -> None:
