@@ -44,8 +44,6 @@ class Places(NamedTuple):
 
 class _Block(NamedTuple):
     map: mmap
-    ids_at: int
-    flags_at: int
     offsets: memoryview
     """int64 [documents + 1]: where each document begins, in tokens."""
     chunks: memoryview
@@ -61,6 +59,7 @@ class Chunks:
         self.stride = longest - self.window
         counts = [self._counts(corpus.block_offsets(number)).sum() for number in range(len(corpus.block_documents) - 1)]
         self._before_block = np.cumsum([0, *counts])
+        self._ids_at, self._flags_at = np.zeros((2, len(counts)), np.int64)
         self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
 
     def __len__(self) -> int:
@@ -74,13 +73,13 @@ class Chunks:
         within = [bisect_right(block.chunks, index) - 1 for block, index in zip(blocks, rest, strict=True)]
         before = [block.chunks[document] for block, document in zip(blocks, within, strict=True)]
         chunk = np.array(rest, np.int64) - np.array(before, np.int64)
-        return Places(self.corpus.block_documents[numbers] + within, chunk, _documents(blocks, within))
+        return Places(self.corpus.block_documents[numbers] + within, chunk, self._texts(numbers, blocks, within))
 
     def documents(self, numbers: NDArray[np.int64]) -> Text:
         """Whole documents by their number in the corpus."""
         of = np.searchsorted(self.corpus.block_documents, numbers, side="right") - 1
         blocks = [self._block(number) for number in of.tolist()]
-        return _documents(blocks, (numbers - self.corpus.block_documents[of]).tolist())
+        return self._texts(of, blocks, (numbers - self.corpus.block_documents[of]).tolist())
 
     def bounds(self, places: Places) -> tuple[Text, NDArray[np.uint8], Bounds]:
         """The chunks, their flags [B, longest + 1] and the token in the block that column 0 stands for.
@@ -96,6 +95,12 @@ class Chunks:
         start, stop = np.where(places.chunk == 0, begin, start), np.where(is_last, end, stop)
         return places.text._replace(start=start, stop=stop), flags, origin
 
+    def _texts(self, numbers: Bounds, blocks: list[_Block], within: list[int]) -> Text:
+        """Document within[i] of block numbers[i]."""
+        start = np.array([block.offsets[number] for block, number in zip(blocks, within, strict=True)], np.int64)
+        stop = np.array([block.offsets[number + 1] for block, number in zip(blocks, within, strict=True)], np.int64)
+        return Text([block.map for block in blocks], self._ids_at[numbers], self._flags_at[numbers], start, stop)
+
     def _counts(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         return -(-np.diff(offsets) // self.stride)
 
@@ -104,7 +109,8 @@ class Chunks:
         offsets = self.corpus.block_offsets(number)
         chunks = np.zeros(len(offsets), np.int32)
         np.cumsum(self._counts(offsets), out=chunks[1:])
-        return _Block(shard, block.ids_at, block.flags_at, offsets.data, chunks.data)
+        self._ids_at[number], self._flags_at[number] = block.ids_at, block.flags_at
+        return _Block(shard, offsets.data, chunks.data)
 
 
 def read_ids(dtype: Any, *texts: Text) -> NDArray[Any]:
@@ -122,23 +128,24 @@ def read_flags(*texts: Text) -> NDArray[np.uint8]:
 
 
 def _join(parts: list[tuple[list[mmap], Bounds, Bounds]]) -> bytes:
-    # Slices of a memory map are bytes: per piece less than half the price of an array's view and copy.
-    maps = list(chain.from_iterable(zip(*(maps for maps, _, _ in parts), strict=True)))
-    start = np.stack([start for _, start, _ in parts], axis=1).ravel().tolist()
-    stop = np.stack([stop for _, _, stop in parts], axis=1).ravel().tolist()
-    return b"".join([shard[a:b] for shard, a, b in zip(maps, start, stop, strict=True)])
+    columns = [_slices(*part) for part in parts]
+    return b"".join(chain.from_iterable(zip(*columns, strict=True)))
+
+
+def _slices(maps: list[mmap], start: Bounds, stop: Bounds) -> list[bytes]:
+    # Bytes: per piece less than half the price of an array's view and copy, and nothing the garbage collector tracks.
+    return [shard[a:b] for shard, a, b in zip(maps, start.tolist(), stop.tolist(), strict=True)]
 
 
 def flags_around(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]:
     """[B, width]: flags of the tokens from origin[i] on, zero outside the document."""
     start = np.maximum(documents.start, origin)
     stop = np.minimum(documents.stop, origin + width)
-    column = np.arange(width, dtype=np.int32)
-    first, last = ((at - origin).astype(np.int32)[:, None] for at in (start, stop))
-    inside = (column >= first) & (column < last)
-    flags = np.zeros(inside.shape, np.uint8)
-    flags[inside] = read_flags(documents._replace(start=start, stop=stop))
-    return flags
+    pieces = _slices(documents.maps, documents.flags_at + start, documents.flags_at + stop)
+    cut = np.flatnonzero(stop - start < width)
+    for row, last in zip(cut.tolist(), (stop - origin)[cut].tolist(), strict=True):
+        pieces[row] = pieces[row].rjust(last, b"\0").ljust(width, b"\0")
+    return np.frombuffer(bytearray().join(pieces), np.uint8).reshape(-1, width)
 
 
 def last_break(flags: NDArray[np.uint8], low: int, high: int) -> NDArray[np.int64]:
@@ -153,13 +160,3 @@ def _last(marks: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_
     """How far from the right end of its row the last mark is, and whether there is one."""
     back = marks[:, ::-1].argmax(axis=1)
     return back, marks[np.arange(len(marks)), marks.shape[1] - 1 - back]
-
-
-def _documents(blocks: list[_Block], numbers: list[int]) -> Text:
-    """Document numbers[i] of blocks[i]."""
-    columns = [
-        (block.ids_at, block.flags_at, block.offsets[number], block.offsets[number + 1])
-        for block, number in zip(blocks, numbers, strict=True)
-    ]
-    ids_at, flags_at, start, stop = np.array(columns, np.int64).reshape(-1, 4).T
-    return Text([block.map for block in blocks], ids_at, flags_at, start, stop)

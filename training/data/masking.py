@@ -46,20 +46,22 @@ def mask(
     budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
     taken, taken_lengths = _take(unit_lengths, budgets, keys)
 
-    unit = np.repeat(taken, taken_lengths)
-    tokens = unit + np.arange(len(unit)) - np.repeat(np.cumsum(taken_lengths) - taken_lengths, taken_lengths)
+    before = np.cumsum(taken_lengths) - taken_lengths
+    tokens = np.repeat(taken - before, taken_lengths)
+    tokens += np.arange(len(tokens))
     rows, column = np.divmod(tokens, columns)
-    decided_by = unit % columns if settings.strategy == "span" else column
+    decided_by = np.repeat(taken % columns, taken_lengths) if settings.strategy == "span" else column
     action = random.to_unit(random.bits(random.streams(keys, Purpose.ACTION)[rows], decided_by))
     masked = action < settings.mask_share
-    replaced = ~masked & (action < settings.mask_share + settings.random_share)
+    replaced = np.flatnonzero(~masked & (action < settings.mask_share + settings.random_share))
 
     labels = np.full(ids.shape, IGNORED, np.int32)
     flat = ids.reshape(-1)
-    labels.reshape(-1)[tokens] = flat[tokens]
-    flat[tokens[masked]] = mask_id
+    labels.reshape(-1)[tokens] = original = flat[tokens]
+    shown = np.where(masked, np.int32(mask_id), original)
     draw = random.bits(random.streams(keys, Purpose.REPLACEMENT)[rows[replaced]], column[replaced])
-    flat[tokens[replaced]] = replacements[(random.to_unit(draw) * len(replacements)).astype(np.int64)]
+    shown[replaced] = replacements[(random.to_unit(draw) * len(replacements)).astype(np.int64)]
+    flat[tokens] = shown
     return labels
 
 
@@ -158,6 +160,6 @@ def _take(
         rest = left > 0
         if width == columns:
             rest &= fits.any(axis=1)
-        order, left, width = order[rest], left[rest], columns
+        order, left, width = order[rest], left[rest], min(2 * width, columns)
     units = np.concatenate(taken).astype(np.int64)
     return units, lengths.reshape(-1)[units].astype(np.int64)

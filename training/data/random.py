@@ -38,12 +38,18 @@ class Purpose(IntEnum):
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finaliser: a bijection of 64 bits in which each input bit changes each output bit half the time."""
     with np.errstate(over="ignore"):  # scalars would warn where arrays wrap in silence
-        values = values ^ (values >> _SHIFTS[0])
-        values *= _MULTIPLIERS[0]
-        values ^= values >> _SHIFTS[1]
-        values *= _MULTIPLIERS[1]
-        values ^= values >> _SHIFTS[2]
-        return values
+        return _mix(np.array(values))
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The same in place."""
+    shifted = np.empty_like(values)
+    values ^= np.right_shift(values, _SHIFTS[0], out=shifted)
+    values *= _MULTIPLIERS[0]
+    values ^= np.right_shift(values, _SHIFTS[1], out=shifted)
+    values *= _MULTIPLIERS[1]
+    values ^= np.right_shift(values, _SHIFTS[2], out=shifted)
+    return values
 
 
 def key(seed: int, *words: Any) -> NDArray[np.uint64]:
@@ -51,25 +57,25 @@ def key(seed: int, *words: Any) -> NDArray[np.uint64]:
     state = mix(np.array(seed % 2**64, np.uint64))
     with np.errstate(over="ignore"):
         for word in words:
-            state = mix((state ^ np.asarray(word).astype(np.uint64)) + _GAMMA)
+            state = _mix((state ^ np.asarray(word).astype(np.uint64)) + _GAMMA)
     return state
 
 
 def streams(keys: NDArray[np.uint64], purpose: int) -> NDArray[np.uint64]:
     """Where the stream of each key for this purpose begins."""
     with np.errstate(over="ignore"):
-        return mix(keys + np.uint64(purpose + 1) * _PURPOSE)
+        return _mix(keys + np.uint64(purpose + 1) * _PURPOSE)
 
 
 def bits(streams: NDArray[np.uint64], counters: Any) -> NDArray[np.uint64]:
     """64 random bits: number `counters` (from 0) of each stream; the two broadcast."""
     with np.errstate(over="ignore"):
-        return mix(streams + (np.asarray(counters).astype(np.uint64) + np.uint64(1)) * _GAMMA)
+        return _mix(streams + (np.asarray(counters).astype(np.uint64) + np.uint64(1)) * _GAMMA)
 
 
 def words(keys: NDArray[np.uint64], purpose: int, n: int) -> NDArray[np.uint32]:
     """[B, n] of 32 random bits, for keys [B]."""
-    return bits(streams(keys, purpose)[:, None], np.arange((n + 1) // 2)).astype("<u8").view("<u4")[:, :n]
+    return bits(streams(keys, purpose)[:, None], np.arange((n + 1) // 2)).astype("<u8", copy=False).view("<u4")[:, :n]
 
 
 def uniform(keys: NDArray[np.uint64], purpose: int, n: int) -> NDArray[np.float64]:

@@ -39,6 +39,8 @@ class Samples:
         self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self.special.values()))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
+        # Once a block of this size was freed, glibc keeps smaller ones for reuse: else each call's arrays page-fault.
+        np.empty(1 << 24, np.uint8)
 
     def __len__(self) -> int:
         """Samples of one pass."""
@@ -110,9 +112,10 @@ class Samples:
 
 def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
     """token_type_ids and attention_mask of rows [B] of `lengths` tokens, of which `first` belong to segment 0."""
-    column = np.arange(columns, dtype=np.int32)
-    attention = column < lengths.astype(np.int32)[:, None]
-    types = attention & (column >= first.astype(np.int32)[:, None])
+    small = np.min_scalar_type(columns)
+    column = np.arange(columns, dtype=small)
+    attention = column < lengths.astype(small)[:, None]
+    types = attention & (column >= first.astype(small)[:, None])
     return {"token_type_ids": types.astype(np.int32), "attention_mask": attention.astype(np.int32)}
 
 
