@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from pipeline.launch import inside_distributed_run
 from pipeline.recipe import available_recipes, load_recipe
-from preprocessing.errors import UserError
+from preprocessing.errors import ToldElsewhereError, UserError
 
 app = typer.Typer(
     name="reread",
@@ -108,16 +109,35 @@ def recipes() -> None:
 
 def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("reread").setLevel(logging.INFO)
     quiet = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0"
-    logging.getLogger("reread").setLevel(logging.ERROR if quiet else logging.INFO)
+    if quiet:  # its log file has the rest
+        logging.getLogger().handlers[0].setLevel(logging.ERROR)
+    status = _status_of_command(quiet)
+    if inside_distributed_run():
+        # The threads of gloo may still be letting go of tensors, and the interpreter's end under them is an abort.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _status_of_command(quiet: bool) -> int:
+    """Run the command; a mistake or an interruption is one line, of the first process alone."""
     try:
         app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except ToldElsewhereError:
+        return 2
     except UserError as error:
         print(f"reread: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except KeyboardInterrupt:
-        print("reread: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+        if not quiet:
+            print("reread: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":

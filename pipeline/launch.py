@@ -63,8 +63,10 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> int:
     while not (deadline and time.monotonic() > deadline):
         statuses = [worker.poll() for worker in workers]
         if failed is None and any(statuses):
-            # a killed process takes others with it: name the cause, not what followed
-            failed = min(((r, s) for r, s in enumerate(statuses) if s), key=lambda one: (one[1] >= 0, one[0]))
+            # name the cause, not what followed: a killed process or a refusal takes the others with it
+            failed = min(
+                ((r, s) for r, s in enumerate(statuses) if s), key=lambda one: (one[1] >= 0, one[1] == 1, one[0])
+            )
             killed = failed[1] < 0  # the others wait for it in vain
             deadline = time.monotonic() + (0 if killed else GRACE_SECONDS.get(failed[1], DEFAULT_GRACE_SECONDS))
         if all(status is not None for status in statuses):

@@ -20,7 +20,10 @@ ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", 
     "validate_every",
     "validation_batches",
 }
-"""Fields of `train` that a relaunch may change: none of them changes what is learned, but for rounding and dropout."""
+"""Fields of `train` that a relaunch may change: none of them changes what is learned, but for rounding and dropout.
+
+So may `data.corpus`: the trainer compares fingerprints, and a corpus may move.
+"""
 
 
 class Recipe(Settings):
@@ -80,21 +83,23 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def check_same_run(run: Path, recipe: Recipe) -> None:
-    """Raises `UserError` if the run folder was begun with a recipe that trains something else."""
+    """Raises `UserError` if the run folder holds checkpoints of a recipe that trains something else."""
     path = run / "recipe.yaml"
-    if not path.exists():
+    if not path.exists() or not any((run / "checkpoints").glob("step-*")):
         return
     old = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("train") or {}
     new = recipe.model_dump(mode="json")["train"] or {}
-    changed = differences(
-        {key: value for key, value in old.items() if key not in ELASTIC},
-        {key: value for key, value in new.items() if key not in ELASTIC},
-    )
+    changed = differences(_learned(old), _learned(new))
     if changed:
         raise UserError(
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
             "take them back, or give the new run a name of its own with name=..."
         )
+
+
+def _learned(train: dict[str, Any]) -> dict[str, Any]:
+    data = {key: value for key, value in train.get("data", {}).items() if key != "corpus"}
+    return {key: value for key, value in {**train, "data": data}.items() if key not in ELASTIC}
 
 
 def _read(recipe: str) -> dict[str, Any]:

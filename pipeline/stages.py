@@ -89,6 +89,8 @@ def run_stages(name: str, overrides: list[str]) -> None:
     if recipe.train is None:
         return
     train_stage(recipe, ["train", name, *overrides])
+    if _rank() != "0":
+        return
     run = RUNS / recipe.name
     folder = export_stage(run, None)
     report(run)
@@ -100,15 +102,24 @@ def run_stages(name: str, overrides: list[str]) -> None:
 def _train_here(recipe: Recipe, train: TrainSettings, run: Path) -> None:
     from training.trainer import train as run_training
 
+    run_training(train, run, _run_folder(recipe, run))
+
+
+@contextmanager
+def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
+    """Hold the run folder and say in it what runs; the first process does, the others only log there."""
     with ExitStack() as stack:
-        if _rank() == "0":
-            check_same_run(run, recipe)
-            run.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_only_job(run))
-            write_recipe(recipe, run / "recipe.yaml")
-            write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
-        stack.enter_context(_log_file(run))
-        run_training(train, run)
+        try:
+            if _rank() == "0":
+                check_same_run(run, recipe)
+                run.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(_only_job(run))
+                write_recipe(recipe, run / "recipe.yaml")
+                write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
+            stack.enter_context(_log_file(run))
+        except OSError as error:
+            raise UserError(f"{run}: cannot write the run folder ({error.strerror}: {error.filename})") from None
+        yield
 
 
 def _train_section(recipe: Recipe) -> TrainSettings:

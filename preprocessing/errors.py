@@ -6,3 +6,7 @@ class UserError(Exception):
 
     `reread` prints it without a traceback and exits with status 2.
     """
+
+
+class ToldElsewhereError(UserError):
+    """The same end for a process whose neighbour prints the line."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from preprocessing.corpus import write_atomically
+
 log = logging.getLogger("reread")
 
 PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
@@ -61,7 +63,7 @@ class MetricsLog:
 
         path = run / "metrics.jsonl"
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= resumed_step]
-        path.write_text("".join(kept), encoding="utf-8")
+        write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
 

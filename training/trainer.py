@@ -1,23 +1,21 @@
 """The training loop: one step is one global batch, whatever the processes and the accumulation."""
 
-import difflib
-import inspect
 import logging
 import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from preprocessing.errors import UserError
 from training.checkpoint.store import CheckpointStore, Slice
@@ -27,6 +25,7 @@ from training.data.loader import Loader
 from training.data.samples import open_samples
 from training.metrics import MetricsLog, peak_flops, progress_line
 from training.models import ModelSpec, model_spec
+from training.models.build import build_model, check_length, check_vocabulary, model_config
 from training.objective import FIGURES, Counts, local_counts, masked_language_model
 from training.optim.build import build_optimizer, set_steps_taken, steps_taken
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
@@ -34,6 +33,7 @@ from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.tensor import layout, parallelise
+from training.provenance import corpus_changes, corpus_facts
 
 Batch = dict[str, NDArray[np.int32]]
 
@@ -43,14 +43,19 @@ BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
 
 
-def train(settings: TrainSettings, run: Path) -> None:
+def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[None] | None = None) -> None:
     """Train to `settings.steps`, from the last checkpoint in `run` if there is one.
 
+    `prepared` is entered when all processes have met, and what it refuses ends all of them.
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
     mesh = init_mesh(settings.parallel.tensor, _device())
     try:
-        Trainer(settings, run, mesh).train()
+        with ExitStack() as stack:
+            with mesh.together():
+                stack.enter_context(prepared or nullcontext())
+                trainer = Trainer(settings, run, mesh)
+            trainer.train()
     except RuntimeError as error:
         if not _lost_a_process(error):
             raise
@@ -66,12 +71,20 @@ class Trainer:
     def __init__(self, settings: TrainSettings, run: Path, mesh: Mesh) -> None:
         self.settings, self.run, self.mesh = settings, run, mesh
         dtype = resolve_precision(settings.precision, mesh.device)
+        if settings.global_batch < mesh.data_size:
+            raise UserError(
+                f"train.global_batch: {settings.global_batch} rows are fewer than the {mesh.data_size} data-parallel "
+                "processes; raise it, or start fewer processes"
+            )
         self.samples = open_samples(settings.data, settings.seed, "train")
         self.validation = open_samples(settings.data, settings.seed, "validation")
         if len(self.validation) == 0:
             log.info("no validation loss: the corpus holds no documents out (preprocess.validation_share)")
         self.spec = model_spec(settings.model.get("type", ""))
         self.config = model_config(self.spec, settings.model, self.samples.vocab_size, settings.init)
+        check_length(self.config, settings.data.sequence_length)
+        if settings.init:
+            check_vocabulary(settings.init, self.samples.tokenizer_folder)
         self.model = build_model(self.spec, self.config, settings.init, settings.seed).train()
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -90,10 +103,13 @@ class Trainer:
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
+        if self.step >= settings.steps:
+            log.info("nothing to do: all %d steps are done", self.step)
+            return
         lanes = lanes_of(settings.global_batch, mesh)
         writer = MetricsLog(self.run, self.step) if mesh.rank == 0 else None
         window = Window(self.spec, self.config, settings, mesh, self.step)
-        with Loader(self.samples, settings.global_batch, lanes, self.step) as loader, self._sigterm():
+        with Loader(self.samples, settings.global_batch, lanes, self.step) as loader, self._stoppable():
             while self.step < settings.steps and not self.stopped:
                 with window.waiting_for_data():
                     _, batch = next(loader)
@@ -110,11 +126,11 @@ class Trainer:
                 self.store.poll()
                 if self.stopped or self.step % settings.checkpoint.every_steps == 0 or self.step == settings.steps:
                     self._save_checkpoint()
-        self.store.wait()
+            self.store.wait()  # while SIGTERM still cannot break it off
         if writer:
             writer.close()
         if self.step < settings.steps:
-            log.info("SIGTERM: checkpoint saved at step %d; the same command goes on from there", self.step)
+            log.info("stopped: checkpoint saved at step %d; the same command goes on from there", self.step)
             raise SystemExit(STOPPED)
         log.info("done: %d steps", self.step)
 
@@ -148,9 +164,11 @@ class Trainer:
         else:
             self.bad_steps += 1
             if self.bad_steps == BAD_STEPS_LIMIT:
-                raise UserError(
-                    f"{self.run}: the gradient was not finite in {BAD_STEPS_LIMIT} steps in a row, up to step "
-                    f"{self.step}; lower optimizer.learning_rate, or look at the data with `reread inspect`"
+                raise self.mesh.alike(
+                    UserError(
+                        f"{self.run}: the gradient was not finite in {BAD_STEPS_LIMIT} steps in a row, up to step "
+                        f"{self.step}; lower optimizer.learning_rate, or look at the data with `reread inspect`"
+                    )
                 )
             log.info("step %d skipped: gradient not finite (loss scale %g)", self.step, self.scale.value)
         self.scale.update(math.isfinite(norm))
@@ -193,7 +211,7 @@ class Trainer:
             "step": self.step,
             "scale": self.scale.state(),
             "samples": self.samples.fingerprint,
-            "corpus": self.samples.corpus_fingerprint,
+            "corpus": corpus_facts(self.settings.data.corpus),
             "updates": steps_taken(self.optimizer),
             "bad_steps": self.bad_steps,
         }
@@ -205,9 +223,10 @@ class Trainer:
         if latest is None:
             log.info("no checkpoint in %s: starting at step 0", self.run)
             return
-        tensors, slices = self._tensors()
-        state = self.store.load(latest, tensors, slices)
-        self._check_data(state)
+        with self.mesh.together():
+            state = self.store.state(latest)
+            self._check_data(state)
+            self.store.load(latest, *self._tensors())
         self.masters.to_model()
         self.scale.load(state["scale"])
         set_steps_taken(self.optimizer, state["updates"])
@@ -216,11 +235,11 @@ class Trainer:
 
     def _check_data(self, state: dict[str, Any]) -> None:
         """Raises `UserError` if the checkpoint was trained on other samples than these."""
-        if state["corpus"] != self.samples.corpus_fingerprint:
+        corpus = self.settings.data.corpus
+        if changes := corpus_changes(state["corpus"], corpus_facts(corpus)):
             raise UserError(
-                f"{self.settings.data.corpus}: the corpus changed since the run began (fingerprint "
-                f"{state['corpus']} -> {self.samples.corpus_fingerprint}); give the run "
-                "the old corpus, or begin a new run with name=..."
+                f"{corpus}: the corpus changed since the run began ({changes}); give the run the old corpus, or begin "
+                "a new run with name=..."
             )
         if state["samples"] != self.samples.fingerprint:
             raise UserError(f"{self.run}: train.data or train.seed changed since the run began; take it back")
@@ -238,17 +257,20 @@ class Trainer:
         return tensors, places
 
     @contextmanager
-    def _sigterm(self) -> Iterator[None]:
-        """SIGTERM asks for a checkpoint at the next step boundary."""
+    def _stoppable(self) -> Iterator[None]:
+        """SIGTERM or Ctrl-C asks for a checkpoint at the next step boundary; a second Ctrl-C breaks off at once."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.stop_asked = True
+            if number == signal.SIGINT:
+                signal.signal(number, previous[signal.SIGINT])
 
-        previous = signal.signal(signal.SIGTERM, ask)
+        previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 class Window:
@@ -325,40 +347,6 @@ def lanes_of(rows: int, mesh: Mesh) -> range:
 
 def seed_dropout(seed: int, step: int, lane: int) -> None:
     torch.manual_seed(int(random.key(seed, step, lane, 0)) >> 1)
-
-
-def model_config(spec: ModelSpec, values: dict[str, Any], vocab_size: int, init: Path | None) -> PretrainedConfig:
-    """The configuration of the model to train: that of `init` if given, with the recipe's keys over it.
-
-    Raises `UserError` for a key that the constructor does not name, and for a vocabulary smaller than the corpus'.
-    """
-    known = sorted(set(inspect.signature(spec.config).parameters) - {"kwargs"})
-    given = {key: value for key, value in values.items() if key != "type"}
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
-            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {hint}")
-    if init is not None and not (init / "config.json").exists():
-        raise UserError(f"train.init: {init} holds no config.json; make the folder with `reread convert`")
-    config = spec.config.from_pretrained(init, **given) if init else spec.config(**{"vocab_size": vocab_size, **given})
-    if config.vocab_size < vocab_size:
-        raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
-    return config
-
-
-def build_model(spec: ModelSpec, config: PretrainedConfig, init: Path | None, seed: int) -> PreTrainedModel:
-    """Random weights from `seed`, or those of the folder `init`; on CPU in fp32, whole."""
-    torch.manual_seed(seed)
-    if init is None:
-        return spec.pretraining(config)
-    try:
-        model, found = cast(Any, spec.pretraining).from_pretrained(init, config=config, output_loading_info=True)
-    except (RuntimeError, OSError) as error:
-        raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
-    missing = sorted(found["missing_keys"])
-    log.info("starting from the weights in %s%s", init, f"; random: {', '.join(missing)}" if missing else "")
-    return model
 
 
 def _lost_a_process(error: RuntimeError) -> bool:

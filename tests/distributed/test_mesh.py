@@ -63,3 +63,16 @@ def _one_fails() -> None:
 def test_a_failing_rank_is_named_with_its_traceback(ranks):
     with pytest.raises(RuntimeError, match=r"rank 1: Traceback[\s\S]*on purpose"):
         ranks(2, _one_fails)
+
+
+def _refused_by_one(bad: int) -> tuple[str, str]:
+    mesh = init_mesh()
+    with pytest.raises(UserError) as error, mesh.together():
+        if mesh.rank >= bad:
+            raise UserError(f"of {mesh.rank}")
+    return type(error.value).__name__, str(error.value)
+
+
+def test_what_one_process_refuses_ends_all_with_one_line(ranks):
+    told = ("ToldElsewhereError", "process 1 failed")
+    assert ranks(3, _refused_by_one, 1) == [told, ("UserError", "of 1"), told]

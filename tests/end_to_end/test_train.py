@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -25,14 +26,15 @@ from training.parallel.mesh import Mesh
 STEPS = 40
 
 
-def start(folder: Path, corpus: Path, *overrides: str, **changes: Any) -> subprocess.Popen[str]:
+def start(folder: Path, corpus: Path, *overrides: str, torchrun: bool = False, **changes: Any) -> subprocess.Popen[str]:
     """`reread train` on two processes in `folder`; 40 steps, a checkpoint every 5."""
     values = train_values(corpus, steps=STEPS, parallel={"processes": 2}, **changes)
     values["checkpoint"] = {"every_steps": 5, "keep": 2}
     values["validate_every"] = 20
     folder.mkdir(exist_ok=True)
     (folder / "tiny.yaml").write_text(yaml.safe_dump({"name": "tiny", "train": values}))
-    command = [sys.executable, "-m", "pipeline.cli", "train", "tiny.yaml", *overrides]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if torchrun else []
+    command = [sys.executable, *launcher, "-m", "pipeline.cli", "train", "tiny.yaml", *overrides]
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -137,14 +139,38 @@ def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrup
     manifest.pop("fingerprint")
     manifest["shards"] = [Shard(**{**s, "blocks": [Block(**b) for b in s["blocks"]]}) for s in manifest["shards"]]
     Manifest(**manifest).write(other)
-    recipe = folder / "runs" / "tiny" / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace(str(sample_corpus), str(other)))
     process = start(folder, other)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "the corpus changed since the run began" in output
-    assert before in output
+    assert re.search(rf"fingerprint {before} -> \w+, documents \d+ -> \d+, tokens \d+ -> \d+\)", output)
+    assert len([line for line in output.splitlines() if line.startswith("reread: ")]) == 1
     assert "Traceback" not in output
+
+
+def test_a_finished_run_does_nothing_and_says_so(sample_corpus, uninterrupted) -> None:
+    before = sorted((path, path.stat().st_mtime_ns) for path in (uninterrupted / "runs").rglob("*[st]*.json*"))
+    assert "nothing to do: all 40 steps are done" in finish(start(uninterrupted, sample_corpus))
+    after = sorted((path, path.stat().st_mtime_ns) for path in (uninterrupted / "runs").rglob("*[st]*.json*"))
+    assert [one for one in after if "environment" not in one[0].name] == [
+        one for one in before if "environment" not in one[0].name
+    ]
+
+
+@pytest.mark.parametrize("launcher", ["itself", "torchrun"])
+def test_a_mistake_in_the_model_is_one_line_from_many_processes(sample_corpus, tmp_path, launcher) -> None:
+    process = start(tmp_path, sample_corpus, "model.num_attention_heads=5", torchrun=launcher == "torchrun")
+    output, _ = process.communicate(timeout=120)
+    assert [line for line in output.splitlines() if "num_attention_heads" in line] == [
+        "reread: train.model: hidden_size 32 is no multiple of num_attention_heads 5"
+    ]
+    assert process.returncode == (1 if launcher == "torchrun" else 2)  # torchrun has a status of its own
+
+
+def test_torchrun_starts_the_same_run(sample_corpus, uninterrupted, tmp_path) -> None:
+    output = finish(start(tmp_path / "run", sample_corpus, torchrun=True))
+    assert output.count(f"step {STEPS}/{STEPS} 100%") == 1
+    assert figures(tmp_path / "run") == figures(uninterrupted)
 
 
 def test_a_second_job_on_the_same_run_folder_is_refused(sample_corpus, tmp_path) -> None:
@@ -163,7 +189,7 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
     """The exported folder, loaded by transformers in a fresh process, gives the logits of the training model."""
     folder = tmp_path / "exported"
     shutil.copytree(uninterrupted, folder)
-    if tensor == 2:  # one more step on two tensor ranks, so that the last checkpoint is split
+    if tensor == 2:  # a run of its own on two tensor ranks, so that its checkpoint is split
         finish(start(folder, sample_corpus, "parallel.tensor=2", "steps=41", "name=split"))
         run = folder / "runs" / "split"
     else:

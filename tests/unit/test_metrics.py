@@ -8,10 +8,9 @@ import torch
 from pipeline.report import report
 from preprocessing.errors import UserError
 from training.metrics import MetricsLog, peak_flops, progress_line, read_metrics
-from training.models import model_spec
 from training.objective import FIGURES
 from training.parallel.mesh import Mesh
-from training.trainer import lanes_of, losses, model_config
+from training.trainer import lanes_of, losses
 
 
 def test_a_resumed_run_drops_what_lies_past_its_checkpoint_and_a_half_written_line(tmp_path) -> None:
@@ -48,15 +47,6 @@ def test_every_row_belongs_to_exactly_one_rank(rows, ranks) -> None:
     lanes = [lanes_of(rows, Mesh(data_rank=rank, data_size=ranks)) for rank in range(ranks)]
     assert [lane for owned in lanes for lane in owned] == list(range(rows))
     assert max(map(len, lanes)) - min(map(len, lanes)) <= 1
-
-
-def test_an_unknown_model_key_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown key `hiden_size` for nezha; did you mean `hidden_size`"):
-        model_config(model_spec("nezha"), {"type": "nezha", "hiden_size": 8}, 100, None)
-    with pytest.raises(UserError, match="did you mean `nezha`"):
-        model_spec("nehza")
-    with pytest.raises(UserError, match="vocab_size: 50 is smaller than the corpus' 100"):
-        model_config(model_spec("nezha"), {"type": "nezha", "vocab_size": 50}, 100, None)
 
 
 def test_the_peak_of_mfu_is_the_recipes_or_measured_and_said(caplog) -> None:

@@ -85,6 +85,13 @@ def test_the_written_recipe_is_enough_to_run_again(tmp_path) -> None:
 
 def test_a_relaunch_may_change_the_split_but_not_what_is_learned(tmp_path) -> None:
     write_recipe(load_recipe("quickstart", []), tmp_path / "recipe.yaml")
-    check_same_run(tmp_path, load_recipe("quickstart", ["train.parallel.tensor=2", "train.micro_batch=4"]))
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    elastic = ["train.parallel.tensor=2", "train.micro_batch=4", "train.data.corpus=moved/elsewhere"]
+    check_same_run(tmp_path, load_recipe("quickstart", elastic))
     with pytest.raises(UserError, match=r"optimizer\.learning_rate: 0\.003 -> 0\.5"):
         check_same_run(tmp_path, load_recipe("quickstart", ["train.optimizer.learning_rate=0.5"]))
+
+
+def test_a_run_that_never_reached_a_checkpoint_may_be_begun_anew(tmp_path) -> None:
+    write_recipe(load_recipe("quickstart", ["train.model.num_attention_heads=5"]), tmp_path / "recipe.yaml")
+    check_same_run(tmp_path, load_recipe("quickstart", []))

@@ -11,8 +11,9 @@ from training.config import TrainSettings
 from training.data.samples import open_samples
 from training.metrics import read_metrics
 from training.models import model_spec
+from training.models.build import model_config
 from training.parallel.mesh import Mesh
-from training.trainer import model_config
+from training.provenance import corpus_facts
 
 
 def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[str], step: int | None = None) -> None:
@@ -55,10 +56,8 @@ def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) ->
 def _corpus(folder: Path) -> dict[str, Any]:
     """What the model card says of the corpus: counts and sources, from its manifest."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    statistics = manifest.get("statistics", {})
     return {
-        "fingerprint": manifest.get("fingerprint", manifest.get("corpus")),
-        **{name: statistics[name] for name in ("documents", "characters", "tokens") if name in statistics},
+        **corpus_facts(folder),
         "dropped": manifest.get("dropped", {}),
         "sources": [Path(source["path"]).name for source in manifest.get("sources", [])],
     }

@@ -140,11 +140,13 @@ class CheckpointStore:
                 reason = fault or f"as process {faulty[0]} found"
                 log.info("%s is damaged (%s): taking the checkpoint before it", self._path(step), reason)
         if damaged:
-            raise UserError(f"{self.folder}: every checkpoint is damaged; move them away to start from zero")
+            raise self.mesh.alike(
+                UserError(f"{self.folder}: every checkpoint is damaged; move them away to start from zero")
+            )
         return None
 
-    def load(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice]) -> dict[str, Any]:
-        """Fill `tensors` in place with their parts of the checkpoint, padding with zeros; returns the state.
+    def load(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice]) -> None:
+        """Fill `tensors` in place with their parts of the checkpoint, padding with zeros.
 
         Raises `UserError` if a tensor is not in the checkpoint or has another shape there.
         """
@@ -159,7 +161,10 @@ class CheckpointStore:
                     "run; give it the settings it began with"
                 )
             _fill(files, name, entry, tensor.detach(), layout[name])
-        return index["state"]
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What was given to `save` as `state`."""
+        return self._index(step)["state"]
 
     def read_full(self, step: int, prefix: str = "") -> dict[str, Tensor]:
         """Whole tensors, on the CPU, of all names that begin with `prefix`, which is taken off."""
@@ -191,9 +196,11 @@ class CheckpointStore:
             rank, failure = failures[0]
             last = self._steps()[-1:]
             kept = f"the checkpoint of step {last[0]} is untouched" if last else "there is no older checkpoint"
-            raise UserError(
-                f"{self.folder}: cannot write the checkpoint of step {save.step} "
-                f"(process {rank}: {os.strerror(failure)}); make room or mend the folder and start again; {kept}"
+            raise self.mesh.alike(
+                UserError(
+                    f"{self.folder}: cannot write the checkpoint of step {save.step} "
+                    f"(process {rank}: {os.strerror(failure)}); make room or mend the folder and start again; {kept}"
+                )
             )
 
     def _complete(self, save: _Save) -> None:

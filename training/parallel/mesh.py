@@ -1,20 +1,27 @@
 """The grid of processes: tensor x data parallel, over torch.distributed and megatron-core's groups."""
 
 import os
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from preprocessing.errors import UserError
+from preprocessing.errors import ToldElsewhereError, UserError
 
 
 @dataclass(frozen=True)
 class Mesh:
     """Where this process stands: rank = data_rank * tensor_size + tensor_rank, so tensor groups are neighbours.
 
-    A group of one process is None: nothing is communicated, and 1 x 1 needs no torch.distributed at all.
+    A group of one process is None: nothing is communicated, and 1 x 1 needs no torch.distributed at all. Groups are
+    looked up, not held: a group that is held outlives `close_mesh`, and a thread of gloo's that lets go of a tensor
+    while Python ends aborts the process.
     """
 
     rank: int = 0
@@ -23,9 +30,19 @@ class Mesh:
     tensor_size: int = 1
     data_rank: int = 0
     data_size: int = 1
-    tensor_group: dist.ProcessGroup | None = None
-    data_group: dist.ProcessGroup | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def tensor_group(self) -> dist.ProcessGroup | None:
+        if self.tensor_size == 1:
+            return None
+        return _megatron().get_tensor_model_parallel_group()
+
+    @property
+    def data_group(self) -> dist.ProcessGroup | None:
+        if self.data_size == 1:
+            return None
+        return dist.group.WORLD if self.tensor_size == 1 else _megatron().get_data_parallel_group()
 
     def gather(self, *values: int) -> list[tuple[int, ...]]:
         """The `values` of every process, in rank order; collective, so it is a barrier too."""
@@ -36,6 +53,25 @@ class Mesh:
         dist.all_gather(everyone, mine)
         return [tuple(row) for row in torch.stack(everyone).tolist()]
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """For a body that communicates nothing: when it raises `UserError` on one process, it does on all.
+
+        So nobody waits for a process that has left, and one line is printed: that of the first that failed.
+        """
+        error: UserError | None = None
+        try:
+            yield
+        except UserError as raised:
+            error = raised
+        failed = [rank for rank, (bad,) in enumerate(self.gather(int(error is not None))) if bad]
+        if failed:
+            raise error if error and self.rank == failed[0] else ToldElsewhereError(f"process {failed[0]} failed")
+
+    def alike(self, error: UserError) -> UserError:
+        """`error`, which every process raises: the first one prints it."""
+        return error if self.rank == 0 else ToldElsewhereError(str(error))
+
 
 def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
     """Join the processes that torchrun (RANK ...) or srun (SLURM_PROCID ...) started; alone without either.
@@ -45,10 +81,11 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
     """
     rank, world, local_rank = _place()
     if world % tensor:
-        raise UserError(
+        error = UserError(
             f"train.parallel.tensor: {world} processes cannot be split into tensor groups of {tensor}; "
             f"start a multiple of {tensor} or lower train.parallel.tensor"
         )
+        raise Mesh(rank=rank, world=world).alike(error)
     if tensor > 1:  # megatron-core's way to have an all-reduce start before the matrix product beside it
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     device = torch.device(device)
@@ -63,15 +100,8 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
         return Mesh(device=device)
     if not dist.is_initialized():
         _rendezvous(rank, world, device)
-    groups: dict[str, dist.ProcessGroup | None] = {"tensor_group": None, "data_group": dist.group.WORLD}
     if tensor > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it misses TransformerEngine and apex, which we do without
-            from megatron.core import parallel_state
-
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
-        groups["tensor_group"] = parallel_state.get_tensor_model_parallel_group()
-        groups["data_group"] = parallel_state.get_data_parallel_group() if world > tensor else None
+        _megatron().initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
     return Mesh(
         rank=rank,
         world=world,
@@ -80,14 +110,23 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
         data_rank=rank // tensor,
         data_size=world // tensor,
         device=device,
-        **groups,
     )
 
 
 def close_mesh() -> None:
     """Leave all groups, at the end of the process."""
     if dist.is_initialized():
+        if "megatron.core.parallel_state" in sys.modules:
+            _megatron().destroy_model_parallel()
         dist.destroy_process_group()
+
+
+@cache
+def _megatron() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it misses TransformerEngine and apex, which we do without
+        from megatron.core import parallel_state
+    return parallel_state
 
 
 def _place() -> tuple[int, int, int]:

@@ -85,3 +85,8 @@ class NezhaConfig(PretrainedConfig):
             tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
         )
         super().__init__(**kwargs)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens a row may have; None where positions do not end."""
+        return self.max_position_embeddings if self.position_type == "parametric_absolute" else None

@@ -1,0 +1,80 @@
+"""The model a recipe asks for: what cannot be built is refused in one line."""
+
+import json
+
+import pytest
+import torch
+
+from preprocessing.errors import UserError
+from training.checkpoint.export import write_huggingface
+from training.models import model_spec
+from training.models.build import build_model, check_length, check_vocabulary, model_config
+
+NEZHA = model_spec("nezha")
+TINY = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def test_an_unknown_model_key_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown key `hiden_size` for nezha; did you mean `hidden_size`"):
+        model_config(model_spec("nezha"), {"type": "nezha", "hiden_size": 8}, 100, None)
+    with pytest.raises(UserError, match="did you mean `nezha`"):
+        model_spec("nehza")
+    with pytest.raises(UserError, match="vocab_size: 50 is smaller than the corpus' 100"):
+        model_config(model_spec("nezha"), {"type": "nezha", "vocab_size": 50}, 100, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_attention_heads": 5}, "train.model: hidden_size 768 is no multiple of num_attention_heads 5"),
+        ({"hidden_size": "wide"}, "train.model.hidden_size: input should be a valid integer"),
+        ({"hidden_act": "swish"}, "train.model: hidden_act is one of"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_refused_in_one_line(values, message) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        model_config(NEZHA, {"type": "nezha", **values}, 100, None)
+    assert "\n" not in str(raised.value)
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers() -> None:
+    assert model_config(NEZHA, {"layer_norm_eps": "1e-5"}, 100, None).layer_norm_eps == 1e-5
+
+
+def test_rows_longer_than_the_positions_are_refused_at_the_start() -> None:
+    values = {"position_type": "parametric_absolute", "max_position_embeddings": 16}
+    with pytest.raises(UserError, match=r"sequence_length: 17, but this model's positions end at 16"):
+        check_length(model_config(NEZHA, values, 100, None), 17)
+    check_length(model_config(NEZHA, {"max_position_embeddings": 16}, 100, None), 17)
+
+
+def test_a_start_from_half_precision_trains_in_fp32(tmp_path) -> None:
+    write_huggingface(tmp_path / "half", NEZHA.pretraining(NEZHA.config(**TINY)).half(), None, "")
+    config = model_config(NEZHA, {}, 50, tmp_path / "half")
+    assert {p.dtype for p in build_model(NEZHA, config, tmp_path / "half", 0).parameters()} == {torch.float32}
+
+
+def test_a_start_that_does_not_fit_is_refused(tmp_path) -> None:
+    folder = tmp_path / "start"
+    write_huggingface(folder, NEZHA.pretraining(NEZHA.config(**TINY)), None, "")
+    for values in ({"hidden_size": 16}, {"num_hidden_layers": 2}):
+        with pytest.raises(UserError, match=r"train\.init: .*start does not fit train\.model"):
+            build_model(NEZHA, model_config(NEZHA, values, 50, folder), folder, 0)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(UserError, match="is of a model of type bert, not nezha"):
+        model_config(NEZHA, {}, 50, folder)
+
+
+def test_a_start_with_another_vocabulary_is_refused(tmp_path) -> None:
+    for name, tokens in {
+        "init": "[PAD] a b c",
+        "same": "[PAD] a b c",
+        "fewer": "[PAD] a b",
+        "other": "[PAD] b a",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text("\n".join(tokens.split()) + "\n")
+    check_vocabulary(tmp_path / "init", tmp_path / "same")
+    check_vocabulary(tmp_path / "init", tmp_path / "fewer")
+    with pytest.raises(UserError, match="the weights would meet other tokens"):
+        check_vocabulary(tmp_path / "init", tmp_path / "other")

@@ -1,0 +1,109 @@
+"""The model that a recipe asks for."""
+
+import difflib
+import inspect
+import json
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from transformers import PretrainedConfig, PreTrainedModel
+
+from preprocessing.errors import UserError
+from training.models import ModelSpec
+
+log = logging.getLogger("reread")
+
+
+def model_config(spec: ModelSpec, values: dict[str, Any], vocab_size: int, init: Path | None) -> PretrainedConfig:
+    """The configuration of the model to train: that of `init` if given, with the recipe's keys over it.
+
+    Raises `UserError` for keys and values that the constructor does not take, for an `init` of another model, and for
+    a vocabulary smaller than the corpus'.
+    """
+    given = _checked(spec, {key: value for key, value in values.items() if key != "type"})
+    try:
+        config = spec.config(**{"vocab_size": vocab_size, **(_config_of(spec, init) if init else {}), **given})
+    except ValueError as error:
+        raise UserError(f"train.model: {error}") from None
+    if config.vocab_size < vocab_size:
+        raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
+    return config
+
+
+def check_length(config: PretrainedConfig, length: int) -> None:
+    """Raises `UserError` if the model's positions end before a row of `length` tokens does."""
+    longest = getattr(config, "longest", None)
+    if longest is not None and length > longest:
+        raise UserError(
+            f"train.data.sequence_length: {length}, but this model's positions end at {longest}; lower it, or raise "
+            "train.model.max_position_embeddings"
+        )
+
+
+def check_vocabulary(init: Path, tokenizer: Path) -> None:
+    """Raises `UserError` if the corpus in whose folder `tokenizer` is was not made with the vocabulary of `init`."""
+    ours, theirs = (_tokens(folder / "vocab.txt") for folder in (tokenizer, init))
+    if ours and theirs and ours != theirs[: len(ours)]:
+        raise UserError(
+            f"train.init: {init / 'vocab.txt'} differs from the corpus' {tokenizer / 'vocab.txt'}: the weights would "
+            f"meet other tokens; preprocess with tokenizer.path={init / 'vocab.txt'}"
+        )
+
+
+def build_model(spec: ModelSpec, config: PretrainedConfig, init: Path | None, seed: int) -> PreTrainedModel:
+    """Random weights from `seed`, or those of the folder `init`; on CPU in fp32, whole.
+
+    Raises `UserError` if `init` does not fit; heads alone may be missing there.
+    """
+    torch.manual_seed(seed)
+    if init is None:
+        return spec.pretraining(config)
+    try:
+        model, found = cast(Any, spec.pretraining).from_pretrained(init, config=config, output_loading_info=True)
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
+    missing = sorted(found["missing_keys"])
+    body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
+    if body:
+        raise UserError(f"train.init: {init} does not fit train.model: it lacks {', '.join(body[:5])}")
+    log.info("starting from the weights in %s%s", init, f"; random: {', '.join(missing)}" if missing else "")
+    return model.float()  # transformers 5 keeps the type of the file
+
+
+def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:
+    """`given` as the constructor's annotations want it: YAML reads 1e-5 as text."""
+    known = {name: one for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"}
+    checked = {}
+    for key, value in given.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(known))}"
+            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {hint}")
+        try:
+            checked[key] = TypeAdapter(known[key].annotation).validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise UserError(f"train.model.{key}: {problem[:1].lower()}{problem[1:]} (got {value!r})") from None
+    return checked
+
+
+def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
+    path = init / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"train.init: {init} holds no config.json; make the folder with `reread convert`") from None
+    except ValueError as error:
+        raise UserError(f"train.init: {path} is not readable as JSON ({error})") from None
+    kind = values.get("model_type")
+    if kind != spec.config.model_type:
+        raise UserError(f"train.init: {path} is of a model of type {kind}, not {spec.name}; use `reread convert` first")
+    known = inspect.signature(spec.config).parameters
+    return {key: value for key, value in values.items() if key in known}
+
+
+def _tokens(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
