@@ -46,7 +46,7 @@ class Encoder:
         word_of = np.cumsum(self.words.starts(text), dtype=np.int32)  # number of the word each character is in
         word = word_of[starts]
         flags = np.zeros(len(ids), np.uint8)
-        flags[1:][word[1:] == word[:-1]] = CONTINUES_WORD
+        flags[1:] = (word[1:] == word[:-1]) * CONTINUES_WORD
         for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
             last = np.searchsorted(starts, ends) - 1
             flags[last[last >= 0]] |= bit

@@ -13,10 +13,10 @@ _CLOSERS = "”’」』）》〉】〕\\])\"'"
 _OPENERS = " “‘「『（《〈【〔\\[(\"'"
 # One character class comes first, so the scan runs at its speed. Bracketed titles and asides are passed over whole.
 _CANDIDATE = re.compile(
-    "[\n《（。！？；．…!?.](?:"
+    "[《（。！？；．…!?.](?:"
     "(?<=《)[^《》\n]{0,80}》"
     "|(?<=（)[^（）\n]{0,60}）"
-    f"|(?<![\n《（])([。！？；．…!?.]*)([{_CLOSERS}]*)"
+    f"|(?<![《（])([。！？；．…!?.]*)([{_CLOSERS}]*)"
     ")?"
 )
 _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
@@ -38,6 +38,20 @@ _STARTERS = """
 _NAMES, _NUMBERED, _FIRST = (frozenset(words.split()) for words in (_NAME_FOLLOWS, _NUMBER_FOLLOWS, _STARTERS))
 
 
+# [65536] what a character may be.
+_STOP, _OTHER, _CLOSER, _COMMA, _QUOTE, _LINE = (1 << bit for bit in range(6))
+_KINDS = np.zeros(1 << 16, np.uint8)
+for _kind, _characters in (
+    (_STOP, _FULL_STOPS),
+    (_OTHER, "《（．…!?."),
+    (_CLOSER, _CLOSERS),
+    (_COMMA, _COMMAS),
+    (_QUOTE, _QUOTES),
+    (_LINE, "\n"),
+):
+    _KINDS[[ord(character) for character in _characters]] |= _kind
+
+
 def paragraph_ends(text: str) -> NDArray[np.int64]:
     """Exclusive character ends [n] of the paragraphs of a cleaned text, increasing; the last is its length."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -50,16 +64,33 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
 
     Closing quotes and brackets belong to the sentence they close, the space between two sentences to the second.
     """
-    ends: list[int] = []
-    first = 0  # of the sentence
-    for match in _CANDIDATE.finditer(text):
+    codes = np.frombuffer(f"\n{text}\n".encode("utf-32-le", "surrogatepass"), np.uint32)
+    kinds = _KINDS.take(codes, mode="clip")
+    marks = np.flatnonzero(kinds & (_STOP | _OTHER | _LINE) != 0)[1:-1]
+    before, mark, after = kinds[marks - 1], kinds[marks], kinds[marks + 1]
+    marks -= 1
+    lines = marks[mark & _LINE != 0]
+    # A single stop of Chinese, nearly every end there, needs no look at the sentence, unless its paragraph holds more.
+    stops = marks[(mark & _STOP != 0) & (before & (_QUOTE | _LINE) == 0) & (after & _COMMA == 0)]
+    others = marks[(mark & _OTHER != 0) | ((mark & _STOP != 0) & (after & (_STOP | _OTHER | _CLOSER) != 0))]
+    is_plain = np.ones(len(lines) + 1, bool)
+    is_plain[np.searchsorted(lines, others)] = False
+    begins, ends = np.append(0, lines + 1), np.append(lines, len(text))
+    within: list[int] = []
+    for begin, end in zip(begins[~is_plain].tolist(), ends[~is_plain].tolist(), strict=True):
+        _find_ends(text, begin, end, within)
+    is_end = np.zeros(len(text) + 1, bool)
+    is_end[ends[begins < ends]] = True
+    is_end[stops[is_plain[np.searchsorted(lines, stops)]] + 1] = True
+    is_end[within] = True
+    return np.flatnonzero(is_end)
+
+
+def _find_ends(text: str, first: int, last: int, ends: list[int]) -> None:
+    """Append the ends in the paragraph text[first:last] to `ends`."""
+    for match in _CANDIDATE.finditer(text, first, last):
         start, end = match.span()
-        if text[start] == "\n":
-            if start > first:
-                ends.append(start)
-            first = end
-            continue
-        if end == start + 1 and text[start] in _FULL_STOPS:  # nearly every sentence of Chinese
+        if end == start + 1 and text[start] in _FULL_STOPS:
             if start > first and text[start - 1] not in _QUOTES and text[end : end + 1] not in _COMMAS:
                 ends.append(end)
                 first = end
@@ -76,9 +107,6 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
         if is_end:
             ends.append(end)
             first = end
-    if len(text) > first:
-        ends.append(len(text))
-    return np.array(ends, np.int64)
 
 
 def _closed(text: str, position: int, end: int) -> int:
