@@ -110,6 +110,7 @@ def recipes() -> None:
 def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("reread").setLevel(logging.INFO)
+    logging.raiseExceptions = False  # a full disk is told by what cannot go on without it
     quiet = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0"
     if quiet:  # its log file has the rest
         logging.getLogger().handlers[0].setLevel(logging.ERROR)

@@ -58,22 +58,21 @@ def launch(arguments: list[str], processes: int) -> int:
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> int:
-    """The status of the first process seen to fail, or 0; the others then get their grace to end by themselves."""
-    deadline, failed = None, None
-    while not (deadline and time.monotonic() > deadline):
+    """0, or the status of the process that failed; once one has, the others get their grace to end by themselves."""
+    deadline = None
+    while True:
         statuses = [worker.poll() for worker in workers]
-        if failed is None and any(statuses):
-            # name the cause, not what followed: a killed process or a refusal takes the others with it
-            failed = min(
-                ((r, s) for r, s in enumerate(statuses) if s), key=lambda one: (one[1] >= 0, one[1] == 1, one[0])
-            )
-            killed = failed[1] < 0  # the others wait for it in vain
-            deadline = time.monotonic() + (0 if killed else GRACE_SECONDS.get(failed[1], DEFAULT_GRACE_SECONDS))
-        if all(status is not None for status in statuses):
+        failures = [status for status in statuses if status]
+        if failures and deadline is None:
+            killed = min(failures) < 0  # the others wait for it in vain
+            deadline = time.monotonic() + (0 if killed else GRACE_SECONDS.get(failures[0], DEFAULT_GRACE_SECONDS))
+        if None not in statuses or (deadline and time.monotonic() > deadline):
             break
         time.sleep(0.05)
-    if failed is None:
+    if not failures:
         return 0
+    # Name the cause, not what followed: a killed process or a refusal takes the others with it, and they end with 1
+    failed = min(((r, s) for r, s in enumerate(statuses) if s), key=lambda one: (one[1] >= 0, one[1] == 1, one[0]))
     rank, status = failed
     if status < 0:
         name = signal.Signals(-status).name

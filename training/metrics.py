@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from preprocessing.corpus import write_atomically
+from preprocessing.errors import UserError
 
 log = logging.getLogger("reread")
 
@@ -61,18 +62,25 @@ class MetricsLog:
     def __init__(self, run: Path, resumed_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        path = run / "metrics.jsonl"
+        self._path = path = run / "metrics.jsonl"
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= resumed_step]
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
+        """Raises `UserError` when there is no room left."""
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
-        self._file.flush()
-        for name, value in finite.items():
-            self._board.add_scalar(name, value, step)
+        try:
+            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.flush()
+            for name, value in finite.items():
+                self._board.add_scalar(name, value, step)
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: cannot write step {step} ({error.strerror}); make room, and the same command goes on "
+                "from the last checkpoint"
+            ) from None
 
     def close(self) -> None:
         self._file.close()

@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 
+from preprocessing.errors import UserError
 from tests.conftest import ROOT, train_values
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
@@ -227,6 +228,19 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
     environment.pop("PYTHONPATH", None)
     arguments = [sys.executable, "-c", script, str(run / "export"), str(tmp_path / "expected.pt")]
     subprocess.run(arguments, check=True, cwd=tmp_path, env=environment)
+
+
+def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path) -> None:
+    from pipeline.stages import export_stage
+
+    shutil.copytree(uninterrupted / "runs" / "tiny", tmp_path / "run")
+    with pytest.raises(UserError, match="none of step 7; there are 35, 40"):
+        export_stage(tmp_path / "run", tmp_path / "out", 7)
+    shard = tmp_path / "run" / "checkpoints" / "step-00000040" / "rank-00001.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(UserError, match="step 40 is damaged"):
+        export_stage(tmp_path / "run", tmp_path / "out", 40)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:

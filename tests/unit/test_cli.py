@@ -63,6 +63,15 @@ def test_the_launcher_returns_the_status_of_the_process_that_failed(monkeypatch)
     assert module.launch([], 2) == 7
 
 
+def test_the_launcher_returns_the_cause_not_what_followed(monkeypatch) -> None:
+    from pipeline import launch as module
+
+    real = subprocess.Popen
+    script = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(0.5 * (rank == 0)); sys.exit(2 - rank)"
+    monkeypatch.setattr(module.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", script], env=env))
+    assert module.launch([], 2) == 2
+
+
 def test_the_launcher_names_a_killed_process(monkeypatch, capsys) -> None:
     from pipeline import launch as module
 

@@ -1,6 +1,7 @@
 """The metrics log across a kill, the progress line, and the picture of a run."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +29,13 @@ def test_a_figure_that_is_not_finite_stays_out_of_the_json(tmp_path) -> None:
     log.write(1, {"loss": 1.0, "mfu": float("nan")})
     log.close()
     assert json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail) == {"step": 1, "loss": 1.0}
+
+
+def test_a_full_disk_is_one_line(tmp_path) -> None:
+    log = MetricsLog(tmp_path, 0)
+    log._file = Path("/dev/full").open("a")
+    with pytest.raises(UserError, match=r"metrics.jsonl: cannot write step 1 \(No space left on device\)"):
+        log.write(1, {"loss": 1.0})
 
 
 def test_losses_are_means_over_predictions_and_rows() -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -207,6 +208,14 @@ def test_a_pickle_that_would_run_code_is_refused(
     assert not Path("exploded").exists()
 
 
+def test_a_pickle_of_a_builtin_command_is_refused_as_such(tmp_path: Path) -> None:
+    class Command:
+        def __reduce__(self) -> Any:
+            return os.system, ("true",)
+
+    assert "can run code" in refused(tmp_path, {"bomb": Command()})
+
+
 def test_a_training_state_is_refused(tmp_path: Path, transformers_names: dict[str, Tensor]) -> None:
     assert "not a dictionary of tensors" in refused(tmp_path, {"model": transformers_names, "step": 3})
 
@@ -217,7 +226,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, transformers_names
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
-@pytest.mark.parametrize("kept", [0, 10, 2000])
+@pytest.mark.parametrize("kept", [0, 10, 2000, 5000])
 def test_a_truncated_file_is_refused(
     tmp_path: Path, transformers_names: dict[str, Tensor], name: str, kept: int
 ) -> None:

@@ -91,13 +91,13 @@ def _read_tensors(path: Path) -> Mapping[str, Tensor]:
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "Unsupported" in str(error):
+        if "unsupported" in str(error).lower():
             raise UserError(
                 f"{path}: refused, for it holds more than tensors and reading that can run code; "
                 "where you trust it, save its tensors as safetensors"
             ) from None
         raise UserError(f"{path}: not a PyTorch file; was the download complete?") from None
-    except (SafetensorError, RuntimeError, EOFError) as error:
+    except (SafetensorError, RuntimeError, OSError, EOFError) as error:
         raise UserError(f"{path}: cannot be read ({_first_line(error)}); was the download complete?") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{path}: not a dictionary of tensors; save the model's state_dict() alone")

@@ -25,6 +25,10 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
     step = store.latest() if step is None else step
     if step is None:
         raise UserError(f"{run / 'checkpoints'}: no checkpoint yet; train first with `reread train`")
+    if step not in store.steps():
+        raise UserError(f"{run / 'checkpoints'}: none of step {step}; there are {', '.join(map(str, store.steps()))}")
+    if fault := store.fault(step):
+        raise UserError(f"{run / 'checkpoints'}: that of step {step} is damaged ({fault}); export another with --step")
     samples = open_samples(settings.data, settings.seed, "train")
     spec = model_spec(settings.model["type"])
     config = model_config(spec, settings.model, samples.vocab_size, settings.init)

@@ -72,7 +72,7 @@ class _Save:
 
 
 class CheckpointStore:
-    """The checkpoints of a run in `folder`, the last `keep` of them. All methods but `read_full` are collective."""
+    """The checkpoints of a run in `folder`, the last `keep` of them; save, poll, wait and latest are collective."""
 
     def __init__(self, folder: Path, keep: int, mesh: Mesh) -> None:
         self.folder, self.keep, self.mesh = folder, keep, mesh
@@ -125,13 +125,13 @@ class CheckpointStore:
 
         Raises `UserError` if there are checkpoints but all are damaged: a run must not restart from zero unasked.
         """
-        steps = self._steps()
+        steps = self.steps()
         damaged = 0
         while True:
             step = self.mesh.gather(steps[-1 - damaged] if damaged < len(steps) else -1)[0][0]
             if step < 0:
                 break
-            fault = self._fault(step)
+            fault = self.fault(step)
             faulty = [rank for rank, (found,) in enumerate(self.mesh.gather(int(fault is not None))) if found]
             if not faulty:
                 return step
@@ -162,6 +162,28 @@ class CheckpointStore:
                 )
             _fill(files, name, entry, tensor.detach(), layout[name])
 
+    def steps(self) -> list[int]:
+        names = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
+        return sorted(int(name[1]) for name in names if name)
+
+    def fault(self, step: int) -> str | None:
+        """What is wrong with this rank's share of the files of a checkpoint."""
+        try:
+            files = sorted(self._index(step)["files"].items())
+        except UserError as error:
+            return str(error)
+        for name, expected in files[self.mesh.rank :: self.mesh.world]:
+            path = self._path(step) / name
+            try:
+                size, crc = _checksum(path)
+            except OSError as error:
+                return f"{name}: {error.strerror}"
+            if size != expected["bytes"]:
+                return f"{name} has {size} bytes, not {expected['bytes']}"
+            if crc != expected["crc32"]:
+                return f"{name}: checksum differs"
+        return None
+
     def state(self, step: int) -> dict[str, Any]:
         """What was given to `save` as `state`."""
         return self._index(step)["state"]
@@ -182,10 +204,6 @@ class CheckpointStore:
     def _aside(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.tmp"
 
-    def _steps(self) -> list[int]:
-        names = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
-        return sorted(int(name[1]) for name in names if name)
-
     def _agree_on(self, save: _Save) -> None:
         """Raise the first failure, if any, on all ranks."""
         failures = [(rank, failure) for rank, (failure,) in enumerate(self.mesh.gather(save.failure)) if failure]
@@ -194,7 +212,7 @@ class CheckpointStore:
             if self.mesh.rank == 0:
                 shutil.rmtree(self._aside(save.step), ignore_errors=True)
             rank, failure = failures[0]
-            last = self._steps()[-1:]
+            last = self.steps()[-1:]
             kept = f"the checkpoint of step {last[0]} is untouched" if last else "there is no older checkpoint"
             raise self.mesh.alike(
                 UserError(
@@ -231,7 +249,7 @@ class CheckpointStore:
         aside.rename(path)
         sync_folder(self.folder)
         # Later steps than this one were passed over as damaged and say nothing about what may go
-        old = [other for other in self._steps() if other <= step][: -self.keep]
+        old = [other for other in self.steps() if other <= step][: -self.keep]
         for stale in [*(self._path(other) for other in old), *self.folder.glob("*.old.tmp")]:
             shutil.rmtree(stale, ignore_errors=True)
 
@@ -247,24 +265,6 @@ class CheckpointStore:
         if index["version"] != FORMAT_VERSION:
             raise UserError(f"{path}: format {index['version']}, but this version reads format {FORMAT_VERSION}")
         return index
-
-    def _fault(self, step: int) -> str | None:
-        """What is wrong with this rank's share of the files of a checkpoint."""
-        try:
-            files = sorted(self._index(step)["files"].items())
-        except UserError as error:
-            return str(error)
-        for name, expected in files[self.mesh.rank :: self.mesh.world]:
-            path = self._path(step) / name
-            try:
-                size, crc = _checksum(path)
-            except OSError as error:
-                return f"{name}: {error.strerror}"
-            if size != expected["bytes"]:
-                return f"{name} has {size} bytes, not {expected['bytes']}"
-            if crc != expected["crc32"]:
-                return f"{name}: checksum differs"
-        return None
 
 
 class _Files(dict[str, Any]):
