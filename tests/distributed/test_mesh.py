@@ -1,11 +1,13 @@
 """Processes find their place in the grid."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from preprocessing.errors import UserError
-from training.parallel.mesh import init_mesh
+from training.parallel.mesh import first_host, init_mesh
 
 
 def _places(tensor: int) -> tuple[int, ...]:
@@ -76,3 +78,31 @@ def _refused_by_one(bad: int) -> tuple[str, str]:
 def test_what_one_process_refuses_ends_all_with_one_line(ranks):
     told = ("ToldElsewhereError", "process 1 failed")
     assert ranks(3, _refused_by_one, 1) == [told, ("UserError", "of 1"), told]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("node7", "node7"),
+        ("node[03-05,9],other", "node03"),
+        ("a,b[1-2]", "a"),
+        ("gpu[12,14]-ib", "gpu12-ib"),
+        ("rack[1-2]n[3-4],x", "rack1n3"),
+    ],
+)
+def test_process_0_is_met_on_the_first_host_of_a_slurm_step(nodes, host):
+    assert first_host(nodes) == host
+
+
+def _by_srun(port: int) -> tuple[int, int, str]:
+    rank, world = os.environ.pop("RANK"), os.environ.pop("WORLD_SIZE")
+    for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name)
+    os.environ.update(SLURM_PROCID=rank, SLURM_STEP_NUM_TASKS=world, SLURM_LOCALID=rank)
+    os.environ.update(SLURM_STEP_NODELIST="localhost", SLURM_JOB_ID=str(port))
+    mesh = init_mesh()
+    return mesh.rank, mesh.data_size, str(mesh.gather(mesh.rank))
+
+
+def test_srun_is_enough_to_meet(ranks):
+    assert ranks(2, _by_srun, os.getpid()) == [(0, 2, "[(0,), (1,)]"), (1, 2, "[(0,), (1,)]")]

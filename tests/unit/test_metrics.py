@@ -33,7 +33,7 @@ def test_a_figure_that_is_not_finite_stays_out_of_the_json(tmp_path) -> None:
 
 def test_a_full_disk_is_one_line(tmp_path) -> None:
     log = MetricsLog(tmp_path, 0)
-    log._file = Path("/dev/full").open("a")
+    log._file = Path("/dev/full").open("a")  # noqa: SIM115
     with pytest.raises(UserError, match=r"metrics.jsonl: cannot write step 1 \(No space left on device\)"):
         log.write(1, {"loss": 1.0})
 

@@ -1,6 +1,7 @@
 """The grid of processes: tensor x data parallel, over torch.distributed and megatron-core's groups."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -140,10 +141,17 @@ def _place() -> tuple[int, int, int]:
     return 0, 1, 0
 
 
+def first_host(nodes: str) -> str:
+    """The first of Slurm's list of hosts, where process 0 is: `node[03-05,9],other` -> `node03`."""
+    first = re.split(r",(?![^\[]*\])", nodes)[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
+
+
 def _rendezvous(rank: int, world: int, device: torch.device) -> None:
     environment = os.environ
-    if "MASTER_ADDR" not in environment and "SLURM_LAUNCH_NODE_IPADDR" in environment:
-        environment["MASTER_ADDR"] = environment["SLURM_LAUNCH_NODE_IPADDR"]
+    if "MASTER_ADDR" not in environment and "SLURM_STEP_NODELIST" in environment:
+        # not SLURM_LAUNCH_NODE_IPADDR: srun may have been started on a login node
+        environment["MASTER_ADDR"] = first_host(environment["SLURM_STEP_NODELIST"])
         # a port per job, out of the kernel's ephemeral range
         environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
     if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
