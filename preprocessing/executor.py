@@ -38,10 +38,21 @@ class Executor:
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "Executor":
+        self._excepthook = threading.excepthook
+        threading.excepthook = self._on_thread_error
         return self
 
     def __exit__(self, *_: object) -> None:
         self._close()
+        threading.excepthook = self._excepthook
+
+    def _on_thread_error(self, error: threading.ExceptHookArgs) -> None:
+        """Python 3.11's pool may trip over its own bookkeeping when a worker is killed while another starts.
+
+        By then it has marked the tasks as broken, which is what `run` tells; its traceback would say nothing more.
+        """
+        if type(error.thread).__name__ != "_ExecutorManagerThread":
+            self._excepthook(error)
 
     def run(self, work: Work, stage: str) -> None:
         """Do the tasks of a stage that are not done; raises the `UserError` of a task, or one where a worker died."""
