@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.launch import inside_distributed_run
+from pipeline.launch import inside_distributed_run, own_rank
 from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.errors import ToldElsewhereError, UserError
 
@@ -111,7 +111,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("reread").setLevel(logging.INFO)
     logging.raiseExceptions = False  # a full disk is told by what cannot go on without it
-    quiet = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0"
+    quiet = own_rank() != "0"
     if quiet:  # its log file has the rest
         logging.getLogger().handlers[0].setLevel(logging.ERROR)
     status = _status_of_command(quiet)

@@ -20,6 +20,11 @@ def inside_distributed_run() -> bool:
     return "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
 
+def own_rank() -> str:
+    """The number of this process in its run, "0" where it is alone."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+
+
 def launch(arguments: list[str], processes: int) -> int:
     """Run `reread ARGUMENTS` in `processes` processes of one distributed run and return the exit status.
 

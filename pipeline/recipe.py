@@ -1,6 +1,5 @@
 """Recipes: YAML over typed settings, with `base:` inheritance and dotted `key=value` overrides."""
 
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from pydantic import Field
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import write_atomically
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, nearest
 from preprocessing.settings import Settings
 from training.config import TrainSettings
 
@@ -107,8 +106,7 @@ def _read(recipe: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        near = difflib.get_close_matches(recipe, available_recipes(), n=1, cutoff=0.4)
-        hint = f"did you mean `{near[0]}`?" if near else f"built in: {', '.join(available_recipes())}"
+        hint = nearest(recipe, available_recipes(), "built in", cutoff=0.4)
         raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import logging
-import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.launch import inside_distributed_run, launch
+from pipeline.launch import inside_distributed_run, launch, own_rank
 from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
@@ -89,7 +88,7 @@ def run_stages(name: str, overrides: list[str]) -> None:
     if recipe.train is None:
         return
     train_stage(recipe, ["train", name, *overrides])
-    if _rank() != "0":
+    if own_rank() != "0":
         return
     run = RUNS / recipe.name
     folder = export_stage(run, None)
@@ -110,7 +109,7 @@ def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
     """Hold the run folder and say in it what runs; the first process does, the others only log there."""
     with ExitStack() as stack:
         try:
-            if _rank() == "0":
+            if own_rank() == "0":
                 check_same_run(run, recipe)
                 run.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(_only_job(run))
@@ -156,7 +155,7 @@ def _environment() -> dict[str, str]:
 def _log_file(run: Path) -> Iterator[None]:
     """Repeat the log in RUN/logs/, one file a process."""
     (run / "logs").mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(run / "logs" / f"rank-{_rank()}.log", encoding="utf-8")
+    handler = logging.FileHandler(run / "logs" / f"rank-{own_rank()}.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
     try:
@@ -175,7 +174,3 @@ def _only_job(run: Path) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(f"{run}: another job is training in this folder; stop it, or choose another name") from None
         yield
-
-
-def _rank() -> str:
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))

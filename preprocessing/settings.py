@@ -1,12 +1,11 @@
 """The base of every typed section of a recipe."""
 
-import difflib
 from collections.abc import Iterator
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, nearest
 
 Model = TypeVar("Model", bound="Settings")
 
@@ -32,9 +31,7 @@ def _line(model: type[BaseModel], problem: Any) -> str:
     if problem["type"] != "extra_forbidden":
         return f"{field}: {problem['msg'][:1].lower()}{problem['msg'][1:]} (got {problem['input']!r})"
     names = sorted(_fields_at(model, path[:-1]))
-    near = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.5)
-    hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(names)}"
-    return f"unknown key `{field}`; {hint}"
+    return f"unknown key `{field}`; {nearest(path[-1], names, 'known here')}"
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> set[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -33,9 +32,7 @@ def model_spec(name: str) -> ModelSpec:
     """Raises `UserError` for an unknown name."""
     if name in _SPECS:
         return _SPECS[name]()
-    near = difflib.get_close_matches(name.lower(), _SPECS, n=1, cutoff=0.5)
-    hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(_SPECS)}"
-    raise UserError(f"model type `{name}` is unknown; {hint}")
+    raise UserError(f"model type `{name}` is unknown; {nearest(name.lower(), _SPECS)}")
 
 
 def _nezha() -> ModelSpec:

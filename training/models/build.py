@@ -1,6 +1,5 @@
 """The model that a recipe asks for."""
 
-import difflib
 import inspect
 import json
 import logging
@@ -11,7 +10,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from transformers import PretrainedConfig, PreTrainedModel
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, nearest
 from training.models import ModelSpec
 
 log = logging.getLogger("reread")
@@ -79,9 +78,7 @@ def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:
     checked = {}
     for key, value in given.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(known))}"
-            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {hint}")
+            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {nearest(key, sorted(known))}")
         try:
             checked[key] = TypeAdapter(known[key].annotation).validate_python(value)
         except ValidationError as error:
