@@ -26,24 +26,33 @@ class Settings(BaseModel):
 
 
 def _line(model: type[BaseModel], problem: Any) -> str:
-    path = [str(part) for part in problem["loc"]]
+    path, models = _walk(model, [str(part) for part in problem["loc"]])
     field = ".".join(path)
     if problem["type"] != "extra_forbidden":
         return f"{field}: {problem['msg'][:1].lower()}{problem['msg'][1:]} (got {problem['input']!r})"
-    names = sorted(_fields_at(model, path[:-1]))
+    names = sorted({name for owner in models for name in owner.model_fields})
     return f"unknown key `{field}`; {nearest(path[-1], names, 'known here')}"
 
 
-def _fields_at(model: type[BaseModel], path: list[str]) -> set[str]:
-    models = [model]
-    for part in path:
-        models = [
-            nested
-            for owner in models
-            if part in owner.model_fields
-            for nested in _models_in(owner.model_fields[part].annotation)
-        ] or models  # the tag of a union stands in the path but is no field
-    return {name for owner in models for name in owner.model_fields}
+def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[type[BaseModel]]]:
+    """The fields that pydantic's path names, without the tags of unions, and the sections that hold the last one."""
+    path, models = [], [model]
+    for number, part in enumerate(parts):
+        tagged = [owner for owner in models if part in _literals(owner)]
+        if tagged:
+            models = tagged
+            continue
+        path.append(part)
+        inner = [owner.model_fields[part].annotation for owner in models if part in owner.model_fields]
+        nested = [found for annotation in inner for found in _models_in(annotation)]
+        if nested and number < len(parts) - 1:
+            models = nested
+    return path, models
+
+
+def _literals(model: type[BaseModel]) -> set[Any]:
+    """The values that the `kind` of a section may have."""
+    return set(get_args(model.model_fields["kind"].annotation)) if "kind" in model.model_fields else set()
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -1,9 +1,9 @@
 """What `reread train` can be told: the sections of a recipe from `data` to `logging`. Imports no torch."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from preprocessing.settings import Settings
 
@@ -31,8 +31,9 @@ class MaskingSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Corpus -> batches."""
+    """Corpus -> rows that know nothing of each other, as BERT reads them."""
 
+    kind: Literal["rows"] = "rows"
     corpus: Path
     """A corpus folder, or one written with `--materialize`."""
     sequence_length: int = Field(default=128, ge=8)
@@ -43,6 +44,48 @@ class DataSettings(Settings):
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
     """Share of rows cut to a random shorter length (BERT)."""
     masking: MaskingSettings = MaskingSettings()
+
+
+class SegmentSettings(Settings):
+    """Corpus -> lanes of documents cut into segments, for models with memory (ERNIE-Doc)."""
+
+    kind: Literal["segments"]
+    corpus: Path
+    sequence_length: int = Field(default=512, ge=8)
+    """Of a segment, [SEP] and [CLS] counted."""
+    copies: int = Field(default=10, ge=1)
+    """Each pass over the corpus is one copy, masked and reordered anew; after the last copy the first comes again."""
+    retrospective: bool = True
+    """Each document is read twice: a skim without loss, then the pass that learns (ERNIE-Doc, section 3.2)."""
+    reorder_chunks: int = Field(default=4, ge=1, le=6)
+    """m of the segment-reordering task (section 3.4): a document is cut into 1 to m chunks and permuted; 1 turns it
+    off."""
+    masking: MaskingSettings = MaskingSettings()
+
+
+class StreamSettings(Settings):
+    """Corpus -> lanes of unbroken text, for language models with memory (Transformer-XL)."""
+
+    kind: Literal["stream"]
+    corpus: Path
+    sequence_length: int = Field(default=150, ge=2)
+    """Tokens a lane reads in a step."""
+    evaluation_length: int = Field(default=64, ge=1)
+    """The same for held-out text."""
+    evaluation_memory: int = Field(default=640, ge=0)
+    """Tokens of memory for held-out text; in training it is the model's own."""
+
+
+def _kind(data: Any) -> str:
+    return str(data.get("kind", "rows") if isinstance(data, dict) else data.kind)
+
+
+AnyData = Annotated[
+    Annotated[DataSettings, Tag("rows")]
+    | Annotated[SegmentSettings, Tag("segments")]
+    | Annotated[StreamSettings, Tag("stream")],
+    Discriminator(_kind, custom_error_type="kind", custom_error_message="kind is one of rows, segments, stream"),
+]
 
 
 class OptimizerSettings(Settings):
@@ -86,13 +129,13 @@ class TrainSettings(Settings):
 
     seed: int = 0
     model: dict[str, Any]
-    """`type` (nezha) and the keys of its configuration."""
+    """`type` (nezha, ernie_doc, transformer_xl) and the keys of its configuration."""
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
-    data: DataSettings
+    data: AnyData
     steps: int = Field(ge=1)
     global_batch: int = Field(ge=1)
-    """Rows a step, over all processes and accumulation."""
+    """Rows a step that are learned from, over all processes and accumulation."""
     micro_batch: int = Field(ge=1)
     """Rows of one forward pass on one process."""
     optimizer: OptimizerSettings
