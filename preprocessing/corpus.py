@@ -293,9 +293,12 @@ class Corpus:
         self.block_documents = np.zeros(len(self._blocks) + 1, np.int64)
         """[blocks + 1]: the number of documents before each block."""
         np.cumsum([block.documents for _, block in self._blocks], out=self.block_documents[1:])
+        self.block_tokens = np.zeros(len(self._blocks) + 1, np.int64)
+        """[blocks + 1]: the number of tokens before each block."""
+        np.cumsum([block.tokens for _, block in self._blocks], out=self.block_tokens[1:])
         self._first = self.block_documents.tolist()
         self.documents: int = self._first[-1]
-        self.tokens: int = sum(block.tokens for _, block in self._blocks)
+        self.tokens = int(self.block_tokens[-1])
 
     def block_offsets(self, index: int) -> NDArray[np.int64]:
         """[documents + 1]: where each document of the block begins, in tokens."""
