@@ -13,6 +13,7 @@ from training.data.masking import IGNORED
 
 if TYPE_CHECKING:
     from training.data.samples import Samples
+    from training.data.segments import Segments
 
 FEWEST_HAN_TOKENS = 1000
 LOWEST_WORD_SHARE = 0.01
@@ -21,7 +22,7 @@ LOWEST_WORD_SHARE = 0.01
 _HAN = re.compile(r"(##|▁| )?[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")
 
 
-def check_masking(samples: "Samples") -> None:
+def check_masking(samples: "Samples | Segments") -> None:
     """Raises `UserError` if whole words or spans are masked and Chinese words are not known, or no token is masked."""
     corpus, strategy = samples.corpus, samples.settings.masking.strategy
     if strategy != "token":

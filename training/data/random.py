@@ -33,6 +33,9 @@ class Purpose(IntEnum):
     SPAN_END = 10
     ACTION = 11
     REPLACEMENT = 12
+    CHUNK_COUNT = 13
+    CHUNK_CUT = 14
+    CHUNK_ORDER = 15
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

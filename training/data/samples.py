@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, Corpus
 from preprocessing.errors import UserError
+from preprocessing.settings import Settings
 from training.config import DataSettings
 from training.data import random
 from training.data.checks import check_masking
@@ -124,7 +125,7 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
     return {name: tokenizer[name] for name in ("pad", "unk", "cls", "sep", "mask")}
 
 
-def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int) -> str:
+def samples_fingerprint(corpus_fingerprint: str, split: str, settings: Settings, seed: int) -> str:
     values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
     return md5("\n".join(values).encode()).hexdigest()
 

@@ -1,0 +1,136 @@
+"""Lanes: rows of the global batch that each read document after document, segment by segment."""
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.config import SegmentSettings
+from training.data.masking import IGNORED
+from training.data.order import locate
+from training.data.samples import Rows
+from training.data.segments import Reading, Segments
+
+ROWS_AT_ONCE = 1024
+"""Fewer lanes have several steps drawn in one call: numpy's price for a call is then shared."""
+
+SKIM, LEARN = 0, 1
+
+
+def lanes_for(settings: SegmentSettings, global_batch: int) -> int:
+    """How many lanes give about `global_batch` rows a step that learn: with retrospective feed half of them skim."""
+    return 2 * global_batch if settings.retrospective else global_batch
+
+
+class Lanes:
+    """Iterates (rows, cursors after these rows), one row a lane and step, without end.
+
+    Lane b of `total` reads the documents at positions b, b + total, b + 2 total, ... of the corpus' endless stream
+    (`training.data.order`), so what it reads depends on no other lane, nor on who owns it. With retrospective feed each
+    document is read twice: all its segments as a skim, then all of them as the pass that learns (section 3.2).
+
+    Were all lanes to begin with a skim, no row would learn in the first steps and nearly all in the next: therefore
+    odd lanes read their first document once, without a skim (`stagger`). Half of the rows learn in the first step, and
+    about half ever after.
+
+    Rows are those of `Segments.rows` and
+
+        begins         bool [n]: the lane's memory must be emptied before this row, the first of a document. The pass
+                       that learns begins with the memory of the skim.
+        learns         bool [n]
+        reorder_label  int32 [n]: the permutation at the last segment of a pass that learns, else -100
+
+    Cursors int64 [n, 3] are (documents begun before the one being read, 0 in a skim and 1 in the pass that learns,
+    next segment); lanes opened with them go on where these stopped. `limit`: see `Segments.read`.
+    """
+
+    def __init__(
+        self,
+        source: Segments,
+        total: int,
+        lanes: range,
+        cursors: NDArray[np.int64] | None = None,
+        *,
+        stagger: bool = True,
+        limit: int | None = None,
+    ) -> None:
+        self._source, self._total, self._limit = source, total, limit
+        self._lanes = np.array(lanes, np.int64)
+        self._stagger = stagger
+        n = len(self._lanes)
+        self._document, self._phase, self._segment = np.zeros((3, n), np.int64)
+        if cursors is None:
+            self._phase = self._first_phase()
+        else:
+            self._document, self._phase, self._segment = np.array(cursors, np.int64).reshape(n, 3).T.copy()
+        self._readings: list[Reading] = []
+        self._segments = np.zeros(n, np.int64)
+        """Segments of the document each lane reads."""
+        self._ended = np.arange(n)
+        """Lanes whose next document is yet to be opened."""
+        self._drawn: deque[tuple[Rows, NDArray[np.int64]]] = deque()
+
+    def __iter__(self) -> "Lanes":
+        return self
+
+    def __next__(self) -> tuple[Rows, NDArray[np.int64]]:
+        if not self._drawn:
+            self._draw(max(1, ROWS_AT_ONCE // len(self._lanes)))
+        return self._drawn.popleft()
+
+    def _draw(self, steps: int) -> None:
+        readings: list[Reading] = []
+        segments: list[int] = []
+        states, cursors = [], []
+        for _ in range(steps):
+            self._open()
+            readings += self._readings
+            segments += self._segment.tolist()
+            states.append(self._state())
+            self._advance()
+            cursors.append(np.stack([self._document, self._phase, self._segment], axis=1))
+        begins, learns, labels = (np.concatenate(values) for values in zip(*states, strict=True))
+        rows = self._source.rows(readings, segments, learns)
+        del rows["continues_word"]
+        rows |= {"begins": begins, "learns": learns, "reorder_label": labels}
+        n = len(self._lanes)
+        for step, cursor in enumerate(cursors):
+            self._drawn.append(({name: values[step * n : (step + 1) * n] for name, values in rows.items()}, cursor))
+
+    def _open(self) -> None:
+        """Open the next document of lanes that have ended one."""
+        if len(self._ended) == 0:
+            return
+        positions = self._lanes[self._ended] + self._document[self._ended] * self._total
+        passes, documents = locate(positions, len(self._source), self._source.seed)
+        opened = self._source.read(passes % self._source.settings.copies, documents, limit=self._limit)
+        if not self._readings:
+            self._readings = list(opened)
+        for lane, reading in zip(self._ended.tolist(), opened, strict=True):
+            self._readings[lane] = reading
+            self._segments[lane] = reading.segments
+
+    def _state(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int32]]:
+        learns = self._phase == LEARN
+        begins = (self._segment == 0) & (self._phase == self._first_phase())
+        labels = np.full(len(learns), IGNORED, np.int32)
+        if self._source.settings.reorder_chunks > 1:
+            for lane in np.flatnonzero(learns & (self._segment == self._segments - 1)).tolist():
+                labels[lane] = self._readings[lane].label
+        return begins, learns, labels
+
+    def _advance(self) -> None:
+        self._segment += 1
+        ended = self._segment == self._segments
+        self._segment[ended] = 0
+        self._ended = np.flatnonzero(ended & (self._phase == LEARN))
+        self._phase[ended] = LEARN
+        self._document[self._ended] += 1
+        self._phase[self._ended] = self._first_phase()[self._ended]
+
+    def _first_phase(self) -> NDArray[np.int64]:
+        """The phase in which each lane begins its document."""
+        if not self._source.settings.retrospective:
+            return np.full(len(self._lanes), LEARN)
+        once = self._stagger & (self._lanes % 2 == 1) & (self._document == 0)
+        return np.where(once, LEARN, SKIM)
