@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,16 @@ def _lines(path: Path) -> list[str]:
     return [line + "\n" for line in text.split("\n")[:-1]]
 
 
-def progress_line(step: int, steps: int, values: dict[str, float]) -> str:
-    """`step 40/400 10% | loss 7.91 mlm 7.22 acc 0.05 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`"""
+def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:
+    """`step 40/400 10% | loss 7.9123 mlm 7.2211 acc 0.0511 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`
+
+    `shown` maps short names to `values`.
+    """
     left = int(values["seconds_left"])
     clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
     parts = [
         f"step {step}/{steps} {100 * step / steps:.0f}%",
-        f"loss {values['loss']:.4f} mlm {values['masked_lm_loss']:.4f} acc {values['masked_lm_accuracy']:.3f}",
+        " ".join(f"{label} {values[name]:.5g}" for label, name in {"loss": "loss", **shown}.items()),
         f"lr {values['learning_rate']:.2e} |g| {values['gradient_norm']:.2f}",
         f"{values['tokens_per_second'] / 1000:.1f}k tok/s",
         f"MFU {100 * values['mfu']:.1f}%" if math.isfinite(values["mfu"]) else "MFU -",

@@ -33,14 +33,15 @@ def parts(mesh: Mesh, number: float) -> tuple[dict[str, Tensor], dict[str, Slice
     for name, tensor in whole.items():
         dim = dims.get(name)
         if dim is None:
-            tensors[name], layout[name] = tensor, Slice(tuple(tensor.shape), None, 0)
+            tensors[name], layout[name] = tensor, Slice(tuple(tensor.shape))
             continue
         length = lengths[name]
         shape = list(tensor.shape)
         shape[dim] = length
-        place = Slice(tuple(tensor.shape), dim, mesh.tensor_rank * length)
+        cuts = tuple(length * number for number in range(mesh.tensor_size + 1))
+        place = Slice(tuple(tensor.shape), dim, cuts, mesh.tensor_rank)
         part = torch.zeros(shape)
-        place.inside(part).copy_(tensor[place.region(part)])
+        place.inside(part).copy_(tensor[place.region()])
         tensors[name], layout[name] = part, place
     return tensors, layout
 

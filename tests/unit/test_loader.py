@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from preprocessing.errors import UserError
 from tests.unit.corpora import make_corpus
 from training.config import DataSettings
 from training.data import loader as loader_module
-from training.data.loader import Loader
+from training.data.loader import Loader, rows_by_step
 from training.data.samples import Samples
 
 
@@ -30,11 +29,9 @@ class Echo:
 
 
 def test_steps_and_lanes_give_positions() -> None:
-    with Loader(Echo(), 10, range(4, 7), 10**12) as loader:
-        for number in range(3):
-            step, rows = next(loader)
-            assert step == 10**12 + number
-            assert rows["positions"].tolist() == [step * 10 + lane for lane in (4, 5, 6)]
+    with Loader(rows_by_step(Echo(), 10, range(4, 7), 10**12)) as loader:
+        for step in range(10**12, 10**12 + 3):
+            assert next(loader)["positions"].tolist() == [step * 10 + lane for lane in (4, 5, 6)]
 
 
 def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path) -> None:
@@ -42,8 +39,8 @@ def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path) -> N
     samples = Samples(corpus, DataSettings(corpus=corpus.folder), 0)
 
     def run(start: int, lanes: range, steps: int) -> list[dict[str, NDArray[Any]]]:
-        with Loader(samples, 12, lanes, start) as loader:
-            return [next(loader)[1] for _ in range(steps)]
+        with Loader(rows_by_step(samples, 12, lanes, start)) as loader:
+            return [next(loader) for _ in range(steps)]
 
     whole = run(0, range(12), 6)
     halves = [run(3, range(6), 3), run(3, range(6, 12), 3)]
@@ -55,7 +52,7 @@ def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path) -> N
 def test_drawing_stays_a_few_steps_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", 4)
     echo = Echo()
-    with Loader(echo, 4, range(4), ahead=2) as loader:
+    with Loader(rows_by_step(echo, 4, range(4), 0), ahead=2) as loader:
         next(loader)
         deadline = time.monotonic() + 10
         while echo.asked < 4 and time.monotonic() < deadline:
@@ -66,8 +63,8 @@ def test_drawing_stays_a_few_steps_ahead(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_error_reaches_the_reader_after_the_good_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", 4)
-    loader = Loader(Echo(fails_at=9), 4, range(4))
-    assert [next(loader)[0], next(loader)[0]] == [0, 1]
+    loader = Loader(rows_by_step(Echo(fails_at=9), 4, range(4), 0))
+    assert [next(loader)["positions"][0], next(loader)["positions"][0]] == [0, 4]
     with pytest.raises(OSError, match="disk gone"):
         next(loader)
     with pytest.raises(StopIteration):
@@ -76,7 +73,7 @@ def test_an_error_reaches_the_reader_after_the_good_steps(monkeypatch: pytest.Mo
 
 def test_closing_ends_the_thread() -> None:
     before = threading.active_count()
-    loaders = [Loader(Echo(), 4, range(4)) for _ in range(5)]
+    loaders = [Loader(rows_by_step(Echo(), 4, range(4), 0)) for _ in range(5)]
     next(loaders[0])
     for loader in loaders:
         loader.close()
@@ -84,15 +81,9 @@ def test_closing_ends_the_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_a_rank_without_lanes_is_told_why() -> None:
-    with pytest.raises(UserError, match=r"train\.global_batch: 2 rows"):
-        Loader(Echo(), 2, range(1, 1))
-
-
 @pytest.mark.parametrize("rows_at_once", [1, 7, 64, 1000])
 def test_drawing_several_steps_at_once_changes_nothing(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", rows_at_once)
-    with Loader(Echo(), 20, range(5, 10), 3) as loader:
-        for expected in range(3, 60):
-            step, rows = next(loader)
-            assert step == expected and rows["positions"].tolist() == [20 * step + lane for lane in range(5, 10)]
+    with Loader(rows_by_step(Echo(), 20, range(5, 10), 3)) as loader:
+        for step in range(3, 60):
+            assert next(loader)["positions"].tolist() == [20 * step + lane for lane in range(5, 10)]

@@ -16,7 +16,8 @@ from preprocessing.errors import UserError
 from tests.unit.corpora import make_corpus
 from training.config import DataSettings, MaskingSettings
 from training.data.materialize import MaterializedSamples, is_materialized, materialize
-from training.data.samples import Samples, open_samples
+from training.data.samples import Samples
+from training.data.source import open_source
 
 LENGTHS = np.random.default_rng(2).integers(1, 700, 60).tolist()
 OPTIONS: dict[str, Any] = {"copies": 2, "sequence_length": 64}
@@ -50,7 +51,7 @@ def test_written_samples_equal_drawn_ones(corpus: Corpus, tmp_path: Path, option
     settings = settings_of(corpus, **options)
     write(corpus, tmp_path / "out", settings, 3)
     drawn = Samples(corpus, settings, 3)
-    written = open_samples(settings.model_copy(update={"corpus": tmp_path / "out"}), 3, "train")
+    written = open_source(settings.model_copy(update={"corpus": tmp_path / "out"}), 3, "train")
     assert isinstance(written, MaterializedSamples)
     assert len(written) == len(drawn) and written.fingerprint == drawn.fingerprint
     assert (written.vocab_size, written.corpus_fingerprint) == (drawn.vocab_size, drawn.corpus_fingerprint)
@@ -116,7 +117,7 @@ def test_other_settings_are_refused_and_named(corpus: Corpus, tmp_path: Path) ->
     out = tmp_path / "out"
     write(corpus, out, settings_of(corpus))
     with pytest.raises(UserError, match=r"seed 0 \(now 1\), data\.masking\.strategy whole-word \(now token\)"):
-        open_samples(DataSettings(**{**OPTIONS, "masking": {"strategy": "token"}}, corpus=out), 1, "train")
+        open_source(DataSettings(**{**OPTIONS, "masking": {"strategy": "token"}}, corpus=out), 1, "train")
     with pytest.raises(UserError, match=r"data\.copies 2 \(now 3\).*empty folder"):
         write(corpus, out, settings_of(corpus, copies=3))
     with pytest.raises(UserError, match="not a corpus"):

@@ -9,9 +9,8 @@ import torch
 from pipeline.report import report
 from preprocessing.errors import UserError
 from training.metrics import MetricsLog, peak_flops, progress_line, read_metrics
-from training.objective import FIGURES
 from training.parallel.mesh import Mesh
-from training.trainer import lanes_of, losses
+from training.tasks import TASKS
 
 
 def test_a_resumed_run_drops_what_lies_past_its_checkpoint_and_a_half_written_line(tmp_path) -> None:
@@ -39,9 +38,9 @@ def test_a_full_disk_is_one_line(tmp_path) -> None:
 
 
 def test_losses_are_means_over_predictions_and_rows() -> None:
-    sums = torch.tensor([30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 100.0])
-    assert len(FIGURES) == len(sums)
-    assert losses(sums) == {
+    task = TASKS["rows"]
+    totals = dict(zip(task.figures, [30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 100.0], strict=True))
+    assert task.summary(totals, 7) == {
         "loss": 4.0,
         "masked_lm_loss": 3.0,
         "masked_lm_accuracy": 0.5,
@@ -52,7 +51,7 @@ def test_losses_are_means_over_predictions_and_rows() -> None:
 
 @pytest.mark.parametrize(("rows", "ranks"), [(8, 2), (7, 3), (14400, 80), (5, 4)])
 def test_every_row_belongs_to_exactly_one_rank(rows, ranks) -> None:
-    lanes = [lanes_of(rows, Mesh(data_rank=rank, data_size=ranks)) for rank in range(ranks)]
+    lanes = [Mesh(data_rank=rank, data_size=ranks).share(rows) for rank in range(ranks)]
     assert [lane for owned in lanes for lane in owned] == list(range(rows))
     assert max(map(len, lanes)) - min(map(len, lanes)) <= 1
 
@@ -68,9 +67,9 @@ def test_the_progress_line_shows_the_loss_scale_only_in_fp16() -> None:
     values = dict.fromkeys(
         ("loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "gradient_norm", "tokens_per_second"), 1.0
     ) | {"mfu": float("nan"), "seconds_left": 3723.0, "loss_scale": 1.0}
-    assert progress_line(5, 10, values).endswith("| MFU - | 1:02:03 left")
-    assert "scale" not in progress_line(5, 10, values)
-    assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0})
+    assert progress_line(5, 10, values, {}).endswith("| MFU - | 1:02:03 left")
+    assert "scale" not in progress_line(5, 10, values, {})
+    assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0}, {"mlm": "masked_lm_loss"})
 
 
 def test_report_draws_the_losses(tmp_path, capsys) -> None:

@@ -15,7 +15,8 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
 from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
 from training.config import DataSettings, MaskingSettings
-from training.data.samples import Samples, open_samples
+from training.data.samples import Samples
+from training.data.source import open_source
 
 LENGTHS = np.random.default_rng(2).integers(1, 700, 300).tolist()
 
@@ -129,7 +130,7 @@ def test_fingerprint_names_what_decides_samples(corpus: Corpus, tmp_path: Path) 
 
 
 def test_an_empty_split_has_no_samples(corpus: Corpus) -> None:
-    assert len(open_samples(DataSettings(corpus=corpus.folder), 0, "validation")) == 0
+    assert len(open_source(DataSettings(corpus=corpus.folder), 0, "validation")) == 0
 
 
 def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Path) -> None:
@@ -156,10 +157,10 @@ def test_whole_words_without_chinese_words_are_refused(corpus: Corpus, tmp_path:
     without = with_statistics(corpus, tmp_path / "a", han_tokens=50_000, han_tokens_in_multi_token_words=12)
     settings = DataSettings(corpus=without, masking=MaskingSettings(strategy=strategy))
     with pytest.raises(UserError, match="12 of 50,000 Chinese tokens"):
-        open_samples(settings, 0, "train")
-    open_samples(settings.model_copy(update={"masking": MaskingSettings(strategy="token")}), 0, "train")
+        open_source(settings, 0, "train")
+    open_source(settings.model_copy(update={"masking": MaskingSettings(strategy="token")}), 0, "train")
     good = with_statistics(corpus, tmp_path / "b", han_tokens=50_000, han_tokens_in_multi_token_words=30_000)
-    open_samples(settings.model_copy(update={"corpus": good}), 0, "train")
+    open_source(settings.model_copy(update={"corpus": good}), 0, "train")
 
 
 def test_chinese_words_are_looked_for_where_they_were_not_counted(corpus: Corpus, tmp_path: Path) -> None:
@@ -167,12 +168,12 @@ def test_chinese_words_are_looked_for_where_they_were_not_counted(corpus: Corpus
     (folder / "tokenizer").mkdir()
     vocabulary = {"[UNK]": 1, **{chr(0x4E00 + number): number for number in range(VOCABULARY) if number != 1}}
     Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]")).save(str(folder / "tokenizer" / "tokenizer.json"))
-    open_samples(DataSettings(corpus=folder), 0, "train")
+    open_source(DataSettings(corpus=folder), 0, "train")
     without = make_corpus(tmp_path / "without", LENGTHS, words=False)
     shutil.copytree(folder / "tokenizer", without.folder / "tokenizer")
     assert not (without.document(0)[1] & CONTINUES_WORD).any() and not Manifest.read(without.folder).statistics
     with pytest.raises(UserError, match=r"only 0 of .* Chinese tokens"):
-        open_samples(DataSettings(corpus=without.folder), 0, "train")
+        open_source(DataSettings(corpus=without.folder), 0, "train")
 
 
 def test_samples_need_no_torch() -> None:

@@ -8,7 +8,7 @@ from preprocessing.errors import UserError
 from training.checkpoint.export import model_card, write_huggingface
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
-from training.data.samples import open_samples
+from training.data.source import open_source
 from training.metrics import read_metrics
 from training.models import model_spec
 from training.models.build import model_config
@@ -29,9 +29,9 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
         raise UserError(f"{run / 'checkpoints'}: none of step {step}; there are {', '.join(map(str, store.steps()))}")
     if fault := store.fault(step):
         raise UserError(f"{run / 'checkpoints'}: that of step {step} is damaged ({fault}); export another with --step")
-    samples = open_samples(settings.data, settings.seed, "train")
+    source = open_source(settings.data, settings.seed, "train")
     spec = model_spec(settings.model["type"])
-    config = model_config(spec, settings.model, samples.vocab_size, settings.init)
+    config = model_config(spec, settings.model, source.vocab_size, settings.init)
     model = spec.pretraining(config)
     weights = store.read_full(step, "model.")
     tied = set(model._tied_weights_keys or {})
@@ -40,7 +40,7 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
         raise UserError(f"{run / 'checkpoints'}: step {step} lacks {', '.join(sorted(missing)[:5])}; is it this model?")
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
-    write_huggingface(folder, model, samples.tokenizer_folder, _card(run, settings, step, examples))
+    write_huggingface(folder, model, source.tokenizer_folder, _card(run, settings, step, examples))
 
 
 def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) -> str:

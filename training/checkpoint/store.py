@@ -11,6 +11,7 @@ once, and its checksums say whether it still is. All processes must see the same
 import errno
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ import threading
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,22 +42,26 @@ class Slice:
 
     shape: tuple[int, ...]
     """Of the logical tensor."""
-    dim: int | None
-    """Dimension that is split over tensor ranks; None for a tensor that each process holds whole."""
-    start: int
-    """Of this process' part along `dim`. What lies past the logical end of a dimension is padding."""
+    dim: int | None = None
+    """Dimension that is split; None for a tensor that each process holds whole."""
+    cuts: tuple[int, ...] = ()
+    """Where the parts begin and end along `dim`. What lies past the logical end of the dimension is padding."""
+    part: int = 0
+    """Which of them this process holds."""
+    over: Literal["tensor", "data"] = "tensor"
+    """The ranks that the parts are spread over; the others hold copies."""
 
-    def region(self, part: Tensor) -> tuple[slice, ...]:
-        """The index of the logical tensor that gives `inside(part)`."""
+    def region(self, part: int | None = None) -> tuple[slice, ...]:
+        """The index of the logical tensor that gives a part without padding; by default this process' own."""
         whole = [slice(0, size) for size in self.shape]
         if self.dim is not None:
-            size = self.shape[self.dim]
-            whole[self.dim] = slice(min(self.start, size), min(self.start + part.shape[self.dim], size))
+            number, size = self.part if part is None else part, self.shape[self.dim]
+            whole[self.dim] = slice(min(self.cuts[number], size), min(self.cuts[number + 1], size))
         return tuple(whole)
 
-    def inside(self, part: Tensor) -> Tensor:
-        """The view of `part` that is no padding."""
-        return part[tuple(slice(0, place.stop - place.start) for place in self.region(part))]
+    def inside(self, tensor: Tensor) -> Tensor:
+        """The view of this process' tensor that is no padding."""
+        return tensor[tuple(slice(0, place.stop - place.start) for place in self.region())]
 
 
 @dataclass
@@ -85,7 +90,7 @@ class CheckpointStore:
         Raises `UserError` if the folder cannot be made, or if the save before this one failed.
         """
         self.wait()
-        writers = _writers(tensors, layout, self.mesh)
+        writers = _writers(layout, self.mesh)
         save = _Save(step, _index(step, tensors, layout, state, writers))
         aside = self._aside(step)
         if self.mesh.rank == 0:
@@ -194,7 +199,7 @@ class CheckpointStore:
         for name, entry in self._index(step)["tensors"].items():
             if name.startswith(prefix):
                 tensor = torch.empty(entry["shape"], dtype=getattr(torch, entry["dtype"]))
-                _fill(files, name, entry, tensor, Slice(tuple(entry["shape"]), None, 0))
+                _fill(files, name, entry, tensor, Slice(tuple(entry["shape"])))
                 whole[name.removeprefix(prefix)] = tensor
         return whole
 
@@ -280,7 +285,7 @@ class _Files(dict[str, Any]):
 
 def _fill(files: _Files, name: str, entry: dict[str, Any], part: Tensor, place: Slice) -> None:
     """Read the region of `place` into `part`, of every saved part the overlap alone."""
-    inside, wanted = place.inside(part), place.region(part)
+    inside, wanted = place.inside(part), place.region()
     if inside.shape != part.shape:
         part.zero_()
     for saved in entry["parts"]:
@@ -304,20 +309,32 @@ def _file(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def _writers(tensors: dict[str, Tensor], layout: dict[str, Slice], mesh: Mesh) -> dict[str, list[int]]:
+def _writers(layout: dict[str, Slice], mesh: Mesh) -> dict[str, list[int]]:
     """The rank that writes each part of a tensor, in tensor-rank order, or its only one; the same on all ranks.
 
     Largest first, each to the least loaded of the ranks that hold it.
     """
     load = [0] * mesh.world
     writers = {}
-    for name in sorted(tensors, key=lambda name: (-tensors[name].nbytes, name)):
-        split = layout[name].dim is not None
-        holders = [range(part, mesh.world, mesh.tensor_size) for part in range(mesh.tensor_size)]
-        writers[name] = [min(ranks, key=load.__getitem__) for ranks in (holders if split else [range(mesh.world)])]
+    for name in sorted(layout, key=lambda name: (-_part_size(layout[name]), name)):
+        writers[name] = [min(ranks, key=load.__getitem__) for ranks in _holders(layout[name], mesh)]
         for rank in writers[name]:
-            load[rank] += tensors[name].nbytes
+            load[rank] += _part_size(layout[name])
     return writers
+
+
+def _holders(place: Slice, mesh: Mesh) -> list[range]:
+    """The ranks that hold each part of a tensor."""
+    if place.dim is None:
+        return [range(mesh.world)]
+    if place.over == "data":
+        return [range(part * mesh.tensor_size, (part + 1) * mesh.tensor_size) for part in range(mesh.data_size)]
+    return [range(part, mesh.world, mesh.tensor_size) for part in range(mesh.tensor_size)]
+
+
+def _part_size(place: Slice) -> int:
+    """Elements of the first part: the same on all ranks, which may hold parts of different sizes."""
+    return math.prod(bounds.stop - bounds.start for bounds in place.region(0))
 
 
 def _index(
@@ -330,11 +347,9 @@ def _index(
     """`index.json` but for the checksums."""
     entries = {}
     for name, tensor in tensors.items():
-        place, ranks = layout[name], writers[name]
-        length = 0 if place.dim is None else tensor.shape[place.dim]
-        parts = []
-        for number, rank in enumerate(ranks):
-            region = Slice(place.shape, place.dim, number * length).region(tensor)
+        place, parts = layout[name], []
+        for number, rank in enumerate(writers[name]):
+            region = place.region(number)
             if all(bounds.start < bounds.stop for bounds in region):
                 parts.append({"file": _file(rank), "region": [[bounds.start, bounds.stop] for bounds in region]})
         dtype = str(tensor.dtype).removeprefix("torch.")

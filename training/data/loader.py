@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from queue import Empty, Queue
 from threading import Event, Thread
 from typing import Any, Protocol
@@ -9,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.errors import UserError
-
 Rows = dict[str, NDArray[Any]]
+"""Rows of a batch by name, the first dimension of each array."""
 
 ROWS_AT_ONCE = 1024
 """Fewer lanes have several steps drawn in one call: numpy's price for a call is then shared."""
@@ -21,33 +21,36 @@ class Source(Protocol):
     def rows(self, positions: NDArray[np.int64]) -> Rows: ...
 
 
-class Loader:
-    """Iterates (step, rows of this rank's lanes) from `start_step` on, without end.
+def rows_by_step(samples: Source, global_batch: int, lanes: range, step: int) -> Iterator[Rows]:
+    """The rows of `lanes` from `step` on, without end.
 
     Row `lane` of step t is position t * global_batch + lane of the stream, so the step is all there is to save, and
-    what a lane gets does not depend on who owns it. Close it, or use it in a `with` statement. Raises `UserError` if
-    there are no lanes.
+    what a lane gets does not depend on who owns it.
     """
+    numbers = np.arange(lanes.start, lanes.stop, dtype=np.int64)
+    steps = np.arange(max(1, ROWS_AT_ONCE // len(lanes)))[:, None]
+    while True:
+        positions = (step + steps) * global_batch + numbers
+        rows = samples.rows(positions.ravel())
+        for begin in range(0, positions.size, len(lanes)):
+            yield {name: values[begin : begin + len(lanes)] for name, values in rows.items()}
+        step += len(steps)
 
-    def __init__(
-        self, samples: Source, global_batch: int, lanes: range, start_step: int = 0, *, ahead: int = 2
-    ) -> None:
-        if len(lanes) == 0:
-            raise UserError(
-                f"train.global_batch: {global_batch} rows are fewer than the data-parallel processes; raise it, or "
-                "start fewer processes"
-            )
-        self._samples, self._global_batch = samples, global_batch
-        self._lanes = np.arange(lanes.start, lanes.stop, dtype=np.int64)
-        self._queue: Queue[tuple[int, Rows] | BaseException] = Queue(ahead)
+
+class Loader:
+    """Iterates what `batches` gives, drawn up to `ahead` in advance; close it, or use it in a `with` statement."""
+
+    def __init__(self, batches: Iterator[Rows], *, ahead: int = 2) -> None:
+        self._batches = batches
+        self._queue: Queue[Rows | BaseException] = Queue(ahead)
         self._closed = Event()
-        self._thread = Thread(target=self._draw, args=(start_step,), name="loader", daemon=True)
+        self._thread = Thread(target=self._draw, name="loader", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Loader:
         return self
 
-    def __next__(self) -> tuple[int, Rows]:
+    def __next__(self) -> Rows:
         """Raises what drawing raised."""
         if self._closed.is_set():
             raise StopIteration
@@ -71,17 +74,12 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _draw(self, step: int) -> None:
-        lanes = len(self._lanes)
-        steps = np.arange(max(1, ROWS_AT_ONCE // lanes))[:, None]
+    def _draw(self) -> None:
         try:
-            while not self._closed.is_set():
-                positions = (step + steps) * self._global_batch + self._lanes
-                rows = self._samples.rows(positions.ravel())
-                for begin in range(0, positions.size, lanes):
-                    if self._closed.is_set():
-                        return
-                    self._queue.put((step, {name: values[begin : begin + lanes] for name, values in rows.items()}))
-                    step += 1
+            for batch in self._batches:
+                if self._closed.is_set():
+                    return
+                self._queue.put(batch)
+            self._queue.put(StopIteration())
         except BaseException as error:
             self._queue.put(error)

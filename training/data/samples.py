@@ -1,24 +1,20 @@
 """Corpus -> rows of a batch: sample i of copy c is a pure function of (corpus, settings, seed, c, i)."""
 
 from hashlib import md5
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, Corpus
-from preprocessing.errors import UserError
 from preprocessing.settings import Settings
+from preprocessing.errors import UserError
 from training.config import DataSettings
 from training.data import random
-from training.data.checks import check_masking
 from training.data.chunks import Chunks, Text, read_flags, read_ids
 from training.data.masking import mask
 from training.data.order import locate
 from training.data.pairs import draw_pairs, draw_sentences
-
-if TYPE_CHECKING:
-    from training.data.materialize import MaterializedSamples
 
 Rows = dict[str, NDArray[Any]]
 
@@ -121,28 +117,19 @@ def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
 
 
 def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
-    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] from a manifest's `tokenizer`."""
-    return {name: tokenizer[name] for name in ("pad", "unk", "cls", "sep", "mask")}
+    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] from a manifest's `tokenizer`.
+
+    Raises `UserError` if it has them not: whole words are for language models.
+    """
+    names = ("pad", "unk", "cls", "sep", "mask")
+    if missing := [name for name in names if name not in tokenizer]:
+        raise UserError(
+            f"data.corpus: made with a tokenizer of type {tokenizer['type']}, which has no token for "
+            f"{', '.join(missing)}; train a language model on it (data.kind: stream), or preprocess with another one"
+        )
+    return {name: tokenizer[name] for name in names}
 
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: Settings, seed: int) -> str:
     values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
     return md5("\n".join(values).encode()).hexdigest()
-
-
-def open_samples(settings: DataSettings, seed: int, split: str) -> "Samples | MaterializedSamples":
-    """The samples of a corpus, or of a folder they were written to; both give the same rows.
-
-    Raises `UserError` for a masking that would do nothing, and for a folder written with other settings than these.
-    """
-    from training.data.materialize import MaterializedSamples, is_materialized
-
-    if is_materialized(settings.corpus):
-        written = MaterializedSamples(settings.corpus, split)
-        written.check(settings, seed)
-        return written
-    samples = Samples(Corpus(settings.corpus, split), settings, seed)
-    if split == "train" and len(samples) == 0:
-        raise UserError(f"{settings.corpus}: no documents in the train split; look at the corpus' report.md")
-    check_masking(samples)
-    return samples

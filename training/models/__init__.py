@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,13 @@ class ModelSpec:
     pretraining: type[PreTrainedModel]
     """The class that is trained: `forward` takes a batch and `masked_positions`."""
     exported: type[PreTrainedModel]
-    """The class that `AutoModelForMaskedLM` gives for an exported folder."""
+    """The class that an exported folder gives by AutoModelForMaskedLM or AutoModelForCausalLM."""
     tensor_plan: dict[str, str]
     """Globs of module and parameter names -> how they are split (training/parallel/tensor.py)."""
-    flops: Callable[[Any, float, int, float], float]
-    """(config, rows, length, predicted) -> training FLOPs of a batch."""
+    flops: Callable[[Any, int, Mapping[str, float]], float]
+    """(config, length of a row, summed figures of the task) -> training FLOPs."""
+    data: str = "rows"
+    """The `data.kind` that it learns from."""
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -42,4 +44,21 @@ def _nezha() -> ModelSpec:
     return ModelSpec("nezha", NezhaConfig, NezhaForPreTraining, NezhaForMaskedLM, TENSOR_PLAN, flops)
 
 
-_SPECS = {"nezha": _nezha}
+def _ernie_doc() -> ModelSpec:
+    from training.models.ernie_doc import ErnieDocConfig, ErnieDocForMaskedLM, ErnieDocForPreTraining
+    from training.models.ernie_doc.plan import TENSOR_PLAN, flops
+
+    return ModelSpec(
+        "ernie_doc", ErnieDocConfig, ErnieDocForPreTraining, ErnieDocForMaskedLM, TENSOR_PLAN, flops, "segments"
+    )
+
+
+def _transformer_xl() -> ModelSpec:
+    from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
+    from training.models.transformer_xl.plan import TENSOR_PLAN, flops
+
+    causal = TransformerXLForCausalLM
+    return ModelSpec("transformer_xl", TransformerXLConfig, causal, causal, TENSOR_PLAN, flops, "stream")
+
+
+_SPECS = {"nezha": _nezha, "ernie_doc": _ernie_doc, "transformer_xl": _transformer_xl}

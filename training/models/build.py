@@ -11,6 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError, nearest
+from training.config import AnyData, SegmentSettings
+from training.data.segments import reorder_classes
 from training.models import ModelSpec
 
 log = logging.getLogger("reread")
@@ -32,13 +34,20 @@ def model_config(spec: ModelSpec, values: dict[str, Any], vocab_size: int, init:
     return config
 
 
-def check_length(config: PretrainedConfig, length: int) -> None:
-    """Raises `UserError` if the model's positions end before a row of `length` tokens does."""
+def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None:
+    """Raises `UserError` if the model does not learn from such data, or has too few positions or classes for it."""
+    if data.kind != spec.data:
+        raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {spec.data}; set it to {spec.data}")
     longest = getattr(config, "longest", None)
-    if longest is not None and length > longest:
+    if longest is not None and data.sequence_length > longest:
         raise UserError(
-            f"train.data.sequence_length: {length}, but this model's positions end at {longest}; lower it, or raise "
-            "train.model.max_position_embeddings"
+            f"train.data.sequence_length: {data.sequence_length}, but this model's positions end at {longest}; lower "
+            "it, or raise train.model.max_position_embeddings"
+        )
+    if isinstance(data, SegmentSettings) and config.reorder_classes < reorder_classes(data.reorder_chunks):
+        raise UserError(
+            f"train.model.reorder_classes: {config.reorder_classes}, but {data.reorder_chunks} chunks have "
+            f"{reorder_classes(data.reorder_chunks)} orders; raise it, or lower train.data.reorder_chunks"
         )
 
 

@@ -45,6 +45,15 @@ class Mesh:
             return None
         return dist.group.WORLD if self.tensor_size == 1 else _megatron().get_data_parallel_group()
 
+    def cuts(self, rows: int) -> tuple[int, ...]:
+        """Where the shares of the data-parallel ranks in `rows` begin and end; sizes differ by one at most."""
+        return tuple(rows * rank // self.data_size for rank in range(self.data_size + 1))
+
+    def share(self, rows: int) -> range:
+        """The rows that this data-parallel rank owns."""
+        cuts = self.cuts(rows)
+        return range(cuts[self.data_rank], cuts[self.data_rank + 1])
+
     def gather(self, *values: int) -> list[tuple[int, ...]]:
         """The `values` of every process, in rank order; collective, so it is a barrier too."""
         if self.world == 1:

@@ -67,7 +67,8 @@ def layout(model: nn.Module, mesh: Mesh) -> dict[str, Slice]:
     for name, parameter in model.named_parameters():
         shape: tuple[int, ...] = getattr(parameter, "logical_shape", tuple(parameter.shape))
         dim: int | None = getattr(parameter, "partition_dim", None)
-        slices[name] = Slice(shape, dim, 0 if dim is None else mesh.tensor_rank * parameter.shape[dim])
+        cuts = () if dim is None else tuple(parameter.shape[dim] * rank for rank in range(mesh.tensor_size + 1))
+        slices[name] = Slice(shape, dim, cuts, mesh.tensor_rank)
     return slices
 
 

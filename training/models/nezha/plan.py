@@ -1,5 +1,7 @@
 """How NEZHA is split over tensor-parallel devices, and what a step of it costs."""
 
+from collections.abc import Mapping
+
 from training.models.nezha.configuration_nezha import NezhaConfig
 
 TENSOR_PLAN = {
@@ -19,13 +21,13 @@ TENSOR_PLAN = {
 """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
 
 
-def flops(config: NezhaConfig, rows: float, length: int, predicted: float) -> float:
-    """Training FLOPs of `rows` sequences of `length` tokens of which `predicted` in all go through the head.
+def flops(config: NezhaConfig, length: int, totals: Mapping[str, float]) -> float:
+    """Training FLOPs of totals["rows"] rows of `length` tokens of which totals["predicted"] go through the head.
 
     Three times the forward pass, a multiply and an add counted as two, dense matrix products alone. Relative
     positions are left out: their share depends on the form computed, and this is the numerator of MFU.
     """
-    width, tokens = config.hidden_size, rows * length
+    width, tokens = config.hidden_size, totals["rows"] * length
     layer = 2 * tokens * (4 * width * width + 2 * width * config.intermediate_size) + 4 * tokens * length * width
-    head = 2 * predicted * width * (width + config.vocab_size)
+    head = 2 * totals["predicted"] * width * (width + config.vocab_size)
     return 3.0 * (config.num_hidden_layers * layer + head)

@@ -1,0 +1,172 @@
+"""ERNIE-Doc's pretraining: whole documents, segment by segment, in lanes with memory (Ding et al. 2021, section 3)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.checkpoint.store import Slice
+from training.config import SegmentSettings
+from training.data.lanes import Lanes, lanes_for
+from training.data.loader import Loader, Rows
+from training.data.masking import IGNORED
+from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
+from training.tasks.memory import LaneMemory, lane_slice
+from training.tasks.task import Pass, Task, pieces
+
+
+class DocumentModel(Task):
+    """Masked language modelling on all segments that learn, and the order of the chunks at a document's last one.
+
+    In a step some lanes skim while others learn. Skimming rows run forward alone, without an autograd graph, and hand
+    on their memory; the sum of the two means over learning rows is minimised.
+    """
+
+    figures = (
+        "masked_lm_sum",
+        "correct",
+        "predicted",
+        "reorder_sum",
+        "reorder_correct",
+        "reordered",
+        "rows",
+        "skimmed",
+        "tokens",
+    )
+    shown = {"mlm": "masked_lm_loss", "acc": "masked_lm_accuracy", "order": "reorder_accuracy", "rows": "learning_rows"}
+
+    data: SegmentSettings
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.memory = LaneMemory(self.model, len(self.lanes))
+        self.cursors = torch.from_numpy(self._open_lanes().cursors)
+
+    def total_lanes(self) -> int:
+        return lanes_for(self.data, self.settings.global_batch)
+
+    def batches(self, step: int) -> Loader:
+        """From the cursors on, which a checkpoint has set: `step` is where they stand."""
+
+        def draw() -> Iterator[Rows]:
+            for rows, cursors in self._open_lanes(self.cursors.numpy().copy()):
+                yield {**rows, "cursors": cursors}
+
+        return Loader(draw())
+
+    def counts(self, batch: Rows) -> NDArray[np.float64]:
+        learns = batch["learns"]
+        return np.array(
+            [(batch["labels"][learns] != IGNORED).sum(), (batch["reorder_label"] != IGNORED).sum()], np.float64
+        )
+
+    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+        size = self.settings.micro_batch
+        self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
+        for rows in pieces(np.flatnonzero(~batch["learns"]), size):
+            self.seed_dropout(step, self.lanes.start + int(rows[0]), 1)
+            yield Pass(None, self._skim(batch, rows), False)
+        learning = pieces(np.flatnonzero(batch["learns"]), size)
+        for rows in learning:
+            self.seed_dropout(step, self.lanes.start + int(rows[0]), 0)
+            mems = self.memory.of(self.put(rows))
+            loss, figures, mems = self._loss({name: values[rows] for name, values in batch.items()}, mems, counts)
+            self.memory.keep(self.put(rows), mems)
+            yield Pass(loss, figures, rows is learning[-1])
+        self.cursors.copy_(torch.from_numpy(batch["cursors"]))
+
+    @torch.no_grad()
+    def evaluate(self, limit: int | None) -> Tensor:
+        """With a limit: the first `limit` segments of the first document of each of `global_batch` lanes."""
+        total = self.zeros()
+        lanes = min(self.settings.global_batch, len(self.held_out))
+        share = self.mesh.share(lanes)
+        for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
+            quota = np.ones(len(piece)) if limit else -(-(len(self.held_out) - piece) // lanes)
+            reading = self.held_out.lanes(lanes, range(piece[0], piece[-1] + 1), stagger=False, limit=limit)
+            memory, lanes_here = LaneMemory(self.model, len(piece)), self.put(piece - piece[0])
+            before = reading.cursors
+            for rows, cursors in reading:
+                unread = before[:, 0] < quota
+                if not unread.any():
+                    break
+                memory.empty(self.put(np.flatnonzero(rows["begins"])))
+                counted = unread & rows["learns"]
+                rows["labels"][~counted] = IGNORED
+                rows["reorder_label"][~counted] = IGNORED
+                _, figures, mems = self._loss(rows, memory.of(lanes_here), [1.0, 1.0])
+                memory.keep(lanes_here, mems)
+                figures[6], figures[7] = counted.sum(), (unread & ~rows["learns"]).sum()
+                figures[8] = float(rows["attention_mask"][counted].sum())
+                total += figures
+                before = cursors
+        return total
+
+    @staticmethod
+    def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
+        predicted, reordered = max(totals["predicted"], 1.0), max(totals["reordered"], 1.0)
+        masked_lm, reorder = totals["masked_lm_sum"] / predicted, totals["reorder_sum"] / reordered
+        return {
+            "loss": masked_lm + reorder,
+            "masked_lm_loss": masked_lm,
+            "masked_lm_accuracy": totals["correct"] / predicted,
+            "reorder_loss": reorder,
+            "reorder_accuracy": totals["reorder_correct"] / reordered,
+            "learning_rows": totals["rows"] / steps,
+            "skimmed_rows": totals["skimmed"] / steps,
+        }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
+        tensors, slices = self.memory.state(self.total_lanes(), self.mesh)
+        tensors["cursors"] = self.cursors
+        slices["cursors"] = lane_slice(self.cursors, 0, self.total_lanes(), self.mesh)
+        return tensors, slices
+
+    def _open_lanes(self, cursors: NDArray[np.int64] | None = None) -> Lanes:
+        return self.source.lanes(self.total_lanes(), self.lanes, cursors)
+
+    @torch.no_grad()
+    def _skim(self, batch: Rows, rows: NDArray[np.int64]) -> Tensor:
+        lanes = self.put(rows)
+        output = self.model.base_model(
+            input_ids=self.put(batch["input_ids"][rows]),
+            attention_mask=self.put(batch["attention_mask"][rows]),
+            mems=self.memory.of(lanes),
+        )
+        self.memory.keep(lanes, output.mems)
+        figures = self.zeros()
+        figures[7] = len(rows)
+        return figures
+
+    def _loss(
+        self, rows: Rows, mems: tuple[Tensor, ...], counts: list[float]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Loss, figures and new memory of rows that learn."""
+        all_predicted, all_reordered = counts[0], max(counts[1], 1.0)
+        labels = rows["labels"].reshape(-1)
+        positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
+        output = self.model(
+            input_ids=self.put(rows["input_ids"]),
+            attention_mask=self.put(rows["attention_mask"]),
+            mems=mems,
+            masked_positions=self.put(positions),
+        )
+        targets, order = self.put(labels[positions]), self.put(rows["reorder_label"])
+        masked_lm = vocab_cross_entropy(output.prediction_logits, targets, self.mesh).sum()
+        # of all rows, though few have a label: a head must not be used in one pass and not in the next
+        logits = output.reorder_logits.float()
+        reorder = F.cross_entropy(logits, order, reduction="sum", ignore_index=IGNORED)
+        figures = self.zeros()
+        figures[0] = masked_lm.detach()
+        figures[1] = (vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum()
+        figures[2] = len(positions)
+        figures[3] = reorder.detach()
+        figures[4] = (logits.detach().argmax(-1) == order).sum()
+        figures[5] = int((rows["reorder_label"] != IGNORED).sum())
+        figures[6] = len(rows["labels"])
+        figures[8] = float(rows["attention_mask"].sum())
+        return masked_lm / all_predicted + reorder / all_reordered, figures, output.mems

@@ -1,0 +1,111 @@
+"""Language modelling over unbroken text, in lanes with memory (Dai et al. 2019; ERNIE-Doc, section 4.2)."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.checkpoint.store import Slice
+from training.config import StreamSettings
+from training.data.loader import Loader, Rows
+from training.data.masking import IGNORED
+from training.tasks.memory import LaneMemory
+from training.tasks.task import Pass, Task, pieces
+
+
+class LanguageModel(Task):
+    """Loss: the mean negative log-likelihood of the next token. Memory runs on over the borders of documents.
+
+    Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus
+    stores <eos> at line ends it counts as a word, as in WikiText-103's figures; blank lines give none, so figures are
+    comparable with Segatron's, and a little higher than Transformer-XL's, which counts the easy <eos> of blank lines.
+    """
+
+    figures = ("nll_sum", "predicted", "words", "rows", "tokens")
+    shown = {"ppl": "perplexity"}
+
+    data: StreamSettings
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.memory = LaneMemory(self.model, len(self.lanes))
+
+    def batches(self, step: int) -> Loader:
+        lanes = np.arange(self.lanes.start, self.lanes.stop, dtype=np.int64)
+        length = self.data.sequence_length
+
+        def draw(step: int) -> Iterator[Rows]:
+            while True:
+                yield self.source.rows(self.source.start(lanes, self.total_lanes(), step, length), length)
+                step += 1
+
+        return Loader(draw(step))
+
+    def counts(self, batch: Rows) -> NDArray[np.float64]:
+        return np.array([batch["labels"].size], np.float64)
+
+    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+        micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
+        for rows in micro_batches:
+            self.seed_dropout(step, self.lanes.start + int(rows[0]))
+            lanes = self.put(rows)
+            micro_batch = {name: values[rows] for name, values in batch.items()}
+            total, figures, mems = self._loss(micro_batch, self.memory.of(lanes))
+            self.memory.keep(lanes, mems)
+            yield Pass(total / counts[0], figures, rows is micro_batches[-1])
+
+    @torch.no_grad()
+    def evaluate(self, limit: int | None) -> Tensor:
+        """With the recipe's evaluation length and memory; each of `global_batch` lanes reads its share of the text."""
+        data, total = self.data, self.zeros()
+        lanes = max(1, min(self.settings.global_batch, len(self.held_out) // data.evaluation_length))
+        steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
+        share = self.mesh.share(lanes)
+        for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
+            mems = None
+            for step in range(steps if limit is None else min(limit, steps)):
+                rows = self.held_out.evaluation_rows(piece, lanes, step, data.evaluation_length)
+                _, figures, mems = self._loss(rows, mems, data.evaluation_memory)
+                total += figures
+        return total
+
+    @staticmethod
+    def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
+        predicted, words = max(totals["predicted"], 1.0), max(totals["words"], 1.0)
+        return {
+            "loss": totals["nll_sum"] / predicted,
+            "perplexity": _exp(totals["nll_sum"] / words),
+            "token_perplexity": _exp(totals["nll_sum"] / predicted),
+        }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
+        return self.memory.state(self.total_lanes(), self.mesh)
+
+    def _loss(
+        self, rows: Rows, mems: tuple[Tensor, ...] | None, memory_length: int | None = None
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Summed loss, figures and new memory."""
+        output = self.model(
+            self.put(rows["input_ids"]),
+            mems,
+            labels=self.put(rows["labels"]),
+            sentence_ends=self.put(rows["sentence_ends"]),
+            paragraph_ends=self.put(rows["paragraph_ends"]),
+            mem_len=memory_length,
+        )
+        total = output.losses.sum()
+        figures = self.zeros()
+        figures[0] = total.detach()
+        figures[1] = int((rows["labels"] != IGNORED).sum())
+        figures[2] = int(rows["begins_word"].sum())
+        figures[3] = len(rows["labels"])
+        figures[4] = rows["input_ids"].size
+        return total, figures, output.mems
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))

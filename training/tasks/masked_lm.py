@@ -1,0 +1,84 @@
+"""Masked language modelling over rows that know nothing of each other, with or without next-sentence prediction."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.data.loader import Loader, Rows, rows_by_step
+from training.data.masking import IGNORED
+from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
+from training.tasks.task import Pass, Task, pieces
+
+
+class MaskedLanguageModel(Task):
+    """Loss: the mean over masked tokens, and beside it the mean over sentence pairs (Devlin et al. 2019, A.2)."""
+
+    figures = ("masked_lm_sum", "correct", "predicted", "next_sentence_sum", "next_sentence_correct", "rows", "tokens")
+    shown = {"mlm": "masked_lm_loss", "acc": "masked_lm_accuracy"}
+
+    def batches(self, step: int) -> Loader:
+        return Loader(rows_by_step(self.source, self.settings.global_batch, self.lanes, step))
+
+    def counts(self, batch: Rows) -> NDArray[np.float64]:
+        labels = batch["labels"]
+        return np.array([(labels != IGNORED).sum(), len(labels)], np.float64)
+
+    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+        micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
+        for rows in micro_batches:
+            # By the rows, not the rank: the same dropout on any number of data-parallel ranks
+            self.seed_dropout(step, self.lanes.start + int(rows[0]))
+            loss, figures = self._loss({name: values[rows] for name, values in batch.items()}, *counts)
+            yield Pass(loss, figures, rows is micro_batches[-1])
+
+    @torch.no_grad()
+    def evaluate(self, limit: int | None) -> Tensor:
+        total = self.zeros()
+        rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
+        share = self.mesh.share(rows)
+        for positions in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
+            total += self._loss(self.held_out.rows(positions), 1.0, 1.0)[1]
+        return total
+
+    @staticmethod
+    def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
+        predicted, rows = max(totals["predicted"], 1.0), max(totals["rows"], 1.0)
+        masked_lm, next_sentence = totals["masked_lm_sum"] / predicted, totals["next_sentence_sum"] / rows
+        return {
+            "loss": masked_lm + next_sentence,
+            "masked_lm_loss": masked_lm,
+            "masked_lm_accuracy": totals["correct"] / predicted,
+            "next_sentence_loss": next_sentence,
+            "next_sentence_accuracy": totals["next_sentence_correct"] / rows,
+        }
+
+    def _loss(self, batch: Rows, all_predicted: float, all_rows: float) -> tuple[Tensor, Tensor]:
+        labels = batch["labels"].reshape(-1)
+        positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
+        output = self.model(
+            input_ids=self.put(batch["input_ids"]),
+            attention_mask=self.put(batch["attention_mask"]),
+            token_type_ids=self.put(batch["token_type_ids"]),
+            masked_positions=self.put(positions),
+        )
+        targets = self.put(labels[positions])
+        masked_lm = vocab_cross_entropy(output.prediction_logits, targets, self.mesh).sum()
+        loss = masked_lm / all_predicted
+        figures = self.zeros()
+        figures[0] = masked_lm.detach()
+        figures[1] = (vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum()
+        figures[2] = len(positions)
+        if "next_sentence_label" in batch:
+            is_random = self.put(batch["next_sentence_label"])
+            logits = output.seq_relationship_logits.float()
+            next_sentence = F.cross_entropy(logits, is_random, reduction="sum")
+            loss = loss + next_sentence / all_rows
+            figures[3] = next_sentence.detach()
+            figures[4] = (logits.detach().argmax(-1) == is_random).sum()
+        figures[5] = len(batch["labels"])
+        figures[6] = float(batch["attention_mask"].sum())
+        return loss, figures

@@ -1,0 +1,50 @@
+"""The memory of a recurrent model, one for each lane."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.checkpoint.store import Slice
+from training.parallel.mesh import Mesh
+
+
+class LaneMemory:
+    """What a model hands on from one segment of a lane to the next; a lane's memory that is all zeros is empty.
+
+    The model gives an empty memory for n rows by `empty_mems(n)` and says by `mems_dim` in which dimension they are.
+    """
+
+    def __init__(self, model: Any, lanes: int) -> None:
+        self.dim: int = model.mems_dim
+        self.mems: tuple[Tensor, ...] = model.empty_mems(lanes)
+
+    def empty(self, lanes: Tensor) -> None:
+        """Forget everything of the lanes [n]: a document begins there."""
+        for tensor in self.mems:
+            tensor.index_fill_(self.dim, lanes, 0)
+
+    def of(self, lanes: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.index_select(self.dim, lanes) for tensor in self.mems)
+
+    def keep(self, lanes: Tensor, mems: tuple[Tensor, ...]) -> None:
+        """Remember `mems` for the lanes [n]. A lane whose memory is not finite forgets everything.
+
+        In float16 one overflow would else poison the lane to the end of its document.
+        """
+        finite = [tensor.isfinite().movedim(self.dim, 0).flatten(1).all(1) for tensor in mems]
+        for held, tensor in zip(self.mems, mems, strict=True):
+            good = torch.stack(finite).all(0).view([-1 if dim == self.dim else 1 for dim in range(tensor.dim())])
+            held.index_copy_(self.dim, lanes, torch.where(good, tensor, 0).to(held.dtype))
+
+    def state(self, total: int, mesh: Mesh) -> tuple[dict[str, Tensor], dict[str, Slice]]:
+        """As `Task.state`, for `total` lanes over all data-parallel ranks."""
+        tensors = {f"memory.{number:03d}": tensor for number, tensor in enumerate(self.mems)}
+        return tensors, {name: lane_slice(tensor, self.dim, total, mesh) for name, tensor in tensors.items()}
+
+
+def lane_slice(tensor: Tensor, dim: int, total: int, mesh: Mesh) -> Slice:
+    """The place of this rank's lanes in the tensor of all `total` lanes."""
+    shape = list(tensor.shape)
+    shape[dim] = total
+    return Slice(tuple(shape), dim, mesh.cuts(total), mesh.data_rank, over="data")
