@@ -54,41 +54,41 @@ class Lanes:
         stagger: bool = True,
         limit: int | None = None,
     ) -> None:
-        self._source, self._total, self._limit = source, total, limit
+        self._source, self._total, self._stagger, self._limit = source, total, stagger, limit
         self._lanes = np.array(lanes, np.int64)
-        self._stagger = stagger
         n = len(self._lanes)
         self._document, self._phase, self._segment = np.zeros((3, n), np.int64)
         if cursors is None:
             self._phase = self._first_phase()
         else:
             self._document, self._phase, self._segment = np.array(cursors, np.int64).reshape(n, 3).T.copy()
-        self._readings: list[Reading] = []
-        self._segments = np.zeros(n, np.int64)
-        """Segments of the document each lane reads."""
-        self._ended = np.arange(n)
-        """Lanes whose next document is yet to be opened."""
+        self._segments, self._label = np.zeros((2, n), np.int64)
+        """Of the document each lane reads."""
+        self._readings = self._open(np.arange(n))
+        self.cursors = self._cursors()
+        """int64 [n, 3]: after the rows handed out last."""
         self._drawn: deque[tuple[Rows, NDArray[np.int64]]] = deque()
 
     def __iter__(self) -> "Lanes":
         return self
 
     def __next__(self) -> tuple[Rows, NDArray[np.int64]]:
+        """Raises `UserError` where a block was altered on disk."""
         if not self._drawn:
             self._draw(max(1, ROWS_AT_ONCE // len(self._lanes)))
-        return self._drawn.popleft()
+        rows, self.cursors = self._drawn.popleft()
+        return rows, self.cursors
 
     def _draw(self, steps: int) -> None:
         readings: list[Reading] = []
         segments: list[int] = []
         states, cursors = [], []
         for _ in range(steps):
-            self._open()
             readings += self._readings
             segments += self._segment.tolist()
             states.append(self._state())
             self._advance()
-            cursors.append(np.stack([self._document, self._phase, self._segment], axis=1))
+            cursors.append(self._cursors())
         begins, learns, labels = (np.concatenate(values) for values in zip(*states, strict=True))
         rows = self._source.rows(readings, segments, learns)
         del rows["continues_word"]
@@ -97,40 +97,37 @@ class Lanes:
         for step, cursor in enumerate(cursors):
             self._drawn.append(({name: values[step * n : (step + 1) * n] for name, values in rows.items()}, cursor))
 
-    def _open(self) -> None:
-        """Open the next document of lanes that have ended one."""
-        if len(self._ended) == 0:
-            return
-        positions = self._lanes[self._ended] + self._document[self._ended] * self._total
-        passes, documents = locate(positions, len(self._source), self._source.seed)
-        opened = self._source.read(passes % self._source.settings.copies, documents, limit=self._limit)
-        if not self._readings:
-            self._readings = list(opened)
-        for lane, reading in zip(self._ended.tolist(), opened, strict=True):
-            self._readings[lane] = reading
-            self._segments[lane] = reading.segments
+    def _cursors(self) -> NDArray[np.int64]:
+        return np.stack([self._document, self._phase, self._segment], axis=1)
 
     def _state(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int32]]:
+        """begins, learns and reorder_label of the next rows."""
         learns = self._phase == LEARN
         begins = (self._segment == 0) & (self._phase == self._first_phase())
-        labels = np.full(len(learns), IGNORED, np.int32)
-        if self._source.settings.reorder_chunks > 1:
-            for lane in np.flatnonzero(learns & (self._segment == self._segments - 1)).tolist():
-                labels[lane] = self._readings[lane].label
-        return begins, learns, labels
+        tells = learns & (self._segment == self._segments - 1) & (self._source.settings.reorder_chunks > 1)
+        return begins, learns, np.where(tells, self._label, IGNORED).astype(np.int32)
 
     def _advance(self) -> None:
         self._segment += 1
-        ended = self._segment == self._segments
-        self._segment[ended] = 0
-        self._ended = np.flatnonzero(ended & (self._phase == LEARN))
-        self._phase[ended] = LEARN
-        self._document[self._ended] += 1
-        self._phase[self._ended] = self._first_phase()[self._ended]
+        read = self._segment == self._segments
+        done = np.flatnonzero(read & (self._phase == LEARN))
+        self._segment[read], self._phase[read] = 0, LEARN
+        self._document[done] += 1
+        self._phase[done] = self._first_phase()[done]
+        if len(done):
+            for lane, reading in zip(done.tolist(), self._open(done), strict=True):
+                self._readings[lane] = reading
+
+    def _open(self, which: NDArray[np.int64]) -> list[Reading]:
+        """The documents that these lanes are at."""
+        positions = self._lanes[which] + self._document[which] * self._total
+        passes, documents = locate(positions, len(self._source), self._source.seed)
+        readings = self._source.read(passes % self._source.settings.copies, documents, limit=self._limit)
+        self._segments[which] = [reading.segments for reading in readings]
+        self._label[which] = [reading.label for reading in readings]
+        return readings
 
     def _first_phase(self) -> NDArray[np.int64]:
-        """The phase in which each lane begins its document."""
-        if not self._source.settings.retrospective:
-            return np.full(len(self._lanes), LEARN)
+        """In which phase each lane begins the document it is at."""
         once = self._stagger & (self._lanes % 2 == 1) & (self._document == 0)
-        return np.where(once, LEARN, SKIM)
+        return np.where(once | (not self._source.settings.retrospective), LEARN, SKIM)

@@ -195,7 +195,7 @@ class Segments:
             for other in chosen:
                 place += place >= other
             insort(chosen, place)
-        cuts = [0, *(ends[chosen] + 1).tolist(), size]
+        cuts = [0, *(int(ends[place]) + 1 for place in chosen), size]
         rank = int(order * factorial(count))
         return [(cuts[chunk], cuts[chunk + 1]) for chunk in _ORDERS[count][rank]], reorder_classes(count - 1) + rank
 
