@@ -1,0 +1,132 @@
+"""Configuration of Transformer-XL; copied beside exported weights, so it imports transformers alone."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from transformers import PretrainedConfig
+
+RECURRENCES = ("enhanced", "shifted", "none")
+POSITIONS = ("token", "segatron-exact", "segatron-official")
+
+
+class TransformerXLConfig(PretrainedConfig):
+    """Sizes, memory and positions; the defaults are Transformer-XL base on WikiText-103 with a plain softmax.
+
+    cutoffs: ids below the first are the softmax's shortlist, those between two are a cluster of rarer words, those
+        from the last on another; () is a plain softmax. The vocabulary is sorted by falling frequency.
+    d_embed: width of the shortlist's embeddings; None is `d_model`. Cluster c has `d_embed // div_val ** c`.
+    tie_projs: per cluster, shortlist first, whether the softmax projects by the embedding's matrix; None is all but
+        the first, as the authors train on WikiText-103. Without a projection (div_val 1, d_embed = d_model) no matter.
+    mem_len: slots of memory a layer hands on.
+    recurrence: the memory of layer n is its input of the past ("shifted", Transformer-XL), its output ("enhanced",
+        ERNIE-Doc section 3.3), or there is none.
+    official_memory: attend to empty slots, zero vectors, as transformers' code does at a text's beginning. False
+        masks them, which is the authors' memory that begins with no slots at all.
+    clamp_len: the distance of two tokens counts at most this much; None is no limit. Distances of sentences and
+        paragraphs are never clamped.
+    same_length: every token sees `mem_len` tokens, itself included, whatever its place in the segment. This and
+        clamp_len rule evaluation mode alone: the authors set both for evaluation and neither in training.
+    positions: "token"; or Segatron's (Bai et al. 2021), which add distances in sentences and in paragraphs:
+        "segatron-exact" between the two tokens, "segatron-official" as the released code computes them, by the
+        token that lies as far from the segment's last one as the key from the query. Equal for the last query.
+
+    Raises ValueError for values that contradict each other.
+    """
+
+    model_type = "reread_transformer_xl"
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 267735,
+        cutoffs: Sequence[int] = (),
+        d_model: int = 410,
+        d_embed: int | None = None,
+        n_head: int = 10,
+        d_head: int = 41,
+        d_inner: int = 2100,
+        n_layer: int = 16,
+        div_val: int = 1,
+        tie_projs: Sequence[bool] | None = None,
+        mem_len: int = 150,
+        recurrence: str = "shifted",
+        official_memory: bool = False,
+        clamp_len: int | None = None,
+        same_length: bool = False,
+        positions: str = "token",
+        dropout: float = 0.1,
+        dropatt: float = 0.0,
+        initializer_range: float = 0.02,
+        proj_initializer_range: float = 0.01,
+        layer_norm_epsilon: float = 1e-5,
+        eos_token_id: int | None = 0,
+        **kwargs: Any,
+    ) -> None:
+        d_embed = d_model if d_embed is None else d_embed
+        cutoffs = list(cutoffs)
+        borders = [0, *cutoffs, vocab_size]
+        tie_projs = [False] + [True] * len(cutoffs) if tie_projs is None else list(tie_projs)
+        if any(start >= end for start, end in pairwise(borders)):
+            raise ValueError(f"cutoffs rise and lie between 0 and vocab_size {vocab_size}, unlike {cutoffs}")
+        if div_val < 1 or d_embed // div_val ** len(cutoffs) < 1:
+            raise ValueError(f"div_val {div_val} leaves no width for {len(cutoffs)} clusters of d_embed {d_embed}")
+        if len(tie_projs) != len(cutoffs) + 1:
+            raise ValueError(f"tie_projs has {len(tie_projs)} values for {len(cutoffs)} cutoffs; it needs one more")
+        if recurrence not in RECURRENCES:
+            raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {recurrence!r}")
+        if positions not in POSITIONS:
+            raise ValueError(f"positions is one of {', '.join(POSITIONS)}, not {positions!r}")
+        if d_model % 2 or (positions != "token" and d_model < 6):
+            raise ValueError(f"positions {positions} need an even d_model, 6 or more for Segatron's, not {d_model}")
+        if mem_len < 0 or (clamp_len is not None and clamp_len < 1):
+            raise ValueError(f"mem_len {mem_len} is 0 or more and clamp_len {clamp_len} 1 or more, or None")
+        if same_length and (mem_len == 0 or recurrence == "none"):
+            raise ValueError("same_length lets a token see mem_len tokens, so it needs a memory")
+        self.vocab_size = vocab_size
+        self.cutoffs = cutoffs
+        self.d_model = d_model
+        self.d_embed = d_embed
+        self.n_head = n_head
+        self.d_head = d_head
+        self.d_inner = d_inner
+        self.n_layer = n_layer
+        self.div_val = div_val
+        self.tie_projs = tie_projs
+        self.mem_len = mem_len
+        self.recurrence = recurrence
+        self.official_memory = official_memory
+        self.clamp_len = clamp_len
+        self.same_length = same_length
+        self.positions = positions
+        self.dropout = dropout
+        self.dropatt = dropatt
+        self.initializer_range = initializer_range
+        self.proj_initializer_range = proj_initializer_range
+        self.layer_norm_epsilon = layer_norm_epsilon
+        kwargs.update(eos_token_id=eos_token_id)
+        super().__init__(**kwargs)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens a row may have: positions do not end."""
+        return None
+
+    @property
+    def clusters(self) -> list[tuple[int, int]]:
+        """First id and the one after the last, of the shortlist and of each cluster."""
+        borders = [0, *self.cutoffs, self.vocab_size]
+        return list(pairwise(borders))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of the sinusoids of each stream of positions: tokens; or tokens, sentences and paragraphs."""
+        if self.positions == "token":
+            return (self.d_model,)
+        third = self.d_model // 3 + self.d_model // 3 % 2
+        return third, third, self.d_model - 2 * third

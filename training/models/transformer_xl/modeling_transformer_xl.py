@@ -1,0 +1,476 @@
+"""Transformer-XL (Dai et al. 2019, arXiv:1901.02860), its adaptive input and softmax, in plain PyTorch.
+
+With two things of later papers: enhanced recurrence (ERNIE-Doc, Ding et al. 2021, section 3.3) and positions in
+sentences and paragraphs (Segatron, Bai et al. 2021). This one file is trained, split over devices and copied beside
+exported weights; it knows nothing of parallelism. Runs on transformers 4.40 to 5.
+
+Shapes: B rows, T tokens of the segment, M slots of memory, S = M + T keys, D hidden size, N heads, h head size,
+V vocabulary, d a distance, query minus key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from .configuration_transformer_xl import TransformerXLConfig
+
+Mems = tuple[Tensor, ...]
+
+
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """R(p) for positions of any shape [...] -> float64 [..., width]: all sines, then all cosines.
+
+    In float64, for a float32 angle is off by 1e-4 at position 2000.
+    """
+    frequencies = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width)
+    angles = positions[..., None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+def relative_shift(x: Tensor) -> Tensor:
+    """x [..., T, S + 1], column c for the distance S - c -> [..., T, S], column j for key j.
+
+    Query i lies at M + i, so its distance to key j is in column 1 + j + T - 1 - i: one place further left in every
+    row, which reading the same numbers in rows of S does. Columns of later keys hold numbers of other rows.
+    """
+    queries, columns = x.shape[-2:]
+    return x.reshape(*x.shape[:-2], columns, queries)[..., 1:, :].reshape(*x.shape[:-1], columns - 1)
+
+
+def turn(x: Tensor, positions: Tensor) -> Tensor:
+    """y with y · R(b) = x · R(a - b) for every b, by the sum formulas of sine and cosine.
+
+    x [B, N, T, w]; positions R(a) [B, 1, T, w] in float32.
+    """
+    x_sin, x_cos = x.chunk(2, dim=-1)
+    sin, cos = positions.chunk(2, dim=-1)
+    return torch.cat([x_cos * sin - x_sin * cos, x_sin * sin + x_cos * cos], dim=-1).to(x.dtype)
+
+
+class Positions(NamedTuple):
+    """What every layer needs of the positions."""
+
+    distances: Tensor
+    """R of the distances S, ..., 0 [S + 1, w] or [B, S + 1, w]; w < D where `streams` hold the rest of D."""
+    streams: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Exact Segatron: for sentences and paragraphs, R of the queries' [B, 1, T, w] and the keys' index [B, 1, S, w]."""
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Embeddings whose width falls with frequency, projected to D and scaled (Baevski and Auli 2019).
+
+    With div_val 1 one table holds all clusters, and there is a projection only if its width is not D.
+    """
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.scale = config.d_model**0.5
+        self.sizes = [end - start for start, end in config.clusters]
+        self.shared = config.div_val == 1
+        self.borders = [(0, config.vocab_size)] if self.shared else config.clusters
+        widths = [config.d_embed // config.div_val**c for c in range(len(self.borders))]
+        self.tables = nn.ModuleList(
+            nn.Embedding(end - start, width) for (start, end), width in zip(self.borders, widths, strict=True)
+        )
+        projected = not self.shared or config.d_embed != config.d_model
+        self.projections = nn.ParameterList(
+            nn.Parameter(torch.empty(config.d_model, width)) for width in (widths if projected else [])
+        )
+
+    def weights(self) -> Sequence[Tensor]:
+        """[size, width] of each cluster."""
+        tables: list[Any] = [table.weight for table in self.tables]
+        return tables[0].split(self.sizes) if self.shared else tables
+
+    def projection(self, cluster: int) -> Tensor | None:
+        """[D, width]."""
+        return self.projections[0 if self.shared else cluster] if len(self.projections) else None
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """[B, T] -> [B, T, D]. Every table is read for every token: that is cheaper than asking where each one is."""
+        total: Tensor | None = None
+        for cluster, ((start, end), table) in enumerate(zip(self.borders, self.tables, strict=True)):
+            x = table((input_ids - start).clamp(0, end - start - 1))
+            projection = self.projection(cluster)
+            x = x if projection is None else F.linear(x, projection)
+            if len(self.borders) > 1:
+                x = x * ((input_ids >= start) & (input_ids < end))[..., None]
+            total = x if total is None else total + x
+        assert total is not None
+        return total * self.scale
+
+
+class AdaptiveSoftmax(nn.Module):
+    """Log-probabilities by shortlist and clusters (Grave et al. 2017), with the embeddings' own matrices.
+
+    p(w) is the head's probability of w in the shortlist, else the head's of w's cluster times the cluster's of w.
+    """
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.clusters = config.clusters
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        if self.clusters[1:]:
+            self.cluster_weight = nn.Parameter(torch.empty(len(self.clusters) - 1, config.d_embed))
+            self.cluster_bias = nn.Parameter(torch.zeros(len(self.clusters) - 1))
+        self.projections = nn.ParameterDict()
+        for cluster, tied in enumerate(config.tie_projs):
+            width = config.d_embed // config.div_val**cluster
+            if not tied and (config.div_val > 1 or width != config.d_model):
+                self.projections[str(cluster)] = nn.Parameter(torch.empty(config.d_model, width))
+
+    def forward(self, hidden: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+        """[..., D] -> log-probabilities [..., V], at least float32."""
+        head = self._logits(hidden, 0, embedding).log_softmax(-1)
+        shortlist, clusters = head.split([self.clusters[0][1], len(self.clusters) - 1], dim=-1)
+        parts = [shortlist]
+        for cluster in range(1, len(self.clusters)):
+            tail = self._logits(hidden, cluster, embedding).log_softmax(-1)
+            parts.append(clusters[..., cluster - 1, None] + tail)
+        return torch.cat(parts, dim=-1)
+
+    def losses(self, hidden: Tensor, labels: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+        """-log p(label) [n], at least float32, of hidden [n, D] and labels [n]; 0 where the label is -100.
+
+        Only tokens whose label is in a cluster meet that cluster's words.
+        """
+        members = [(labels >= start) & (labels < end) for start, end in self.clusters]
+        targets = labels
+        for cluster, inside in enumerate(members[1:]):
+            targets = targets.masked_fill(inside, self.clusters[0][1] + cluster)
+        losses = F.cross_entropy(self._logits(hidden, 0, embedding), targets, reduction="none")
+        for cluster, inside in enumerate(members[1:], 1):
+            where = inside.nonzero().squeeze(1)  # if none, the gradients of the cluster are zeros all the same
+            logits = self._logits(hidden.index_select(0, where), cluster, embedding)
+            tail = F.cross_entropy(logits, labels[where] - self.clusters[cluster][0], reduction="none")
+            losses = losses.index_add(0, where, tail)
+        return losses
+
+    def _logits(self, hidden: Tensor, cluster: int, embedding: AdaptiveEmbedding) -> Tensor:
+        """[..., D] -> [..., words of the cluster]; the shortlist's are followed by one for each cluster."""
+        weight, bias = embedding.weights()[cluster], self.bias[slice(*self.clusters[cluster])]
+        if cluster == 0 and self.clusters[1:]:
+            weight, bias = torch.cat([weight, self.cluster_weight]), torch.cat([bias, self.cluster_bias])
+        name = str(cluster)
+        projection = self.projections[name] if name in self.projections else embedding.projection(cluster)
+        logits = F.linear(hidden if projection is None else hidden @ projection, weight, bias)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class TransformerXLSelfAttention(nn.Module):
+    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.head_size = config.d_head
+        self.dropout = config.dropatt
+        self.query, self.key, self.value, self.position = (
+            nn.Linear(config.d_model, config.n_head * config.d_head, bias=False) for _ in range(4)
+        )
+
+    def forward(
+        self, hidden: Tensor, memory: Tensor, *, biases: tuple[Tensor, Tensor], positions: Positions, masked: Tensor
+    ) -> Tensor:
+        """softmax_j([(q_i + u) k_j + (q_i + v) W_r R(d_ij)] / sqrt(h)) v_j, eq. of section 3.3 of the paper.
+
+        hidden [B, T, D], memory [B, M, D], biases u and v [N, h], masked (bool) [T, S] or [B, 1, T, S]
+        -> [B, T, N h], or this device's heads of it. No tensor has more than T S numbers a head.
+        """
+        keys = torch.cat([memory, hidden], dim=1)
+        q, k, v = (self._heads(x) for x in (self.query(hidden), self.key(keys), self.value(keys)))
+        content, position = (q + bias[:, None] for bias in biases)
+        scores = self._position_scores(position * self.head_size**-0.5, positions)
+        z = F.scaled_dot_product_attention(
+            content,
+            k,
+            v,
+            attn_mask=scores.masked_fill(masked, -torch.inf),
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        return z.transpose(1, 2).flatten(2)
+
+    def _position_scores(self, q: Tensor, positions: Positions) -> Tensor:
+        """q [B, N, T, h], v added -> q_i W_r R(d_ij) [B, N, T, S]."""
+        weight = self.position.weight.unflatten(0, (-1, self.head_size))  # [N, h, D]
+        distances, rest = positions.distances, weight.shape[-1] - positions.distances.shape[-1]
+        table = torch.einsum("...sd,nhd->...nsh", distances, weight[..., : distances.shape[-1]])
+        rows = "b" if distances.dim() == 3 else ""
+        scores = relative_shift(torch.einsum(f"bnth,{rows}nsh->bnts", q, table))
+        if rest:
+            widths = [keys.shape[-1] for _, keys in positions.streams]
+            products = torch.einsum("bnth,nhd->bntd", q, weight[..., -rest:]).split(widths, dim=-1)
+            for product, (queries, keys) in zip(products, positions.streams, strict=True):
+                scores = scores + turn(product, queries) @ keys.transpose(-1, -2)
+        return scores
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+
+class TransformerXLOutput(nn.Module):
+    """The end of both halves of a layer: LN(residual + dropout(W x + b)), without b after attention."""
+
+    def __init__(self, config: TransformerXLConfig, size: int, bias: bool) -> None:
+        super().__init__()
+        self.dense = nn.Linear(size, config.d_model, bias=bias)
+        self.LayerNorm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self.LayerNorm(residual + self.dropout(self.dense(x)))
+
+
+class TransformerXLAttention(nn.Module):
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.self = TransformerXLSelfAttention(config)
+        self.output = TransformerXLOutput(config, config.n_head * config.d_head, bias=False)
+
+    def forward(self, hidden: Tensor, memory: Tensor, **shared: Any) -> Tensor:
+        return self.output(self.self(hidden, memory, **shared), hidden)
+
+
+class TransformerXLIntermediate(nn.Module):
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_inner)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(F.relu(self.dense(x)))
+
+
+class TransformerXLLayer(nn.Module):
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.attention = TransformerXLAttention(config)
+        self.intermediate = TransformerXLIntermediate(config)
+        self.output = TransformerXLOutput(config, config.d_inner, bias=True)
+
+    def forward(self, hidden: Tensor, memory: Tensor, **shared: Any) -> Tensor:
+        hidden = self.attention(hidden, memory, **shared)
+        return self.output(self.intermediate(hidden), hidden)
+
+
+@dataclass
+class TransformerXLModelOutput(ModelOutput):
+    """`mems`: see `TransformerXLModel.forward`."""
+
+    last_hidden_state: Tensor | None = None
+    mems: Mems | None = None
+
+
+@dataclass
+class TransformerXLLMOutput(ModelOutput):
+    """`loss` is the mean of `losses` [B, T]; `logits` are log-probabilities [B, T, V]."""
+
+    loss: Tensor | None = None
+    losses: Tensor | None = None
+    logits: Tensor | None = None
+    mems: Mems | None = None
+
+
+class TransformerXLPreTrainedModel(PreTrainedModel):
+    config_class = TransformerXLConfig
+    base_model_prefix = "transformer"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["TransformerXLLayer"]
+    config: TransformerXLConfig
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. The authors' distributions.
+        deviation = self.config.initializer_range
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=deviation)
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, mean=1.0, std=deviation)
+        if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, AdaptiveEmbedding):
+            for projection in module.projections:
+                nn.init.normal_(projection, std=self.config.proj_initializer_range)
+        if isinstance(module, AdaptiveSoftmax):
+            for projection in module.projections.values():
+                nn.init.normal_(projection, std=self.config.proj_initializer_range)
+            nn.init.zeros_(module.bias)
+            if module.clusters[1:]:
+                nn.init.normal_(module.cluster_weight, std=deviation)
+                nn.init.zeros_(module.cluster_bias)
+        if isinstance(module, TransformerXLModel):
+            nn.init.normal_(module.content_bias, std=deviation)
+            nn.init.normal_(module.position_bias, std=deviation)
+
+
+class TransformerXLModel(TransformerXLPreTrainedModel):
+    _keys_to_ignore_on_load_unexpected = [r"^softmax\."]
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__(config)
+        self.embeddings = AdaptiveEmbedding(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.content_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))  # u and v, shared by all layers
+        self.position_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))
+        self.layer = nn.ModuleList(TransformerXLLayer(config) for _ in range(config.n_layer))
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        mems: Sequence[Tensor] | None = None,
+        *,
+        sentence_ends: Tensor | None = None,
+        paragraph_ends: Tensor | None = None,
+        mem_len: int | None = None,
+    ) -> TransformerXLModelOutput:
+        """One segment of each row's text, input_ids [B, T]: last_hidden_state [B, T, D] and new mems.
+
+        mems: what the call before returned for the text before: a tensor [M, B, D] a layer and, with Segatron's
+            positions, one more [M, B, 3] of integers: the tokens', sentences' and paragraphs' indices, counted from
+            this segment's first token. Any M will do. A slot of zeros is empty: rows are reset by zeroing theirs.
+        sentence_ends, paragraph_ends (bool [B, T]): whether a token is the last of its sentence or paragraph; needed
+            by Segatron's positions alone.
+        mem_len: slots that the new mems have, instead of the configuration's; what is not there yet is zero.
+        Raises ValueError for mems of another model, or if the ends are missing.
+        """
+        config = self.config
+        length = config.mem_len if mem_len is None else mem_len
+        hidden = self.dropout(self.embeddings(input_ids))
+        memories, past = self._recall(mems, hidden, length)
+        memory_length, seen = memories[0].shape[1], hidden.shape[1]
+        indices = None
+        if past is not None:
+            if sentence_ends is None or paragraph_ends is None:
+                raise ValueError(f"positions {config.positions} need sentence_ends and paragraph_ends")
+            ends = torch.stack([torch.ones_like(input_ids), sentence_ends.long(), paragraph_ends.long()], dim=-1)
+            counts = ends.cumsum(dim=1)
+            indices = torch.cat([past, counts - ends], dim=1)
+        shared: dict[str, Any] = {
+            "biases": (self.content_bias, self.position_bias),
+            "positions": self._positions(memory_length, seen, indices, like=hidden),
+            "masked": self._masked(memories[-1], seen, length),
+        }
+        new = []
+        for layer, memory in zip(self.layer, memories, strict=True):
+            before = hidden
+            if self.gradient_checkpointing and self.training:
+                hidden = checkpoint(layer, hidden, memory, use_reentrant=False, **shared)
+            else:
+                hidden = layer(hidden, memory, **shared)
+            new.append(_last(memory, hidden if config.recurrence == "enhanced" else before, length))
+        if indices is not None:
+            new.append(_last(indices[:, :0], indices - counts[:, -1:], length))
+        return TransformerXLModelOutput(
+            last_hidden_state=self.dropout(hidden), mems=None if config.recurrence == "none" else tuple(new)
+        )
+
+    def _recall(self, mems: Sequence[Tensor] | None, hidden: Tensor, length: int) -> tuple[list[Tensor], Tensor | None]:
+        """Memory of each layer [B, M, D], and with Segatron's positions the indices [B, M, 3] in it."""
+        config, rows = self.config, len(hidden)
+        segatron = config.positions != "token"
+        if mems is None or config.recurrence == "none":
+            slots = length if config.official_memory and config.recurrence != "none" else 0
+            empty = hidden.new_zeros(rows, slots, config.d_model)
+            past = torch.zeros(rows, slots, 3, dtype=torch.long, device=hidden.device)
+            return [empty] * config.n_layer, past if segatron else None
+        if len(mems) != config.n_layer + segatron:
+            raise ValueError(f"{len(mems)} mems; this model has {config.n_layer + segatron}")
+        memories = [memory.transpose(0, 1).to(hidden.dtype) for memory in mems[: config.n_layer]]
+        return memories, mems[-1].transpose(0, 1).long() if segatron else None
+
+    def _masked(self, memory: Tensor, seen: int, length: int) -> Tensor:
+        """True where a query must not look [T, S] or [B, 1, T, S]: later tokens, empty slots, beyond same_length."""
+        past = memory.shape[1]
+        places = torch.arange(past + seen, device=memory.device)
+        distances = places[past:, None] - places
+        masked = distances < 0
+        if self.config.same_length and not self.training and length:
+            masked = masked | (distances >= length)
+        if past and not self.config.official_memory:  # layer norm made the last layer's memory, which is never 0
+            empty = F.pad((memory == 0).all(dim=-1), (0, seen))
+            masked = masked | empty[:, None, None]
+        return masked
+
+    def _positions(self, past: int, seen: int, indices: Tensor | None, like: Tensor) -> Positions:
+        """Sinusoids for `past` slots and `seen` tokens; computed here, as buffers outside checkpoints load as garbage.
+
+        indices [B, S, 3] of tokens, sentences and paragraphs.
+        """
+        config, dropout = self.config, self.config.dropout if self.training else 0.0
+        distances = torch.arange(past + seen, -1, -1, device=like.device)
+        if config.clamp_len is not None and not self.training:
+            distances = distances.clamp(max=config.clamp_len)
+        tokens = sinusoids(distances, config.widths[0])
+        if indices is None:
+            return Positions(F.dropout(tokens.to(like.dtype), dropout))
+        streams = list(zip(indices[..., 1:].unbind(-1), config.widths[1:], strict=True))
+        if config.positions == "segatron-official":
+            places = torch.arange(past + seen + 1, device=like.device)
+            parts = [tokens.expand(len(indices), -1, -1)]
+            for index, width in streams:
+                to_last = F.pad(index[:, -1:] - index, (1, 0))
+                parts.append(F.embedding(to_last, sinusoids(places, width)))
+            return Positions(F.dropout(torch.cat(parts, dim=-1).to(like.dtype), dropout))
+        places = torch.arange(-past, seen, device=like.device)
+        both = []
+        for index, width in streams:
+            table = sinusoids(places, width).to(torch.promote_types(like.dtype, torch.float32))
+            keys = F.embedding(index + past, table)[:, None]
+            queries = keys[..., past:, :]
+            # One drop for the sine and cosine of a key and frequency, as for all queries it is a drop in R(d) itself
+            kept = F.dropout(torch.ones_like(keys[..., ::2]), dropout).repeat(1, 1, 1, 2)
+            both.append((queries, (keys * kept).to(like.dtype)))
+        return Positions(F.dropout(tokens.to(like.dtype), dropout), tuple(both))
+
+
+def _last(memory: Tensor, new: Tensor, length: int) -> Tensor:
+    """The last `length` of memory [B, M, ...] and new [B, T, ...] as [length, B, ...], zeros before them if too few."""
+    joined = torch.cat([memory, new.detach()], dim=1).transpose(0, 1)
+    return F.pad(joined, (0, 0, 0, 0, length - len(joined), 0))  # a negative pad crops
+
+
+class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__(config)
+        self.transformer = TransformerXLModel(config)
+        self.softmax = AdaptiveSoftmax(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.transformer.embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        mems: Sequence[Tensor] | None = None,
+        *,
+        labels: Tensor | None = None,
+        sentence_ends: Tensor | None = None,
+        paragraph_ends: Tensor | None = None,
+        mem_len: int | None = None,
+    ) -> TransformerXLLMOutput:
+        """As `TransformerXLModel`. Without labels, log-probabilities of the next token [B, T, V] as `logits`.
+
+        labels [B, T]: the next tokens themselves, not shifted in here; -100 is left out. With them there are no
+        logits but `losses` [B, T], negative log-likelihoods in nats in float32, 0 where left out, and their mean.
+        """
+        output = self.transformer(
+            input_ids, mems, sentence_ends=sentence_ends, paragraph_ends=paragraph_ends, mem_len=mem_len
+        )
+        hidden, embedding = output.last_hidden_state, self.transformer.embeddings
+        if labels is None:
+            return TransformerXLLMOutput(logits=self.softmax(hidden, embedding), mems=output.mems)
+        losses = self.softmax.losses(hidden.flatten(0, 1), labels.flatten(), embedding).view_as(labels)
+        loss = losses.sum() / (labels != -100).sum().clamp(min=1)
+        return TransformerXLLMOutput(loss=loss, losses=losses, mems=output.mems)

@@ -1,0 +1,43 @@
+"""How Transformer-XL is split over tensor-parallel devices, and what a step of it costs."""
+
+from collections.abc import Mapping
+
+from training.models.transformer_xl.configuration_transformer_xl import TransformerXLConfig
+
+TENSOR_PLAN = {
+    "transformer.content_bias": "heads",
+    "transformer.position_bias": "heads",
+    "*.attention.self": "attention",
+    "*.attention.self.query": "column",
+    "*.attention.self.key": "column",
+    "*.attention.self.value": "column",
+    "*.attention.self.position": "column",
+    "*.attention.output.dense": "row",
+    "*.layer.*.intermediate": "attention",  # for the same reasons: one sum of gradients, and dropout of its own
+    "*.layer.*.intermediate.dense": "column",
+    "*.layer.*.output.dense": "row",
+}
+"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole.
+
+So are the embeddings and the softmax that shares them: a token meets a cluster's words only if its label is there,
+which the devices would have to agree on, and the narrow clusters are most of the vocabulary and little of the work.
+"""
+
+
+def flops(config: TransformerXLConfig, length: int, totals: Mapping[str, float]) -> float:
+    """Training FLOPs of totals["rows"] segments of `length` tokens of which totals["predicted"] in all have a label.
+
+    Dense matrix products of layers and head, a multiply and an add counted as two, forward once and backward twice;
+    but once for keys and values of memory, whose gradient stops there. Memory is taken as full, and masked scores are
+    counted, once by content and once by position. Left out are what depends on the words (the clusters of rare ones),
+    what rows share (W_r R), the projection of embeddings, and sentences' and paragraphs' distances.
+    """
+    width, heads = config.d_model, config.n_head * config.d_head
+    memory = 0 if config.recurrence == "none" else config.mem_len
+    tokens, slots = totals["rows"] * length, totals["rows"] * memory
+    layer = 2 * tokens * (4 * width * heads + 2 * width * config.d_inner) + 6 * tokens * (memory + length) * heads
+    recalled = 2 * slots * 2 * width * heads
+    words = config.clusters[0][1] + len(config.cutoffs)
+    projected = config.div_val > 1 or config.d_embed != width
+    head = 2 * totals["predicted"] * config.d_embed * (words + width * projected)
+    return 3.0 * (config.n_layer * layer + head) + 2.0 * config.n_layer * recalled
