@@ -1,0 +1,98 @@
+"""Configuration of ERNIE-Doc; copied beside exported weights, so it imports transformers alone."""
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+RECURRENCES = ("enhanced", "shifted", "none")
+ACTIVATIONS = ("gelu", "gelu_new", "relu")
+
+
+class ErnieDocConfig(PretrainedConfig):
+    """Sizes of the encoder, and what it remembers from one segment to the next.
+
+    max_position_embeddings: tokens of the longest segment. The table of relative positions has
+        2 * max_position_embeddings + memory_length rows, and which row a distance has depends on it: weights are
+        bound to the number they were trained with. Shorter segments are read right.
+    memory_length: states that each layer hands on; 0 is no memory.
+    recurrence: what layer n remembers. "enhanced": its own output, so that what the top layer knew reaches the next
+        segment (ERNIE-Doc paper, eq. 3). "shifted": its input, as in Transformer-XL. "none": nothing.
+    official_memory: as the authors' code does it, memory begins as zeros that are attended to, and holds the states of
+        padding. False: empty slots are masked and padding is not remembered.
+    reorder_classes: permutations of 1 to m chunks that the segment-reordering head tells apart; 33 for m = 4.
+    intermediate_size: None is 4 * hidden_size.
+    cls_token_id, sep_token_id: what `ErnieDocModel.read` puts at a segment's end; None if it is not to be used.
+
+    Raises ValueError for values that contradict each other.
+    """
+
+    model_type = "ernie_doc"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 28000,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int | None = None,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        memory_length: int = 128,
+        recurrence: str = "enhanced",
+        official_memory: bool = False,
+        type_vocab_size: int = 3,
+        reorder_classes: int = 33,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+        pad_token_id: int = 0,
+        cls_token_id: int | None = None,
+        sep_token_id: int | None = None,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act is one of {', '.join(ACTIVATIONS)}, not {hidden_act!r}")
+        if recurrence not in RECURRENCES:
+            raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {recurrence!r}")
+        if hidden_size % num_attention_heads:
+            raise ValueError(f"hidden_size {hidden_size} is no multiple of num_attention_heads {num_attention_heads}")
+        if memory_length < 0:
+            raise ValueError(f"memory_length is 0 or more, not {memory_length}")
+        if max_position_embeddings < 1:
+            raise ValueError(f"max_position_embeddings is 1 or more, not {max_position_embeddings}")
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = 4 * hidden_size if intermediate_size is None else intermediate_size
+        self.hidden_act = hidden_act
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.memory_length = memory_length
+        self.recurrence = recurrence
+        self.official_memory = official_memory
+        self.type_vocab_size = type_vocab_size
+        self.reorder_classes = reorder_classes
+        self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
+        kwargs.update(
+            pad_token_id=pad_token_id,
+            tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
+        )
+        super().__init__(**kwargs)
+        self.cls_token_id = cls_token_id
+        self.sep_token_id = sep_token_id
+
+    @property
+    def longest(self) -> int:
+        """Tokens a segment may have."""
+        return self.max_position_embeddings
+
+    @property
+    def slots(self) -> int:
+        """States that each layer hands on to the next segment; 0 without memory."""
+        return 0 if self.recurrence == "none" else self.memory_length
