@@ -69,6 +69,26 @@ def run(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def evaluate(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/quickstart")],
+    overrides: Overrides = None,
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
+) -> None:
+    """Losses, accuracies or perplexity of a checkpoint on all held-out text, or on another corpus (data.corpus=...)."""
+    from pipeline.stages import evaluate_stage
+
+    evaluate_stage(run_folder, overrides or [], step)
+
+
+@app.command()
+def ablate(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Train and evaluate each row of the recipe's `ablations`; print the paper's table beside ours."""
+    from pipeline.ablation import ablate as ablate_recipe
+
+    ablate_recipe(recipe, overrides or [])
+
+
+@app.command()
 def export(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/quickstart")],
     output: Annotated[Path | None, typer.Argument(help="Default: RUN/export")] = None,

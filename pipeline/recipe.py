@@ -25,6 +25,16 @@ So may `data.corpus`: the trainer compares fingerprints, and a corpus may move.
 """
 
 
+class Ablation(Settings):
+    """One row of a table in which a model loses its parts one after the other."""
+
+    name: str
+    overrides: list[str] = []
+    """Of `train`, as on the command line."""
+    published: dict[str, float] = {}
+    """What the paper gives for it, by the name of the figure."""
+
+
 class Recipe(Settings):
     """What `reread run` carries out: each section is one stage, absent sections are skipped."""
 
@@ -33,6 +43,8 @@ class Recipe(Settings):
     description: str = ""
     preprocess: PreprocessSettings | None = None
     train: TrainSettings | None = None
+    ablations: list[Ablation] = []
+    """The rows of `reread ablate`."""
     examples: list[str] = []
     """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
 

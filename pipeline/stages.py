@@ -78,6 +78,18 @@ def export_stage(run: Path, output: Path | None, step: int | None = None) -> Pat
     return folder
 
 
+def evaluate_stage(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
+    """Print the figures of all held-out text; `overrides` may name another corpus, or another way to read it."""
+    from training.evaluation import evaluate_run
+
+    values = _recipe_of(run).model_dump(mode="json")
+    apply_overrides(values, overrides, "train")
+    figures = evaluate_run(run, _train_section(Recipe.parse(values, str(run / "recipe.yaml"))), step)
+    for name, value in figures.items():
+        print(f"{name:24} {value:.4f}")
+    return figures
+
+
 def run_stages(name: str, overrides: list[str]) -> None:
     """Preprocess, train, export and report; what is already done is not done again."""
     from pipeline.report import fill_masks, report

@@ -44,7 +44,7 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
     `prepared` is entered when all processes have met, and what it refuses ends all of them.
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
-    mesh = init_mesh(settings.parallel.tensor, _device())
+    mesh = init_mesh(settings.parallel.tensor, local_device())
     try:
         with ExitStack() as stack:
             with mesh.together():
@@ -315,7 +315,7 @@ def _lost_a_process(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
-def _device() -> str:
+def local_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     log.info("device: CPU, because torch sees no GPU here")

@@ -4,15 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from preprocessing.errors import UserError
 from training.checkpoint.export import model_card, write_huggingface
-from training.checkpoint.store import CheckpointStore
+from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.source import open_source
 from training.metrics import read_metrics
-from training.models import model_spec
-from training.models.build import model_config
-from training.parallel.mesh import Mesh
 from training.provenance import corpus_facts
 
 
@@ -21,25 +17,8 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
 
     Raises `UserError` if the run has no (such) checkpoint.
     """
-    store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
-    step = store.latest() if step is None else step
-    if step is None:
-        raise UserError(f"{run / 'checkpoints'}: no checkpoint yet; train first with `reread train`")
-    if step not in store.steps():
-        raise UserError(f"{run / 'checkpoints'}: none of step {step}; there are {', '.join(map(str, store.steps()))}")
-    if fault := store.fault(step):
-        raise UserError(f"{run / 'checkpoints'}: that of step {step} is damaged ({fault}); export another with --step")
     source = open_source(settings.data, settings.seed, "train")
-    spec = model_spec(settings.model["type"])
-    config = model_config(spec, settings.model, source.vocab_size, settings.init)
-    model = spec.pretraining(config)
-    weights = store.read_full(step, "model.")
-    tied = set(model._tied_weights_keys or {})
-    missing = {name for name, _ in model.named_parameters()} - weights.keys() - tied
-    if missing:
-        raise UserError(f"{run / 'checkpoints'}: step {step} lacks {', '.join(sorted(missing)[:5])}; is it this model?")
-    model.load_state_dict(weights, strict=False)
-    model.tie_weights()
+    model, step = restore_model(run, settings, source.vocab_size, step)
     write_huggingface(folder, model, source.tokenizer_folder, _card(run, settings, step, examples))
 
 
@@ -47,7 +26,7 @@ def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) ->
     figures: dict[str, Any] = {}
     for line in read_metrics(run):
         if line["step"] <= step:
-            figures |= {name: round(value, 4) for name, value in line.items() if name.endswith(("loss", "accuracy"))}
+            figures |= {name: round(value, 4) for name, value in line.items() if name.endswith(("loss", "accuracy", "perplexity"))}
     sections = {
         "Figures at the end": {"steps": step, **figures},
         "Corpus": _corpus(settings.data.corpus),

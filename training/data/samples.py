@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, Corpus
-from preprocessing.settings import Settings
 from preprocessing.errors import UserError
+from preprocessing.settings import Settings
 from training.config import DataSettings
 from training.data import random
 from training.data.chunks import Chunks, Text, read_flags, read_ids

@@ -1,0 +1,52 @@
+"""`reread ablate`: a recipe trained once for each of its ablations, and one table of what each part is worth."""
+
+import json
+import re
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.recipe import Ablation, load_recipe
+from pipeline.stages import RUNS, evaluate_stage, preprocess_stage, train_stage
+from preprocessing.corpus import write_atomically
+from preprocessing.errors import UserError
+
+
+def ablate(name: str, overrides: list[str]) -> None:
+    """Preprocess once, train each row in runs/<recipe>-<row>, evaluate it on all held-out text and print the table.
+
+    Rows that are trained already are not trained again. The figures are kept in runs/<recipe>-ablation.json.
+    Raises `UserError` if the recipe has no ablations.
+    """
+    recipe = load_recipe(name, overrides, "train")
+    if not recipe.ablations:
+        raise UserError(f"recipe {name}: has no `ablations`; ernie-doc-small has")
+    if recipe.preprocess is not None:
+        preprocess_stage(recipe)
+    measured = {}
+    for row in recipe.ablations:
+        print(f"{row.name}: {' '.join(row.overrides) or 'as the recipe says'}", file=sys.stderr)
+        changes = [*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"]
+        train_stage(load_recipe(name, changes, "train"), ["train", name, *changes])
+        measured[row.name] = evaluate_stage(RUNS / f"{recipe.name}-{_slug(row.name)}", [], None)
+    path = RUNS / f"{recipe.name}-ablation.json"
+    write_atomically(path, json.dumps(measured, ensure_ascii=False, indent=1).encode())
+    Console().print(table(recipe.ablations, measured))
+
+
+def table(rows: list[Ablation], measured: dict[str, dict[str, float]]) -> Table:
+    """One line a row: what the paper gives for it, then the losses and accuracies measured here."""
+    published = list(dict.fromkeys(figure for row in rows for figure in row.published))
+    ours = [name for name in next(iter(measured.values())) if name.endswith(("loss", "accuracy", "perplexity"))]
+    result = Table(title="paper (its own tasks and size) | ours (held-out text)")
+    for column in ("", *(f"paper: {figure}" for figure in published), *(name.replace("_", " ") for name in ours)):
+        result.add_column(column)
+    for row in rows:
+        theirs = [f"{row.published[figure]:g}" if figure in row.published else "-" for figure in published]
+        result.add_row(row.name, *theirs, *(f"{measured[row.name][name]:.4f}" for name in ours))
+    return result
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
