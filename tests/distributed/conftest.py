@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 
-_PRELOAD = ["torch", "torch.distributed", "megatron.core.tensor_parallel", "training.models.nezha"]
+_PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "megatron.core.tensor_parallel",
+    "training.models.nezha",
+    "training.models.ernie_doc",
+]
 _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
 
 

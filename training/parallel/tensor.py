@@ -6,8 +6,9 @@ A plan maps globs of module or parameter names to kinds; the first that matches 
     row         the Linear after it, split over its inputs; its output is whole again
     vocabulary  an Embedding, Linear or Parameter split over the vocabulary in its first dimension, padded with zeros
                 to a multiple of 128 rows a process; a Linear's padding logits are the least finite number
-    attention   a module whose first positional argument feeds column layers and nothing else: the gradient of that
-                argument is summed once for all of them, and dropout inside differs between tensor ranks
+    attention   a module whose positional tensors feed column layers and nothing else, if they have a gradient: that
+                gradient is summed once for all of them, and dropout inside differs between tensor ranks
+    heads       a Parameter of an attention module that is split over heads in its first dimension
     shared      a Parameter that every tensor rank holds whole but uses for its own heads: its gradient is summed
 """
 
@@ -55,6 +56,8 @@ def parallelise(model: nn.Module, plan: dict[str, str], mesh: Mesh) -> None:
         kind = _kind(name, plan)
         if kind == "vocabulary" and not hasattr(parameter, "logical_shape"):
             cut(parameter, 0, name, VOCABULARY_MULTIPLE)
+        elif kind == "heads" and mesh.tensor_size > 1:
+            cut(parameter, 0, name)
         elif kind == "shared" and mesh.tensor_size > 1:
             parameter.register_hook(_sum_over(mesh))
         if id(parameter) in cut.done:  # itself, or tied to one that a layer holds
@@ -222,13 +225,17 @@ def _output_alone(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[T
 def _split_attention(module: nn.Module, mesh: Mesh) -> None:
     entered: list[Callable[[], object]] = []
 
+    def summed(argument: Any) -> Any:
+        if not isinstance(argument, Tensor) or not argument.requires_grad:
+            return argument
+        argument = argument.view_as(argument)
+        argument.register_hook(_sum_over(mesh))
+        return argument
+
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        hidden = inputs[0].view_as(inputs[0])
-        if hidden.requires_grad:
-            hidden.register_hook(_sum_over(mesh))
         if module.training:
-            entered.append(_diverge(hidden.device, mesh.tensor_rank))
-        return (hidden, *inputs[1:])
+            entered.append(_diverge(inputs[0].device, mesh.tensor_rank))
+        return tuple(summed(argument) for argument in inputs)
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if entered:
