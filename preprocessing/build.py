@@ -149,12 +149,16 @@ def _prepare(settings: PreprocessSettings, files: list[Source], identity: dict[s
 
 
 def _plan(settings: PreprocessSettings, files: list[Source], work: Path) -> None:
-    entry_of: dict[str, int] = {}  # a file found through two entries of `paths` counts for the first
-    for number, entry in enumerate(settings.input.paths):
+    entries = [*settings.input.paths, *settings.input.validation_paths]
+    held_out = range(len(settings.input.paths), len(entries))
+    # A file found through two entries counts for the first of them, but is held out if one of them says so.
+    entry_of: dict[str, int] = {}
+    for number in (*held_out, *range(held_out.start)):
         # Only the paths matter: with the format stated, none is chosen, and logged, once more.
-        for file in find_files(settings.input.model_copy(update={"paths": [entry], "format": "jsonl"})):
+        only = {"paths": [entries[number]], "validation_paths": [], "format": "jsonl"}
+        for file in find_files(settings.input.model_copy(update=only)):
             entry_of.setdefault(file.path, number)
-    sources: list[dict[str, Any]] = [{"path": entry, "files": 0, "bytes": 0} for entry in settings.input.paths]
+    sources: list[dict[str, Any]] = [{"path": entry, "files": 0, "bytes": 0} for entry in entries]
     for file in files:
         sources[entry_of[file.path]]["files"] += 1
         sources[entry_of[file.path]]["bytes"] += file.bytes
@@ -199,7 +203,7 @@ _TOTALS = ("documents_read", "documents", "characters", "tokens")
 
 
 def _by_source(work: Work, results: Iterable[dict[str, Any]]) -> list[Counter[str]]:
-    """What was counted, for each entry of `input.paths`."""
+    """What was counted, for each entry of `input.paths` and `input.validation_paths`."""
     counts: list[Counter[str]] = [Counter() for _ in work.sources]
     for result in results:
         for source, count in result["sources"].items():

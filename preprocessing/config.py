@@ -16,6 +16,8 @@ class InputSettings(Settings):
 
     paths: Annotated[list[str], OneOrMore] = Field(min_length=1)
     """Files, folders or globs; folders are walked in sorted order."""
+    validation_paths: Annotated[list[str], OneOrMore] = []
+    """The same, held out whole (wiki.valid.tokens), also where `paths` names them too."""
     format: Literal[
         "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "parquet", "wikiextractor", "mediawiki"
     ] = "auto"
@@ -66,8 +68,10 @@ class WordSettings(Settings):
 class VocabularySettings(Settings):
     """Train a new vocabulary from the deduplicated text."""
 
-    type: Literal["wordpiece", "bpe", "sentencepiece"] = "wordpiece"
+    type: Literal["wordpiece", "bpe", "sentencepiece", "words"] = "wordpiece"
+    """`words`: whole words by falling frequency, for language models; learned from the training split alone."""
     size: int = Field(default=21128, ge=100)
+    """At most so many tokens, special ones counted."""
     sample_bytes: int = 1_000_000_000
     """Text used for training, taken evenly over the parts."""
 
@@ -75,12 +79,15 @@ class VocabularySettings(Settings):
 class TokenizerSettings(Settings):
     """Exactly one of `path` and `train`."""
 
-    type: Literal["auto", "wordpiece", "sentencepiece", "bpe"] = "auto"
+    type: Literal["auto", "wordpiece", "sentencepiece", "bpe", "words"] = "auto"
     """`auto`: vocab.txt is WordPiece, *.model SentencePiece, tokenizer.json or vocab.json + merges.txt as they say."""
     path: Path | None = None
     """vocab.txt, a SentencePiece .model, tokenizer.json, or a folder that holds them."""
     lowercase: bool = True
     """WordPiece only: lower-case and strip accents, as bert-base-chinese does."""
+    split_punctuation: bool = True
+    """`words` only: punctuation and `'s` are words of their own. Text that is tokenised already (WikiText) is exactly
+    its words between spaces without."""
     train: VocabularySettings | None = None
     fast: bool = True
     """WordPiece only: the exact table-driven encoder; false runs `tokenizers` itself."""
@@ -102,7 +109,7 @@ class PreprocessSettings(Settings):
     words: WordSettings = WordSettings()
     tokenizer: TokenizerSettings
     validation_share: float = Field(default=0.005, ge=0, lt=1)
-    """Share of documents held out, chosen by their MD5."""
+    """Share of documents held out, chosen by their MD5, besides those of `input.validation_paths`."""
     part_bytes: int = Field(default=64_000_000, ge=1_000)
     """Size of one part task in bytes of input; part of the corpus' identity, unlike the number of workers."""
     workers: int = Field(default=0, ge=0)

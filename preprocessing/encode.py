@@ -24,9 +24,11 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, words: WordSegmenter) -> None:
         self.tokenizer, self.words = tokenizer, words
+        kind = tokenizer.describe()["type"]
         # WordPiece breaks at white space and no word or sentence passes a line's end, so documents joined by a newline
-        # encode as they do alone. Other tokenizers give the newline itself a token.
-        self.joins = tokenizer.describe()["type"] == "wordpiece"
+        # encode as they do alone, and so do whole words. Other tokenizers give the newline itself a token.
+        self.joins = kind in ("wordpiece", "words")
+        self.whole_words = kind == "words"
         self.counts: Counter[str] = Counter()
         self.word_tokens: Counter[int] = Counter()
         """Words by their length in tokens."""
@@ -46,7 +48,8 @@ class Encoder:
         word_of = np.cumsum(self.words.starts(text), dtype=np.int32)  # number of the word each character is in
         word = word_of[starts]
         flags = np.zeros(len(ids), np.uint8)
-        flags[1:] = (word[1:] == word[:-1]) * CONTINUES_WORD
+        if not self.whole_words:
+            flags[1:] = (word[1:] == word[:-1]) * CONTINUES_WORD
         for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
             last = np.searchsorted(starts, ends) - 1
             flags[last[last >= 0]] |= bit

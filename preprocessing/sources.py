@@ -85,7 +85,7 @@ _DAMAGE = (
 
 
 def find_files(settings: InputSettings) -> list[Source]:
-    """Every input file once, in the order of `paths` and sorted within each, with its format.
+    """Every input file once, in the order of `paths` and `validation_paths`, sorted within each, with its format.
 
     Folders are walked and hidden files in them skipped. Raises `UserError` for a path that matches nothing and for an
     unknown encoding.
@@ -94,7 +94,8 @@ def find_files(settings: InputSettings) -> list[Source]:
         codecs.lookup(settings.encoding)
     except LookupError:
         raise UserError(f"input.encoding: unknown encoding `{settings.encoding}`; try utf-8, gb18030 or big5") from None
-    paths = list(dict.fromkeys(path for pattern in settings.paths for path in _expand(pattern)))
+    patterns = [*settings.paths, *settings.validation_paths]
+    paths = list(dict.fromkeys(path for pattern in patterns for path in _expand(pattern)))
     sources = []
     for path in paths:
         try:

@@ -39,7 +39,8 @@ from preprocessing.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
 from preprocessing.words import WordSegmenter
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
-"""The upper half of the MD5 of a cleaned document, its size and the entry of `input.paths` it came from."""
+"""The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from: `paths`, then
+`validation_paths`."""
 
 _advance: Callable[[int], None] = lambda size: None  # noqa: E731
 """Called with bytes of text as they are worked off."""
@@ -123,6 +124,11 @@ class Work:
     def documents(self, part: int) -> NDArray[Any]:
         """DOCUMENT [n]: the cleaned documents of a part, in source order, duplicates among them."""
         return np.load(self.path("read", part, ".documents.npy"))
+
+    def held_out(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
+        """bool [n]: which documents [n] of a part's table are for the validation split."""
+        by_share = documents["high"] < int(self.settings.validation_share * 2**64)
+        return by_share | (documents["source"] >= len(self.settings.input.paths))
 
     def duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: which documents of the part stood before."""
@@ -276,14 +282,18 @@ def _find(stage: str, keys: str, work: Work, number: int) -> dict[str, Any]:
 
 
 def _vocabulary(work: Work, number: int) -> dict[str, Any]:
-    settings = work.settings.tokenizer
-    assert settings.train is not None
+    settings, train = work.settings.tokenizer, work.settings.tokenizer.train
+    assert train is not None
     total = sum(result["bytes"] for result in work.results("read"))
-    bound = int(min(1.0, settings.train.sample_bytes / total) * 2**32)
+    bound = int(min(1.0, train.sample_bytes / total) * 2**32)
+    words = train.type == "words"
 
     def sample() -> Iterator[str]:
         for part in range(work.parts):
-            chosen = (work.documents(part)["high"] & 0xFFFFFFFF) < bound  # the MD5 is the dice
+            table = work.documents(part)
+            chosen = (table["high"] & 0xFFFFFFFF) < bound  # the MD5 is the dice
+            if words:  # a word of held-out text alone must stay unknown
+                chosen &= ~work.held_out(table)
             for document, text in work.survivors(part):
                 if text and chosen[document]:
                     yield text
@@ -292,13 +302,13 @@ def _vocabulary(work: Work, number: int) -> dict[str, Any]:
     folder = work.folder / "vocabulary" / "trained"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    path = train_vocabulary(sample(), settings.train, settings.lowercase, folder)
+    path = train_vocabulary(sample(), train, settings.lowercase, folder, split_punctuation=settings.split_punctuation)
     return {"path": str(path.relative_to(work.folder))}
 
 
 def _encode(work: Work, number: int) -> dict[str, Any]:
     table = work.documents(number)
-    held_out = (table["high"] < int(work.settings.validation_share * 2**64)).tolist()
+    held_out = work.held_out(table).tolist()
     sizes, sources = table["bytes"].tolist(), table["source"].tolist()
     counts: dict[int, Counter[str]] = {source: Counter() for source in sorted(set(sources))}
     for source in table["source"][work.duplicates(number, len(table))].tolist():

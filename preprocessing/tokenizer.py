@@ -1,7 +1,8 @@
 """Tokenizers: a vocabulary file in, ids and where they begin out, and a folder transformers loads.
 
 All of them treat text as text: a literal "[MASK]" is a bracket, four letters and a bracket. (The saved folder, read by
-transformers, does turn it into the mask, as everywhere else in transformers.)
+transformers, does turn it into the mask, as everywhere else in transformers. And a literal `<unk>` is the unknown token
+of a vocabulary of whole words: see `wordlevel`.)
 """
 
 import json
@@ -22,6 +23,7 @@ from preprocessing.config import TokenizerSettings
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 from preprocessing.vocabulary import check_lowercase, read_vocabulary, read_wordpiece_json, train_vocabulary
+from preprocessing.wordlevel import END, UNKNOWN, read_words_json, words_backend
 from preprocessing.wordpiece import FastWordPiece, encode_by_tokenizers
 
 __all__ = ["Tokenizer", "load_tokenizer", "train_vocabulary"]
@@ -49,10 +51,14 @@ class Tokenizer(Protocol):
     vocab_size: int
     """Ids lie below it; special tokens that had to be appended are counted in."""
     special: dict[str, int]
-    """Ids of pad, unk, cls, sep, mask."""
+    """Ids of pad, unk, cls, sep, mask; of unk and eos where tokens are whole words."""
 
     def encode(self, text: str) -> Encoding:
-        """Token ids [n] and the character of `text` at which each begins [n], past a leading space; none is added."""
+        """Token ids [n] and the character of `text` at which each begins [n], past a leading space.
+
+        No special token is added, but for the `<eos>` of each line where tokens are whole words; it is said to begin
+        at the line's last character.
+        """
 
     def describe(self) -> dict[str, Any]:
         """`manifest.tokenizer`: type, fingerprint (MD5 of all that decides ids), vocab_size, the special ids."""
@@ -76,6 +82,10 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
             return SentencePiece(path)
         if kind == "bpe":
             return ByteLevelBpe(path)
+        if kind == "words":
+            if path.suffix == ".json":
+                return Words(path, *read_words_json(path))
+            return Words(path, read_vocabulary(path), settings.split_punctuation)
         if path.suffix == ".json":
             tokens, lowercase = read_wordpiece_json(path)
         else:
@@ -89,7 +99,7 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
 
 
 class _Backed:
-    """What the three kinds share. `names` are the special tokens; those not in the vocabulary are appended."""
+    """What all kinds share. `names` are the special tokens; those not in the vocabulary are appended."""
 
     type: str
 
@@ -118,10 +128,9 @@ class _Backed:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         backend = Backend.from_str(self.backend.to_str())
-        roberta = self.names["cls"] == "<s>"
         backend.add_special_tokens(
             [
-                AddedToken(name, normalized=False, special=True, lstrip=roberta and role == "mask")
+                AddedToken(name, normalized=False, special=True, lstrip=self._roberta and role == "mask")
                 for role, name in sorted(self.names.items(), key=lambda item: self.special[item[0]])
             ]
         )
@@ -129,15 +138,13 @@ class _Backed:
             raise UserError(
                 f"{self.path}: its ids have gaps, so special tokens cannot be appended; add them to the file"
             )
-        cls, sep = self.names["cls"], self.names["sep"]
-        pair = f"{cls} $A {sep} {sep} $B {sep}" if roberta else f"{cls} $A {sep} $B:1 {sep}:1"
+        single, pair, inputs = self._frame()
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
+            single=single,
             pair=pair,
-            special_tokens=[(cls, self.special["cls"]), (sep, self.special["sep"])],
+            special_tokens=[(name, self.special[role]) for role, name in self.names.items() if name in single.split()],
         )
         names = {f"{role}_token": name for role, name in self.names.items()}
-        inputs = ["input_ids", "attention_mask"] if roberta else ["input_ids", "token_type_ids", "attention_mask"]
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": inputs,
@@ -150,11 +157,23 @@ class _Backed:
         write_atomically(folder / "special_tokens_map.json", _json(names))
         self._save_vocabulary(folder)
 
+    @property
+    def _roberta(self) -> bool:
+        return self.names.get("cls") == "<s>"
+
+    def _frame(self) -> tuple[str, str, list[str]]:
+        """Where special tokens go around one text and around two, and what a model is given."""
+        cls, sep = self.names["cls"], self.names["sep"]
+        if self._roberta:
+            return f"{cls} $A {sep}", f"{cls} $A {sep} {sep} $B {sep}", ["input_ids", "attention_mask"]
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
+        return f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", inputs
+
     def _configuration(self) -> dict[str, Any]:
         return {}
 
     def _save_vocabulary(self, folder: Path) -> None:
-        raise NotImplementedError
+        """Beside tokenizer.json, the vocabulary in the form its own library reads; none by default."""
 
 
 class WordPiece(_Backed):
@@ -298,6 +317,36 @@ class SentencePiece(_Backed):
         shutil.copyfile(self.path, folder / "spiece.model")
 
 
+class Words(_Backed):
+    """Whole words, and `<eos>` at the end of each line that holds any (`wordlevel`)."""
+
+    type = "words"
+
+    def __init__(self, path: Path, tokens: list[str], split_punctuation: bool) -> None:
+        for name in (UNKNOWN, END):
+            if name not in tokens:
+                raise UserError(f"{path}: the token {name} is missing; put it into the vocabulary")
+        backend = words_backend(tokens, split_punctuation)
+        super().__init__(path, backend, {"unk": UNKNOWN, "eos": END}, [tokens, split_punctuation])
+        self.split_punctuation = split_punctuation
+
+    def encode(self, text: str) -> Encoding:
+        ids, starts = _in_pieces(self.backend, text, " \n")
+        ids[ids == self.special["eos"]] = self.special["unk"]  # a literal one
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        line_ends = np.append(np.flatnonzero(codes == ord("\n")), len(codes))
+        places = np.searchsorted(starts, line_ends)
+        holds_words = np.diff(places, prepend=0) > 0
+        places, last = places[holds_words], line_ends[holds_words] - 1
+        return np.insert(ids, places, self.special["eos"]), np.insert(starts, places, last)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "split_punctuation": self.split_punctuation}
+
+    def _frame(self) -> tuple[str, str, list[str]]:
+        return f"$A {END}", f"$A {END} $B {END}", ["input_ids"]
+
+
 def _unigram(proto: Any) -> Backend:
     """The `tokenizers` form of a unigram SentencePiece model."""
     spec = proto.normalizer_spec
@@ -367,6 +416,7 @@ def _file_in(folder: Path, kind: str) -> Path:
     found = {"sentencepiece": sorted(folder.glob("*.model")), "wordpiece": [folder / "vocab.txt"]}
     found["bpe"] = [folder / "vocab.json", folder / "encoder.json"]
     kinds = list(found) if kind == "auto" else [kind]
+    found["words"] = [folder / "tokenizer.json", folder / "vocab.txt"]
     for path in [path for kind in kinds for path in found[kind]] + [folder / "tokenizer.json"]:
         if path.exists():
             return path
@@ -382,7 +432,7 @@ def _type_of(path: Path) -> str:
     model = values["model"].get("type") if isinstance(values.get("model"), dict) else "BPE"  # else a vocab.json
     if model == "Unigram":
         raise UserError(f"{path}: a Unigram model; give the SentencePiece .model it was made from")
-    return {"WordPiece": "wordpiece"}.get(model, "bpe")
+    return {"WordPiece": "wordpiece", "WordLevel": "words"}.get(model, "bpe")
 
 
 def _json(values: dict[str, Any]) -> bytes:

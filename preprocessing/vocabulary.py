@@ -15,6 +15,7 @@ from preprocessing.clean import BLANKS
 from preprocessing.config import VocabularySettings
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.wordlevel import train_words
 
 logger = logging.getLogger("reread")
 
@@ -22,11 +23,18 @@ BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
-def train_vocabulary(texts: Iterable[str], settings: VocabularySettings, lowercase: bool, folder: Path) -> Path:
+def train_vocabulary(
+    texts: Iterable[str],
+    settings: VocabularySettings,
+    lowercase: bool,
+    folder: Path,
+    *,
+    split_punctuation: bool = True,
+) -> Path:
     """Train on `texts` (read once) and write the vocabulary into `folder`; returns the path to load.
 
-    Special tokens get the first ids. `lowercase` is WordPiece's. Raises `UserError` if there is no text, or too much of
-    it for the size.
+    Special tokens get the first ids (but for `words`). `lowercase` is WordPiece's, `split_punctuation` that of `words`.
+    Raises `UserError` if there is no text, or too much of it for the size.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as temporary:  # the trainers want their text twice, and as lines
@@ -42,6 +50,8 @@ def train_vocabulary(texts: Iterable[str], settings: VocabularySettings, lowerca
             path = _train_wordpiece(spool, characters, settings.size, lowercase, folder)
         elif settings.type == "bpe":
             path = _train_bpe(spool, settings.size, folder)
+        elif settings.type == "words":
+            path = train_words(_lines(spool), settings.size, split_punctuation, folder)
         else:
             path = _train_sentencepiece(spool, settings.size, folder)
     logger.info("tokenizer: trained %s on %s characters", settings.type, f"{characters.total():,}")

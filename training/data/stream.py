@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
-from preprocessing.errors import UserError
 from training.config import StreamSettings
 from training.data.masking import IGNORED
 
@@ -21,15 +20,12 @@ Rows = dict[str, NDArray[Any]]
 
 
 class Stream:
-    """The tokens of one split as a ring; `len()` is their number.
+    """The tokens of one split as a ring; `len()` is their number. A corpus of any tokenizer will do.
 
-    A corpus of any tokenizer will do. Raises `UserError` if there is nothing to train on, and for an altered block when
-    it is first read.
+    Raises `UserError` for an altered block when it is first read.
     """
 
     def __init__(self, corpus: Corpus, settings: StreamSettings) -> None:
-        if corpus.split == "train" and corpus.tokens == 0:
-            raise UserError(f"{corpus.folder}: no documents in the train split; look at the corpus' report.md")
         self.corpus, self.settings = corpus, settings
         self.vocab_size: int = corpus.manifest.tokenizer["vocab_size"]
         self.corpus_fingerprint = corpus.fingerprint

@@ -1,0 +1,101 @@
+"""Whole words as tokens, for language models whose perplexity is told by words (Transformer-XL on WikiText-103).
+
+Ids go by falling frequency, as the adaptive softmax wants them (Grave et al. 2017, section 4): `<eos>` first, then the
+words, those of equal frequency in the order of the text, and among them `<unk>`, placed by how often it stands for a
+word that found no room. A word is what stands between spaces or, split further, a run of letters and digits, a number
+with its points, a single sign, a clitic ('s); case is kept. What WikiText joins stays whole: `@-@`, `@,@`, `@.@`,
+`<unk>`.
+
+A literal `<unk>` in text is the unknown token: WikiText wrote it where a rare word stood, and in any other text it is
+a word the vocabulary does not know. It is the one special token text can hold; a literal `<eos>` is text.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from tokenizers import Regex, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from preprocessing.corpus import write_atomically
+from preprocessing.errors import UserError
+
+logger = logging.getLogger("reread")
+
+UNKNOWN, END = "<unk>", "<eos>"
+
+_PARTS = "|".join(
+    [
+        r"<unk>",
+        r"@[-,.]@",
+        r"(?:\p{L}\.){2,}",  # U.S., e.g.
+        r"\p{N}+(?:[.,]\p{N}+)+",
+        r"['’](?i:s|t|m|d|re|ve|ll)(?![\p{L}\p{M}\p{N}])",
+        r"[\p{L}\p{M}\p{N}]+",
+        r"\.{2,}",
+        r"-{2,}",
+        r"\S",
+    ]
+)
+
+
+def words_backend(tokens: list[str], split_punctuation: bool) -> Backend:
+    """Text -> ids by place in `tokens`; ends of lines are blanks like any other, and no `<eos>` is added."""
+    backend = Backend(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = _pre_tokenizer(split_punctuation)
+    return backend
+
+
+def train_words(lines: Iterable[str], size: int, split_punctuation: bool, folder: Path) -> Path:
+    """Count the words of `lines` and write a tokenizer.json of `size` tokens at most."""
+    split = _pre_tokenizer(split_punctuation)
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(word for word, _ in split.pre_tokenize_str(line))
+    total = counts.total()
+    unknown = counts.pop(UNKNOWN, 0) + counts.pop(END, 0)
+    ranked = counts.most_common()
+    unknown += sum(count for _, count in islice(ranked, size - 2, None))
+    kept = ranked[: size - 2]
+    place = sum(count >= unknown for _, count in kept)
+    words = [word for word, _ in kept]
+    backend = words_backend([END, *words[:place], UNKNOWN, *words[place:]], split_punctuation)
+    logger.info(
+        "tokenizer: %s of %s different words kept; %.2f %% of the text is unknown",
+        f"{len(kept):,}",
+        f"{len(ranked):,}",
+        100 * unknown / total,
+    )
+    path = folder / "tokenizer.json"
+    write_atomically(path, backend.to_str(pretty=True).encode())
+    return path
+
+
+def read_words_json(path: Path) -> tuple[list[str], bool]:
+    """The tokens of a tokenizer.json in id order, and whether it splits punctuation off."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    model = values.get("model") or {}
+    if model.get("type") != "WordLevel" or values.get("normalizer") is not None:
+        raise UserError(f"{path}: not a tokenizer of whole words; leave `tokenizer.type` out to read it as what it is")
+    found = [split for split in (True, False) if values.get("pre_tokenizer") == _described(split)]
+    if not found:
+        raise UserError(f"{path}: breaks text in a way of its own; give its words as a vocab.txt and `type: words`")
+    vocabulary = model["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
+        raise UserError(f"{path}: its ids have gaps; write the vocabulary as a vocab.txt")
+    return tokens, found[0]
+
+
+def _described(split_punctuation: bool) -> object:
+    return json.loads(words_backend([END, UNKNOWN], split_punctuation).to_str())["pre_tokenizer"]
+
+
+def _pre_tokenizer(split_punctuation: bool) -> pre_tokenizers.PreTokenizer:
+    blanks = pre_tokenizers.WhitespaceSplit()
+    if not split_punctuation:
+        return blanks
+    return pre_tokenizers.Sequence([blanks, pre_tokenizers.Split(Regex(_PARTS), "isolated")])
