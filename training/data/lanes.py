@@ -30,8 +30,9 @@ class Lanes:
     document is read twice: all its segments as a skim, then all of them as the pass that learns (section 3.2).
 
     Were all lanes to begin with a skim, no row would learn in the first steps and nearly all in the next: therefore
-    odd lanes read their first document once, without a skim (`stagger`). Half of the rows learn in the first step, and
-    about half ever after.
+    odd lanes read their first document once, without a skim (`stagger`). Half of the rows learn in the first step, as
+    in every step if documents are equally long. If they are not, somewhat fewer do while lanes meet their first long
+    documents, which begin with a skim; later about half, as if each lane tossed a coin.
 
     Rows are those of `Segments.rows` and
 
