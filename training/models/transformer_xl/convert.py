@@ -36,11 +36,11 @@ UNKNOWN_FORMS = {"untie_r": False, "pre_lnorm": False, "attn_type": 0}
 NAMES = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"^word_emb\.emb_layers\.(\d+)\.weight$", r"transformer.embeddings.tables.\1.weight"),
-        (r"^word_emb\.emb_projs\.(\d+)$", r"transformer.embeddings.projections.\1"),
-        (r"^r_w_bias$", "transformer.content_bias"),
-        (r"^r_r_bias$", "transformer.position_bias"),
-        (r"^layers\.(\d+)\.", r"transformer.layer.\1."),
+        (r"^(?:transformer\.)?word_emb\.emb_layers\.(\d+)\.weight$", r"transformer.embeddings.tables.\1.weight"),
+        (r"^(?:transformer\.)?word_emb\.emb_projs\.(\d+)$", r"transformer.embeddings.projections.\1"),
+        (r"^(?:transformer\.)?r_w_bias$", "transformer.content_bias"),
+        (r"^(?:transformer\.)?r_r_bias$", "transformer.position_bias"),
+        (r"^(?:transformer\.)?layers\.(\d+)\.", r"transformer.layer.\1."),
         (r"\.dec_attn\.qkv_net\.", ".attention.self.qkv."),
         (r"\.dec_attn\.r_net\.", ".attention.self.position."),
         (r"\.dec_attn\.o_net\.", ".attention.output.dense."),
@@ -90,7 +90,7 @@ def from_transformers(source: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, 
             ignored.append(name)
             continue
         tensor = torch.as_tensor(values).float()
-        new = name.removeprefix("transformer.")
+        new = name
         for pattern, replacement in NAMES:
             new = pattern.sub(replacement, new)
         if ".qkv." in new:

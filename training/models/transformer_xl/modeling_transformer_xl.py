@@ -284,6 +284,20 @@ class TransformerXLPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _no_split_modules = ["TransformerXLLayer"]
     config: TransformerXLConfig
+    mems_dim = 1
+    """The dimension of `mems` that rows are in."""
+
+    def empty_mems(self, rows: int) -> Mems:
+        """The memory before the first segment of `rows` texts."""
+        config = self.config
+        if config.recurrence == "none":
+            return ()
+        weight = next(self.parameters())
+        slots = weight.new_zeros(config.mem_len, rows, config.d_model)
+        mems = tuple(slots.clone() for _ in range(config.n_layer))
+        if config.positions == "token":
+            return mems
+        return (*mems, torch.zeros(config.mem_len, rows, 3, dtype=torch.long, device=weight.device))
 
     def _init_weights(self, module: nn.Module) -> None:
         # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. The authors' distributions.
@@ -294,12 +308,10 @@ class TransformerXLPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, mean=1.0, std=deviation)
         if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
             nn.init.zeros_(module.bias)
-        if isinstance(module, AdaptiveEmbedding):
-            for projection in module.projections:
+        if isinstance(module, nn.ParameterList | nn.ParameterDict):  # transformers 5 passes by those who only own them
+            for projection in module.parameters():
                 nn.init.normal_(projection, std=self.config.proj_initializer_range)
         if isinstance(module, AdaptiveSoftmax):
-            for projection in module.projections.values():
-                nn.init.normal_(projection, std=self.config.proj_initializer_range)
             nn.init.zeros_(module.bias)
             if module.clusters[1:]:
                 nn.init.normal_(module.cluster_weight, std=deviation)
@@ -372,14 +384,14 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         if indices is not None:
             new.append(_last(indices[:, :0], indices - counts[:, -1:], length))
         return TransformerXLModelOutput(
-            last_hidden_state=self.dropout(hidden), mems=None if config.recurrence == "none" else tuple(new)
+            last_hidden_state=self.dropout(hidden), mems=() if config.recurrence == "none" else tuple(new)
         )
 
     def _recall(self, mems: Sequence[Tensor] | None, hidden: Tensor, length: int) -> tuple[list[Tensor], Tensor | None]:
         """Memory of each layer [B, M, D], and with Segatron's positions the indices [B, M, 3] in it."""
         config, rows = self.config, len(hidden)
         segatron = config.positions != "token"
-        if mems is None or config.recurrence == "none":
+        if not mems or config.recurrence == "none":
             slots = length if config.official_memory and config.recurrence != "none" else 0
             empty = hidden.new_zeros(rows, slots, config.d_model)
             past = torch.zeros(rows, slots, 3, dtype=torch.long, device=hidden.device)
