@@ -29,6 +29,30 @@ def test_nezha_recipes_hold_the_papers_numbers() -> None:
     assert load_recipe("nezha-base-span", []).train.data.masking.strategy == "span"  # type: ignore[union-attr]
 
 
+def test_lm_recipes_hold_the_papers_numbers() -> None:
+    from training.models import model_spec
+    from training.models.build import check_data, model_config
+
+    base, large = load_recipe("lm-base", []).train, load_recipe("lm-large", []).train
+    assert base and large
+    for train, expected in (
+        (base, (16, 410, 10, 150, 150, 64, 640, 64, 200_000, 0)),
+        (large, (18, 1024, 16, 384, 384, 128, 1600, 128, 400_000, 16_000)),
+    ):
+        data, spec = train.data, model_spec("transformer_xl")
+        assert data.kind == "stream"
+        config = model_config(spec, train.model, 267_735, None)
+        check_data(spec, config, data)
+        sizes = (config.n_layer, config.d_model, config.n_head, config.mem_len)
+        lengths = (data.sequence_length, data.evaluation_length, data.evaluation_memory)
+        assert (*sizes, *lengths, train.global_batch, train.steps, train.schedule.warmup_steps) == expected
+        assert (config.recurrence, config.positions) == ("enhanced", "segatron-exact")
+        assert config.cutoffs == [20_000, 40_000, 200_000]
+        optimizer = train.optimizer
+        assert (optimizer.name, optimizer.learning_rate, optimizer.eps) == ("adam", 2.5e-4, 1e-8)
+        assert (optimizer.weight_decay, optimizer.gradient_clip, train.schedule.decay) == (0, 0.25, "cosine")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
