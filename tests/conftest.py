@@ -51,3 +51,46 @@ def train_values(corpus: Path, **changes: Any) -> dict[str, Any]:
         "peak_tflops": 1.0,
         **changes,
     }
+
+
+def document_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """The `train` section of a tiny ERNIE-Doc on `corpus`, dropout on; most documents have several segments."""
+    model = {
+        "type": "ernie_doc",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 48,
+        "memory_length": 16,
+    }
+    data = {"kind": "segments", "corpus": str(corpus), "sequence_length": 48}
+    optimizer = {"name": "adam", "learning_rate": 0.003}
+    return train_values(corpus, **{"model": model, "data": data, "optimizer": optimizer, **changes})
+
+
+def stream_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """The `train` section of a tiny Transformer-XL with Segatron positions on `corpus`, dropout on."""
+    model = {
+        "type": "transformer_xl",
+        "d_model": 32,
+        "d_embed": 32,
+        "n_head": 4,
+        "d_head": 8,
+        "d_inner": 64,
+        "n_layer": 2,
+        "mem_len": 16,
+        "cutoffs": [1000, 2000],
+        "div_val": 2,
+        "recurrence": "enhanced",
+        "positions": "segatron-exact",
+    }
+    data = {
+        "kind": "stream",
+        "corpus": str(corpus),
+        "sequence_length": 24,
+        "evaluation_length": 8,
+        "evaluation_memory": 32,
+    }
+    optimizer = {"name": "adam", "learning_rate": 0.003}
+    return train_values(corpus, **{"model": model, "data": data, "optimizer": optimizer, **changes})

@@ -1,0 +1,85 @@
+"""Models with memory on real process groups: lanes, cursors and memories belong to the run, not to a rank."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import document_values, stream_values
+from tests.distributed.test_training import curve, train_in_process
+from training.checkpoint.store import CheckpointStore
+from training.parallel.mesh import Mesh
+
+KINDS = {"documents": document_values, "stream": stream_values}
+
+
+def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
+    values = KINDS[kind](corpus, **changes)
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob") if kind == "documents" else ("dropout", "dropatt")
+    values["model"] |= dict.fromkeys(names, 0.0)
+    return values
+
+
+def state_of(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return CheckpointStore(run / "checkpoints", 2, Mesh()).read_full(step)
+
+
+def agree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name, tensor in a.items():
+        assert torch.allclose(tensor.double(), b[name].double(), rtol=1e-3, atol=1e-4), name
+        if name == "cursors":
+            assert torch.equal(tensor, b[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, kind) -> None:
+    """1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3 where lanes do not divide."""
+    for tensor, data, micro_batch in ((1, 1, 8), (2, 1, 3), (1, 2, 1), (2, 2, 2), (1, 3, 2)):
+        values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
+        run = tmp_path / f"{tensor}x{data}"
+        run.mkdir()
+        ranks(tensor * data, train_in_process, values, run)
+    expected = tmp_path / "1x1"
+    assert len(curve(expected)) == 6 and len(curve(expected, "validation_loss")) == 2
+    for run in tmp_path.iterdir():
+        for name in ("loss", "validation_loss", "gradient_norm", "tokens"):
+            assert curve(run, name) == pytest.approx(curve(expected, name), rel=1e-4), (run, name)
+        agree(state_of(run, 6), state_of(expected, 6))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_goes_on_at_another_split_with_its_memories(ranks, sample_corpus, tmp_path, kind) -> None:
+    whole, moved = tmp_path / "whole", tmp_path / "moved"
+    for run in (whole, moved):
+        run.mkdir()
+    values = values_of(kind, sample_corpus, steps=9, schedule={"decay": "constant"})
+    ranks(1, train_in_process, values, whole)
+    for steps, tensor, processes, micro_batch in ((3, 2, 4, 2), (6, 1, 3, 1), (9, 2, 2, 5)):
+        now = {"steps": steps, "parallel": {"tensor": tensor}, "micro_batch": micro_batch}
+        ranks(processes, train_in_process, {**values, **now}, moved)
+    assert curve(moved) == pytest.approx(curve(whole), rel=2e-4)
+    agree(state_of(moved, 9), state_of(whole, 9))
+    assert any(tensor.any() for name, tensor in state_of(moved, 9).items() if name.startswith("memory."))
+
+
+def test_learning_rows_stay_near_the_global_batch_and_are_reported(ranks, sample_corpus, tmp_path) -> None:
+    ranks(
+        1, train_in_process, values_of("documents", sample_corpus, steps=20, global_batch=16, micro_batch=16), tmp_path
+    )
+    learning, skimmed = curve(tmp_path, "learning_rows"), curve(tmp_path, "skimmed_rows")
+    assert all(learns + skims == 32 for learns, skims in zip(learning, skimmed, strict=True))
+    assert sum(learning) / 20 == pytest.approx(16, rel=0.15)
+    assert min(learning) >= 8 and max(learning) <= 24
+
+
+def test_half_precision_remembers(ranks, sample_corpus, tmp_path) -> None:
+    """fp16 weights and memories, fp32 masters: the curve of fp32, and a memory that came back as it was saved."""
+    for precision in ("fp32", "fp16"):
+        run = tmp_path / precision
+        run.mkdir()
+        ranks(1, train_in_process, values_of("documents", sample_corpus, precision=precision), run)
+    assert curve(tmp_path / "fp16") == pytest.approx(curve(tmp_path / "fp32"), rel=0.01)
+    memories = {name: tensor for name, tensor in state_of(tmp_path / "fp16", 6).items() if name.startswith("memory.")}
+    assert len(memories) == 2 and all(tensor.dtype == torch.float16 for tensor in memories.values())
