@@ -147,7 +147,7 @@ def test_conversion_refuses_other_models(golden: dict[str, Any]) -> None:
         {"div_val": 4, "cutoffs": [10, 20], "d_embed": 8},
         {"tie_projs": [True], "cutoffs": [10]},
         {"recurrence": "enhanced_recurrence"},
-        {"same_length": True, "recurrence": "none"},
+        {"same_length": True, "mem_len": 0},
         {"positions": "absolute"},
         {"positions": "segatron-exact", "d_model": 4},
         {"d_model": 11},
@@ -320,14 +320,14 @@ def test_memory_holds_inputs_or_outputs_of_layers_without_their_gradient() -> No
     ids = text(4)["input_ids"]
     for recurrence, first in (("shifted", 0), ("enhanced", 1)):
         model = tiny(recurrence=recurrence, dropout=0.0).train()
-        states = [model.transformer.embeddings(ids), *(None for _ in range(2))]
-        for n, layer in enumerate(model.transformer.layer):
-            layer.register_forward_hook(lambda module, inputs, output, n=n: states.__setitem__(n + 1, output))
+        states = [model.transformer.embeddings(ids)]
+        for layer in model.transformer.layer:
+            layer.register_forward_hook(lambda module, inputs, output, states=states: states.append(output))
         output = model(ids)
         for layer, memory in enumerate(output.mems):
             assert not memory.requires_grad
             assert_same(memory.transpose(0, 1), states[layer + first])
-    assert tiny(recurrence="none")(ids).mems is None
+    assert tiny(recurrence="none")(ids).mems == ()
 
 
 @pytest.mark.parametrize("positions", ["token", "segatron-exact"])

@@ -86,8 +86,8 @@ class TransformerXLConfig(PretrainedConfig):
             raise ValueError(f"positions {positions} need an even d_model, 6 or more for Segatron's, not {d_model}")
         if mem_len < 0 or (clamp_len is not None and clamp_len < 1):
             raise ValueError(f"mem_len {mem_len} is 0 or more and clamp_len {clamp_len} 1 or more, or None")
-        if same_length and (mem_len == 0 or recurrence == "none"):
-            raise ValueError("same_length lets a token see mem_len tokens, so it needs a memory")
+        if same_length and mem_len == 0:
+            raise ValueError("same_length lets a token see mem_len tokens, so mem_len is 1 or more")
         self.vocab_size = vocab_size
         self.cutoffs = cutoffs
         self.d_model = d_model
