@@ -1,7 +1,10 @@
 """`reread inspect`: rows as the model will see them, and what their masks are made of."""
 
-from dataclasses import dataclass
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count as numbers
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,28 +17,32 @@ from tokenizers.models import WordPiece
 
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
-from training.config import DataSettings
+from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings
 from training.data.checks import check_masking, han_vocabulary
+from training.data.lanes import lanes_for
 from training.data.masking import IGNORED
 from training.data.materialize import MaterializedSamples, is_materialized
+from training.data.order import locate
 from training.data.samples import Rows, Samples
+from training.data.segments import Reading, Segments
 
 STATISTICS_ROWS = 4096
+LANES = 64
+"""That learn at a time, of those whose learning rows are counted."""
 MASKED, REPLACED, KEPT = "bold white on red", "bold black on yellow", "bold black on green"
 
 
-def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool = False) -> None:
+Source = Samples | MaterializedSamples | Segments
+
+
+def inspect(data: AnyData, *, samples: int = 3, seed: int = 0, verify: bool = False) -> None:
     """Print `samples` decoded rows of the corpus or materialised folder `data.corpus`, and statistics over more.
 
     A materialised folder is shown with the settings and the seed it was written with. With `verify` every byte is
     checked first. Raises `UserError` for what cannot be read and, having shown it, for a masking that does nothing.
     """
     console = Console(highlight=False)
-    source: Samples | MaterializedSamples
-    if is_materialized(data.corpus):
-        source = MaterializedSamples(data.corpus, "train")
-    else:
-        source = Samples(Corpus(data.corpus, "train"), data, seed)
+    source = _open(data, seed)
     if verify:
         source.verify()
         console.print("every block of the train split has the checksum it was written with")
@@ -45,27 +52,67 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
     if not vocabulary.exists():
         raise UserError(f"{vocabulary}: not there; run `reread preprocess` again")
     tokenizer = Tokenizer.from_file(str(vocabulary))
-    mask_id = source.special["mask"]
     console.print(
         Text.assemble(
             "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
         )
     )
-    for number in range(samples):
-        row = source.rows_with_words(np.arange(number, number + 1))
-        console.print(Text(f"\nrow {number}", style="bold"))
-        console.print(render({name: values[0] for name, values in row.items()}, tokenizer, mask_id))
+    shown = _consecutive_segments(source) if isinstance(source, Segments) else _samples(source)
+    for title, rows in islice(shown, samples):
+        console.print(Text(f"\n{title}", style="bold"))
+        console.print(render({name: values[0] for name, values in rows.items()}, tokenizer, source.special["mask"]))
     console.print()
     console.print(_table(source, count(source, han_vocabulary(source.tokenizer_folder))))
-    if isinstance(source, Samples):
+    if not isinstance(source, MaterializedSamples):
         check_masking(source)
+
+
+def _open(data: AnyData, seed: int) -> Source:
+    if isinstance(data, StreamSettings):
+        raise UserError(
+            f"{data.corpus}: data.kind is stream, unbroken text in which nothing is masked: nothing to show"
+        )
+    if isinstance(data, SegmentSettings):
+        return Segments(Corpus(data.corpus, "train"), data, seed)
+    if is_materialized(data.corpus):
+        return MaterializedSamples(data.corpus, "train")
+    return Samples(Corpus(data.corpus, "train"), data, seed)
+
+
+def _samples(source: Samples | MaterializedSamples) -> Iterator[tuple[str, Rows]]:
+    """Titles and rows [1, L] from the beginning of the stream."""
+    for number in numbers():
+        yield f"row {number}", source.rows_with_words(np.arange(number, number + 1))
+
+
+def _consecutive_segments(source: Segments) -> Iterator[tuple[str, Rows]]:
+    """Titles and rows [1, L] of one document after the other, of skims only the last segment."""
+    for reading in _readings(source):
+        title = f"document {reading.document}, copy {reading.copy}"
+        if source.settings.reorder_chunks > 1:
+            begins = sorted(start for start, _ in reading.chunks)
+            order = " ".join(str(begins.index(start)) for start, _ in reading.chunks)
+            title += f", chunks in the order {order} (label {reading.label})"
+        sequence = [(True, segment) for segment in range(reading.segments)]
+        if source.settings.retrospective:
+            sequence.insert(0, (False, reading.segments - 1))
+        for learns, segment in sequence:
+            row = source.rows([reading], [segment], np.array([learns]))
+            yield f"{title}: {'learn' if learns else 'skim'}, segment {segment + 1} of {reading.segments}", row
+
+
+def _readings(source: Segments) -> Iterator[Reading]:
+    """Documents from the beginning of the stream, without end."""
+    for begin in numbers(step=16):
+        passes, documents = locate(np.arange(begin, begin + 16), len(source), source.seed)
+        yield from source.read(passes % source.settings.copies, documents)
 
 
 def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
     """One row [L] as text: original words, the predicted ones in ‹ › and in the colour of what was done to them."""
     text = Text()
-    length = int(row["attention_mask"].sum())
-    labels, inputs, continues = (row[name][:length].tolist() for name in ("labels", "input_ids", "continues_word"))
+    fed = row["attention_mask"] == 1
+    labels, inputs, continues = (row[name][fed].tolist() for name in ("labels", "input_ids", "continues_word"))
     originals = [given if label == IGNORED else label for label, given in zip(labels, inputs, strict=True)]
     opened = False
     for column, piece in enumerate(_pieces(tokenizer, originals)):
@@ -120,8 +167,10 @@ class Counts:
     whole_chinese_words: int = 0
     """Of these, the words of which each token is predicted."""
     random_next: int = 0
+    documents: list[Reading] = field(default_factory=list)
+    """Of segments: the documents that begin in these rows."""
 
-    def add(self, rows: Rows, is_han: NDArray[np.bool_], mask_id: int) -> None:
+    def add(self, rows: Rows, is_han: NDArray[np.bool_], special: dict[str, int]) -> None:
         predicted = rows["labels"] != IGNORED
         original = np.where(predicted, rows["labels"], rows["input_ids"])
         attention = rows["attention_mask"] == 1
@@ -129,14 +178,11 @@ class Counts:
         self.slots += attention.size
         self.tokens += int(attention.sum())
         self.predicted += int(predicted.sum())
-        self.masked += int((rows["input_ids"] == mask_id)[predicted].sum())
+        self.masked += int((rows["input_ids"] == special["mask"])[predicted].sum())
         self.kept += int((rows["input_ids"] == original)[predicted].sum())
         self.random_next += int(rows.get("next_sentence_label", np.zeros(1)).sum())
 
-        # The last token of each segment is [SEP], the first of the row [CLS]: a word ends there.
-        text = attention.copy()
-        text[:, :-1] &= attention[:, 1:] & (rows["token_type_ids"][:, 1:] == rows["token_type_ids"][:, :-1])
-        text[:, [0, -1]] = False
+        text = attention & ~np.isin(original, [special["cls"], special["sep"]])
         begins = text.copy()
         begins[:, 1:] &= ~(rows["continues_word"][:, 1:] & text[:, :-1])
         word = np.cumsum(begins[text]) - 1
@@ -147,30 +193,61 @@ class Counts:
         self.whole_chinese_words += int((chinese & (hit == size)).sum())
 
 
-def count(source: Samples | MaterializedSamples, is_han: NDArray[np.bool_], rows: int = STATISTICS_ROWS) -> Counts:
-    """Count over the first `rows` of the stream."""
+def count(source: Source, is_han: NDArray[np.bool_], rows: int = STATISTICS_ROWS) -> Counts:
+    """Count over the first `rows` of the stream; of segments, over those that learn."""
     counts = Counts()
+    if isinstance(source, Segments):
+        segments = ((reading, number) for reading in _readings(source) for number in range(reading.segments))
+        while batch := list(islice(segments, min(512, rows - counts.rows))):
+            readings, places = [reading for reading, _ in batch], [number for _, number in batch]
+            counts.add(source.rows(readings, places, np.ones(len(batch), bool)), is_han, source.special)
+            counts.documents += [reading for reading, number in batch if number == 0]
+        return counts
     for begin in range(0, rows, 512):
         positions = np.arange(begin, min(begin + 512, rows))
-        counts.add(source.rows_with_words(positions), is_han, source.special["mask"])
+        counts.add(source.rows_with_words(positions), is_han, source.special)
     return counts
 
 
-def _table(source: Samples | MaterializedSamples, counts: Counts) -> Table:
-    def share(part: int, whole: int) -> str:
-        return f"{100 * part / whole:.2f} %" if whole else "-"
-
+def _table(source: Source, counts: Counts) -> Table:
     settings = source.settings
     table = Table(title=f"{counts.rows:,} rows, masking {settings.masking.strategy}", show_header=False)
     replaced = counts.predicted - counts.masked - counts.kept
-    whole = f"{share(counts.whole_chinese_words, counts.chinese_words)} of {counts.chinese_words:,}"
+    whole = f"{_share(counts.whole_chinese_words, counts.chinese_words)} of {counts.chinese_words:,}"
     table.add_row("Chinese words of several characters predicted whole", whole)
-    table.add_row("predicted tokens", share(counts.predicted, counts.tokens))
-    table.add_row("… masked", share(counts.masked, counts.predicted))
-    table.add_row("… replaced by a random token", share(replaced, counts.predicted))
-    table.add_row("… kept", share(counts.kept, counts.predicted))
-    if settings.next_sentence:
-        table.add_row("rows with a random next sentence", share(counts.random_next, counts.rows))
-    table.add_row("slots filled with tokens", share(counts.tokens, counts.slots))
-    table.add_row("samples a pass, copies", f"{len(source):,} x {settings.copies}")
+    table.add_row("predicted tokens", _share(counts.predicted, counts.tokens))
+    table.add_row("… masked", _share(counts.masked, counts.predicted))
+    table.add_row("… replaced by a random token", _share(replaced, counts.predicted))
+    table.add_row("… kept", _share(counts.kept, counts.predicted))
+    if isinstance(settings, DataSettings) and settings.next_sentence:
+        table.add_row("rows with a random next sentence", _share(counts.random_next, counts.rows))
+    table.add_row("slots filled with tokens", _share(counts.tokens, counts.slots))
+    if isinstance(source, Segments):
+        _add_segments(table, source, counts)
+    what = "documents" if isinstance(source, Segments) else "samples"
+    table.add_row(f"{what} a pass, copies", f"{len(source):,} x {settings.copies}")
     return table
+
+
+def _add_segments(table: Table, source: Segments, counts: Counts) -> None:
+    """What is so of documents cut into segments alone."""
+    settings, documents = source.settings, counts.documents
+    lengths = [reading.segments for reading in documents]
+    table.add_row("segments a document", f"{np.mean(lengths):.1f}, {max(lengths):,} at most")
+    if settings.reorder_chunks > 1:
+        chunks = Counter(len(reading.chunks) for reading in documents)
+        for number in sorted(chunks):
+            table.add_row(
+                f"documents in {number} chunks", f"{_share(chunks[number], len(documents))} of {len(documents):,}"
+            )
+    if settings.retrospective:
+        lanes = lanes_for(settings, LANES)
+        learning = [int(rows["learns"].sum()) for rows, _ in islice(source.lanes(lanes, range(lanes)), 32)]
+        table.add_row(
+            f"rows of a step that learn, in {lanes} lanes",
+            f"{np.mean(learning):.0f}, {min(learning)} to {max(learning)}",
+        )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2f} %" if whole else "-"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,7 +17,7 @@ from pipeline.launch import inside_distributed_run, launch, own_rank
 from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
-from training.config import DataSettings, TrainSettings
+from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings, TrainSettings
 
 log = logging.getLogger("reread")
 
@@ -33,16 +34,20 @@ def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
         from training.data.materialize import materialize as write_copies
 
         train = _train_section(recipe)
+        if not isinstance(train.data, DataSettings):
+            raise UserError(f"recipe {recipe.name}: train.data.kind is {train.data.kind}; --materialize writes rows")
         write_copies(recipe.preprocess.output, materialize, train.data, train.seed, recipe.preprocess.workers)
 
 
 def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
     from pipeline.inspect import inspect
 
+    data: AnyData
     if recipe is None:
         values = {"corpus": corpus}
         apply_overrides(values, overrides)
-        data, seed = DataSettings.parse(values, "inspect"), 0
+        forms: dict[Any, type[AnyData]] = {"segments": SegmentSettings, "stream": StreamSettings}
+        data, seed = forms.get(values.get("kind"), DataSettings).parse(values, "inspect"), 0
     else:
         overrides = [f"train.data.{override}" for override in [*overrides, f"corpus={corpus}"]]
         train = _train_section(load_recipe(recipe, overrides))

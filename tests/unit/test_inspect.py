@@ -1,3 +1,4 @@
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from pipeline.stages import inspect_stage
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
-from training.config import DataSettings, MaskingSettings
+from training.config import DataSettings, MaskingSettings, SegmentSettings, StreamSettings
 from training.data.checks import han_vocabulary
 from training.data.materialize import materialize
 from training.data.samples import Samples
+from training.data.segments import Segments
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +129,57 @@ def test_verify_finds_a_changed_bit(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(UserError, match=r"train-00001\.tar: altered"):
         inspect(DataSettings(corpus=damaged.folder), verify=True)
+
+
+def segment_settings(corpus: Corpus, **changes: Any) -> SegmentSettings:
+    return SegmentSettings(kind="segments", corpus=corpus.folder, **{"sequence_length": 64, **changes})
+
+
+def test_segments_are_shown_as_a_lane_reads_them(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(segment_settings(corpus), samples=12)
+    shown = " ".join(capsys.readouterr().out.split())
+    title = (
+        r"document (\d+), copy 0, chunks in the order ([\d ]+) \(label (\d+)\): (skim|learn), segment (\d+) of (\d+)"
+    )
+    titles = re.findall(title, shown)
+    source = Segments(corpus, segment_settings(corpus), 0)
+    expected = []
+    for document in dict.fromkeys(int(found[0]) for found in titles):
+        (reading,) = source.read(np.array([0]), np.array([document]))
+        order = " ".join(str(sorted(reading.chunks).index(chunk)) for chunk in reading.chunks)
+        same = (str(document), order, str(reading.label))
+        segments = [("skim", reading.segments), *(("learn", number + 1) for number in range(reading.segments))]
+        expected += [(*same, name, str(number), str(reading.segments)) for name, number in segments]
+    assert titles == expected[:12] and len(set(titles)) == 12
+    skim, learn = shown.split(": learn, segment 1 of")[0], shown.split(": learn, segment 1 of")[1]
+    assert "[MASK]" in skim and "‹" not in skim.split("segment")[1] and "‹" in learn
+    assert "segments a document" in shown and "rows of a step that learn, in 128 lanes" in shown
+
+
+def test_an_override_or_a_recipe_says_segments(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inspect_stage(corpus.folder, ["kind=segments", "sequence_length=64", "reorder_chunks=2"], None, 1, False)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "{name: documents, train: {model: {type: ernie_doc}, steps: 1, global_batch: 1, micro_batch: 1, "
+        "optimizer: {learning_rate: 0.1}, data: {kind: segments, corpus: x, sequence_length: 64}}}"
+    )
+    drawn = capsys.readouterr().out
+    inspect_stage(corpus.folder, ["reorder_chunks=2"], str(recipe), 1, False)
+    assert capsys.readouterr().out == drawn and "skim, segment 7 of 7" in " ".join(drawn.split())
+
+
+def test_a_stream_has_nothing_to_show(corpus: Corpus) -> None:
+    with pytest.raises(UserError, match=r"data\.kind is stream"):
+        inspect(StreamSettings(kind="stream", corpus=corpus.folder))
+
+
+@pytest.mark.parametrize(("strategy", "whole"), [("whole-word", True), ("token", False)])
+def test_words_of_segments_are_counted(corpus: Corpus, strategy: Any, whole: bool) -> None:
+    source = Segments(corpus, segment_settings(corpus, masking=MaskingSettings(strategy=strategy)), 0)
+    counts = count(source, han_vocabulary(corpus.folder / "tokenizer"), rows=300)
+    assert counts.rows == 300 and counts.slots == 300 * 64 and counts.chinese_words > 200
+    assert (counts.whole_chinese_words == counts.chinese_words) == whole
+    assert sum(reading.segments for reading in counts.documents[:-1]) < 300
+    assert abs(counts.predicted / counts.tokens - 0.15) < 0.01

@@ -178,14 +178,16 @@ def test_chunks_are_cut_at_sentence_ends(corpus: Corpus) -> None:
 
 def test_a_document_of_few_sentences_has_the_label_of_the_chunks_it_has(corpus: Corpus) -> None:
     source = segments_of(corpus)
-    labels: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
+    labels: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for copy in range(100):
         for reading in read_all(source, copy)[:20]:
             inner = int(np.count_nonzero(reading.flags[:-1] & SENTENCE_END))
             assert len(reading.chunks) <= inner + 1
             if inner in labels:
-                labels[inner].add(reading.label)
-    assert labels == {0: {0}, 1: {0, 1, 2}, 2: set(range(9))}
+                labels[inner].append(reading.label)
+    assert [set(drawn) for drawn in labels.values()] == [{0}, {0, 1, 2}, set(range(9))]
+    # As many chunks as there can be of those that were drawn, 1 to 4: only the draw of 1 gives 1.
+    assert all(abs(np.mean(np.array(labels[inner]) == 0) - 0.25) < 0.08 for inner in (1, 2))
 
 
 def test_chunks_cuts_and_orders_are_drawn_uniformly(corpus: Corpus) -> None:
