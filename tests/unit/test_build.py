@@ -1,14 +1,16 @@
 """The model a recipe asks for: what cannot be built is refused in one line."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from preprocessing.errors import UserError
 from training.checkpoint.export import write_huggingface
+from training.config import DataSettings, SegmentSettings
 from training.models import model_spec
-from training.models.build import build_model, check_length, check_vocabulary, model_config
+from training.models.build import build_model, check_data, check_vocabulary, model_config
 
 NEZHA = model_spec("nezha")
 TINY = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -43,9 +45,20 @@ def test_numbers_that_yaml_takes_for_text_are_numbers() -> None:
 
 def test_rows_longer_than_the_positions_are_refused_at_the_start() -> None:
     values = {"position_type": "parametric_absolute", "max_position_embeddings": 16}
+    longer = DataSettings(corpus=Path("x"), sequence_length=17)
     with pytest.raises(UserError, match=r"sequence_length: 17, but this model's positions end at 16"):
-        check_length(model_config(NEZHA, values, 100, None), 17)
-    check_length(model_config(NEZHA, {"max_position_embeddings": 16}, 100, None), 17)
+        check_data(NEZHA, model_config(NEZHA, values, 100, None), longer)
+    check_data(NEZHA, model_config(NEZHA, {"max_position_embeddings": 16}, 100, None), longer)
+
+
+def test_data_that_a_model_does_not_learn_from_is_refused() -> None:
+    ernie_doc = model_spec("ernie_doc")
+    config = model_config(ernie_doc, {}, 100, None)
+    with pytest.raises(UserError, match=r"train.data.kind: rows, but ernie_doc learns from segments"):
+        check_data(ernie_doc, config, DataSettings(corpus=Path("x")))
+    with pytest.raises(UserError, match=r"reorder_classes: 33, but 5 chunks have 153 orders"):
+        check_data(ernie_doc, config, SegmentSettings(kind="segments", corpus=Path("x"), reorder_chunks=5))
+    check_data(ernie_doc, config, SegmentSettings(kind="segments", corpus=Path("x")))
 
 
 def test_a_start_from_half_precision_trains_in_fp32(tmp_path) -> None:
