@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
+from training.checkpoint.sources import TORCH, Form
 
 log = logging.getLogger("reread")
 
@@ -132,3 +133,14 @@ def _untie(weights: dict[str, Tensor]) -> None:
         first = "transformer.embeddings.projections.0"  # with div_val 1, the one projection of all clusters
         if torch.equal(weights[name], weights[own if own in weights else first]):
             del weights[name]
+
+
+FORMS = (
+    Form(
+        name="Transformer-XL of transformers",
+        files=TORCH,
+        reason=lambda config: "its model_type is transfo-xl" if config.get("model_type") == "transfo-xl" else "",
+        config=config_from_transformers,
+        weights=from_transformers,
+    ),
+)

@@ -21,6 +21,9 @@ from transformers.utils import ModelOutput
 
 from .configuration_transformer_xl import TransformerXLConfig
 
+# The least number of float16: finite in every type, so no kernel meets a block of keys that are all minus infinity
+MASKED = -65504.0
+
 Mems = tuple[Tensor, ...]
 
 
@@ -95,16 +98,15 @@ class AdaptiveEmbedding(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """[B, T] -> [B, T, D]. Every table is read for every token: that is cheaper than asking where each one is."""
-        total: Tensor | None = None
+        parts = []
         for cluster, ((start, end), table) in enumerate(zip(self.borders, self.tables, strict=True)):
             x = table((input_ids - start).clamp(0, end - start - 1))
             projection = self.projection(cluster)
             x = x if projection is None else F.linear(x, projection)
             if len(self.borders) > 1:
                 x = x * ((input_ids >= start) & (input_ids < end))[..., None]
-            total = x if total is None else total + x
-        assert total is not None
-        return total * self.scale
+            parts.append(x)
+        return sum(parts[1:], parts[0]) * self.scale
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -191,7 +193,7 @@ class TransformerXLSelfAttention(nn.Module):
             content,
             k,
             v,
-            attn_mask=scores.masked_fill(masked, -torch.inf),
+            attn_mask=scores.masked_fill(masked, MASKED),
             dropout_p=self.dropout if self.training else 0.0,
         )
         return z.transpose(1, 2).flatten(2)
