@@ -27,7 +27,7 @@ def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) ->
     if len(held_out) == 0:
         log.info("%s holds no documents out: all of it is read", settings.data.corpus)
         held_out = open_source(settings.data, settings.seed, "train")
-    model, step = restore_model(run, settings, held_out.vocab_size, step)
+    model, step = restore_model(run, settings, held_out, step)
     spec, mesh = model_spec(settings.model["type"]), Mesh(device=torch.device(local_device()))
     check_data(spec, model.config, settings.data)
     parallelise(model, spec.tensor_plan, mesh)

@@ -71,7 +71,9 @@ class Trainer:
         held_out = open_source(settings.data, settings.seed, "validation")
         if len(held_out) == 0:
             log.info("no validation loss: the corpus holds no documents out (preprocess.validation_share)")
-        self.config = model_config(self.spec, settings.model, self.source.vocab_size, settings.init)
+        self.config = model_config(
+            self.spec, settings.model, self.source.vocab_size, settings.init, self.source.special
+        )
         check_data(self.spec, self.config, settings.data)
         if settings.init:
             check_vocabulary(settings.init, self.source.tokenizer_folder)

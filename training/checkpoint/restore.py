@@ -7,15 +7,16 @@ from transformers import PreTrainedModel
 from preprocessing.errors import UserError
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
+from training.data.source import Source
 from training.models import model_spec
 from training.models.build import model_config
 from training.parallel.mesh import Mesh
 
 
 def restore_model(
-    run: Path, settings: TrainSettings, vocab_size: int, step: int | None = None
+    run: Path, settings: TrainSettings, source: Source, step: int | None = None
 ) -> tuple[PreTrainedModel, int]:
-    """The model of checkpoint `step`, or of the last one, on CPU, and the step.
+    """The model of checkpoint `step`, or of the last one, on CPU, and the step; `source` is a split of its corpus.
 
     Raises `UserError` if the run has no (such) checkpoint, or it is damaged.
     """
@@ -28,7 +29,8 @@ def restore_model(
     if fault := store.fault(step):
         raise UserError(f"{run / 'checkpoints'}: that of step {step} is damaged ({fault}); take another with --step")
     spec = model_spec(settings.model["type"])
-    model = spec.pretraining(model_config(spec, settings.model, vocab_size, settings.init))
+    config = model_config(spec, settings.model, source.vocab_size, settings.init, source.special)
+    model = spec.pretraining(config)
     weights = store.read_full(step, "model.")
     tied = set(model._tied_weights_keys or {})
     missing = {name for name, _ in model.named_parameters()} - weights.keys() - tied

@@ -18,7 +18,7 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
     Raises `UserError` if the run has no (such) checkpoint.
     """
     source = open_source(settings.data, settings.seed, "train")
-    model, step = restore_model(run, settings, source.vocab_size, step)
+    model, step = restore_model(run, settings, source, step)
     write_huggingface(folder, model, source.tokenizer_folder, _card(run, settings, step, examples))
 
 

@@ -27,7 +27,9 @@ class Stream:
 
     def __init__(self, corpus: Corpus, settings: StreamSettings) -> None:
         self.corpus, self.settings = corpus, settings
-        self.vocab_size: int = corpus.manifest.tokenizer["vocab_size"]
+        tokenizer = corpus.manifest.tokenizer
+        self.vocab_size: int = tokenizer["vocab_size"]
+        self.special: dict[str, int] = {name: tokenizer[name] for name in ("eos",) if name in tokenizer}
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
         self._before_block: list[int] = corpus.block_tokens.tolist()

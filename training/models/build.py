@@ -3,11 +3,13 @@
 import inspect
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError, nearest
@@ -18,15 +20,23 @@ from training.models import ModelSpec
 log = logging.getLogger("reread")
 
 
-def model_config(spec: ModelSpec, values: dict[str, Any], vocab_size: int, init: Path | None) -> PretrainedConfig:
+def model_config(
+    spec: ModelSpec, values: dict[str, Any], vocab_size: int, init: Path | None, special: Mapping[str, int] = {}
+) -> PretrainedConfig:
     """The configuration of the model to train: that of `init` if given, with the recipe's keys over it.
+
+    `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos); those that the model knows it keeps.
 
     Raises `UserError` for keys and values that the constructor does not take, for an `init` of another model, and for
     a vocabulary smaller than the corpus'.
     """
     given = _checked(spec, {key: value for key, value in values.items() if key != "type"})
     try:
-        config = spec.config(**{"vocab_size": vocab_size, **(_config_of(spec, init) if init else {}), **given})
+        known = inspect.signature(spec.config).parameters
+        tokens = {f"{name}_token_id": number for name, number in special.items()}
+        tokens = {name: number for name, number in tokens.items() if name in known}
+        start = _config_of(spec, init) if init else {}
+        config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
     except ValueError as error:
         raise UserError(f"train.model: {error}") from None
     if config.vocab_size < vocab_size:
@@ -53,11 +63,11 @@ def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None
 
 def check_vocabulary(init: Path, tokenizer: Path) -> None:
     """Raises `UserError` if the corpus in whose folder `tokenizer` is was not made with the vocabulary of `init`."""
-    ours, theirs = (_tokens(folder / "vocab.txt") for folder in (tokenizer, init))
-    if ours and theirs and ours != theirs[: len(ours)]:
+    ours, theirs = _vocabulary(tokenizer), _vocabulary(init)
+    if ours and theirs and (other := next((token for token in ours if theirs.get(token) != ours[token]), None)):
         raise UserError(
-            f"train.init: {init / 'vocab.txt'} differs from the corpus' {tokenizer / 'vocab.txt'}: the weights would "
-            f"meet other tokens; preprocess with tokenizer.path={init / 'vocab.txt'}"
+            f"train.init: the vocabulary in {init} differs from the corpus' in {tokenizer}, for example in `{other}`: "
+            f"the weights would meet other tokens; preprocess with tokenizer.path={init}"
         )
 
 
@@ -111,5 +121,15 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in known}
 
 
-def _tokens(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+def _vocabulary(folder: Path) -> dict[str, int]:
+    """Token -> id, by whichever of a tokenizer's files is there; empty if none is."""
+    for name in ("tokenizer.json", "vocab.json", "vocab.txt"):
+        if not (folder / name).exists():
+            continue
+        text = (folder / name).read_text(encoding="utf-8")
+        if name == "vocab.txt":
+            return {token: number for number, token in enumerate(text.splitlines())}
+        if name == "vocab.json":
+            return json.loads(text)
+        return Tokenizer.from_str(text).get_vocab()
+    return {}
