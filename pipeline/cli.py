@@ -102,9 +102,9 @@ def export(
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A folder or weights file: transformers, Huawei, lonePatient, TF")],
+    source: Annotated[Path, typer.Argument(help="A folder or weights file: PyTorch, safetensors, TF, Paddle")],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
-    model: Annotated[str, typer.Option(help="nezha")] = "nezha",
+    model: Annotated[str, typer.Option(help="What to make: nezha, ernie_doc, transformer_xl")] = "nezha",
 ) -> None:
     """Released weights -> a Hugging Face folder that `reread train init=FOLDER` starts from."""
     from training.checkpoint.convert import convert as convert_weights

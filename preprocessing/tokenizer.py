@@ -130,7 +130,12 @@ class _Backed:
         backend = Backend.from_str(self.backend.to_str())
         backend.add_special_tokens(
             [
-                AddedToken(name, normalized=False, special=True, lstrip=self._roberta and role == "mask")
+                AddedToken(
+                    name,
+                    normalized=False,
+                    special=True,
+                    lstrip=role == "mask" and (self._roberta or self.type == "bpe"),
+                )
                 for role, name in sorted(self.names.items(), key=lambda item: self.special[item[0]])
             ]
         )

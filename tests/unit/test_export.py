@@ -16,7 +16,9 @@ from torch import nn
 from preprocessing.errors import UserError
 from training.checkpoint import export
 from training.checkpoint.export import model_card, write_huggingface
+from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
 
 FORMS: list[dict[str, Any]] = [
     {"max_relative_position": 3, "hidden_act": "gelu_new"},
@@ -49,6 +51,37 @@ for folder in sys.argv[2:]:
     torch.save(outputs, folder + "/out")
 """
 
+LOAD_WITH_MEMORY = """
+import json, sys, torch
+from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining,
+                          AutoTokenizer)
+assert not any(name.split(".")[0] in ("training", "preprocessing") for name in sys.modules)
+inputs, segments, stream = sys.argv[1:]
+ids, document = torch.load(inputs)
+load = lambda auto, folder: auto.from_pretrained(folder, trust_remote_code=True)
+
+def twice(model, ids):  # a segment, and the next with the memory of the first
+    first = model(ids)
+    second = model(ids.flip(0), mems=first.mems)
+    return [output[name] for output in (first, second) for name in output.keys() if "logits" in name] + [*second.mems]
+
+with torch.no_grad():
+    encoder = load(AutoModel, segments).eval()
+    pretraining = twice(load(AutoModelForPreTraining, segments).eval(), ids)
+    masked = twice(load(AutoModelForMaskedLM, segments).eval(), ids)
+    causal = twice(load(AutoModelForCausalLM, stream).eval(), ids)
+    read = encoder.read(document)
+torch.save([pretraining, masked, causal, [read.last_hidden_state, read.pooler_output]], inputs + ".out")
+tokenizer = load(AutoTokenizer, segments)
+tokens = tokenizer(["中国[MASK]", "中"], padding=True)
+pair = tokenizer("中", "国国")
+config = load(AutoConfig, segments)
+told = [tokens["input_ids"], tokens["attention_mask"], pair["input_ids"], pair["token_type_ids"],
+        [config.pad_token_id, config.cls_token_id, config.sep_token_id],
+        load(AutoTokenizer, stream)("中国")["input_ids"]]
+json.dump(told, open(inputs + ".json", "w"))
+"""
+
 
 def pretraining(**form: Any) -> NezhaForPreTraining:
     torch.manual_seed(0)
@@ -68,6 +101,19 @@ def tokenizer(tmp_path: Path) -> Path:
     return folder
 
 
+def run_elsewhere(folder: Path, program: str, *arguments: str) -> None:
+    """Run `program` in `folder` in a process that does not know this project and complains of no weights."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    command = [sys.executable, "-c", program, *(str(folder / argument) for argument in arguments)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for word in ("newly initialized", "not initialized", "UNEXPECTED", "MISSING"):
+        assert word not in done.stderr
+
+
 def test_exported_models_give_the_logits_of_training_in_another_process(tmp_path: Path, tokenizer: Path) -> None:
     folders, expected = [], []
     for number, form in enumerate(FORMS):
@@ -80,18 +126,52 @@ def test_exported_models_give_the_logits_of_training_in_another_process(tmp_path
         folders.append(folder)
         expected.append([logits, logits, logits, output.seq_relationship_logits, output.hidden_states[-1]])
     torch.save((IDS, MASK), tmp_path / "inputs")
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "inputs"), *map(str, folders)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    for word in ("newly initialized", "not initialized", "UNEXPECTED", "MISSING"):
-        assert word not in done.stderr
+    run_elsewhere(tmp_path, LOAD, "inputs", *(folder.name for folder in folders))
     for folder, tensors in zip(folders, expected, strict=True):
         for loaded, trained in zip(torch.load(folder / "out"), tensors, strict=True):
             assert torch.equal(loaded, trained)
+
+
+def with_memory() -> tuple[Any, Any]:
+    """A tiny ERNIE-Doc and a tiny Transformer-XL."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 9, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = ErnieDocConfig(**sizes, max_position_embeddings=9, memory_length=4, initializer_range=0.2)
+    config.cls_token_id, config.sep_token_id = 2, 3
+    lengths: dict[str, Any] = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
+    stream = TransformerXLForCausalLM(TransformerXLConfig(vocab_size=9, **lengths, cutoffs=(4, 6), div_val=2))
+    return ErnieDocForPreTraining(config).eval(), stream.eval()
+
+
+def test_models_with_memory_carry_it_in_another_process(tmp_path: Path, tokenizer: Path) -> None:
+    segments, stream = with_memory()
+    write_huggingface(tmp_path / "segments", segments, tokenizer, "card")
+    write_huggingface(tmp_path / "stream", stream, tokenizer, "card")
+    document = torch.arange(20) % 9
+    torch.save((IDS, document), tmp_path / "inputs")
+    run_elsewhere(tmp_path, LOAD_WITH_MEMORY, "inputs", "segments", "stream")
+    with torch.no_grad():
+        first = segments(IDS)
+        second = segments(IDS.flip(0), mems=first.mems)
+        heads = [(output.prediction_logits, output.reorder_logits) for output in (first, second)]
+        words, then = stream(IDS), stream(IDS.flip(0), mems=stream(IDS).mems)
+        read = segments.ernie_doc.read(document)
+    assert not torch.equal(second.prediction_logits, segments(IDS.flip(0)).prediction_logits)
+    expected = [
+        [*heads[0], *heads[1], *second.mems],
+        [heads[0][0], heads[1][0], *second.mems],
+        [words.logits, then.logits, *then.mems],
+        [read.last_hidden_state, read.pooler_output],
+    ]
+    for loaded, trained in zip(torch.load(tmp_path / "inputs.out"), expected, strict=True):
+        for ours, theirs in zip(loaded, trained, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)  # a product may be summed in another order
+    tokens, mask, pair, types, ids, plain = json.loads((tmp_path / "inputs.json").read_text())
+    assert tokens == [[5, 6, 4, 3, 2], [0, 0, 5, 3, 2]]  # [CLS] last, padding before
+    assert mask == [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+    assert (pair, types) == ([5, 3, 6, 6, 3, 2], [0, 0, 1, 1, 1, 0])
+    assert ids == [0, 2, 3]
+    assert plain == [5, 6]
 
 
 def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: Path, tokenizer: Path) -> None:
@@ -155,6 +235,22 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
     with pytest.raises(UserError, match="is no exported model"):
         write_huggingface(tmp_path / "mine", pretraining(), None, "card")
     assert (tmp_path / "mine" / "config.json").read_text() == "someone else's model"
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "auto", "use"),
+    [
+        ("ernie_doc", "fill-mask", "AutoModelForMaskedLM", "read = model.read(ids)"),
+        ("transformer_xl", "text-generation", "AutoModelForCausalLM", "output = model(ids, mems=mems)"),
+    ],
+)
+def test_the_card_of_a_model_with_memory_says_how_to_use_it(name: str, tag: str, auto: str, use: str) -> None:
+    card = model_card(name, "Pretrained.", {}, ["今天天[MASK]真好"])
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert header["pipeline_tag"] == tag
+    assert ("widget" in header) == (tag == "fill-mask")
+    assert f"model = {auto}.from_pretrained" in card
+    assert use in card
 
 
 def test_the_model_card_tells_where_the_model_comes_from() -> None:

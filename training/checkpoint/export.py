@@ -1,4 +1,4 @@
-"""Writes a folder that transformers loads with `AutoModelForMaskedLM.from_pretrained(..., trust_remote_code=True)`."""
+"""Writes a folder that transformers' Auto classes load with `from_pretrained(..., trust_remote_code=True)`."""
 
 import copy
 import inspect
@@ -18,12 +18,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.corpus import sync_folder
 from preprocessing.errors import UserError
-from training.models import model_spec
+from training.checkpoint.tokenizer import frame_tokenizer
+from training.models import ModelSpec, model_spec
 
 AUTO_CLASSES = {
     "AutoModel": "Model",
     "AutoModelForMaskedLM": "ForMaskedLM",
     "AutoModelForPreTraining": "ForPreTraining",
+    "AutoModelForCausalLM": "ForCausalLM",
 }
 """transformers' Auto classes and how the class that each gives is called, after the model's name."""
 
@@ -34,8 +36,9 @@ def write_huggingface(
     """Write weights, configuration, the model's own code, tokenizer and README.md to `folder`.
 
     `model` is whole and on CPU. Rows past `config.vocab_size` that pad the vocabulary are left out, and so are tied
-    copies and the parameters named in `absent`, which a loader then initialises anew, saying so. The folder is made
-    beside its place and renamed, so it is there whole or not at all; an earlier export there is replaced.
+    copies and the parameters named in `absent`, which a loader then initialises anew, saying so. The tokenizer frames a
+    text as the model's pretraining did. The folder is made beside its place and renamed, so it is there whole or not at
+    all; an earlier export there is replaced.
     Raises `UserError` if `folder` holds anything else.
     """
     code = [Path(inspect.getfile(type(owner))) for owner in (model.config, model)]
@@ -45,10 +48,12 @@ def write_huggingface(
     aside = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    save_file(_weights(model, absent), aside / "model.safetensors", metadata={"format": "pt"})
-    (aside / "config.json").write_text(_config_json(model), encoding="utf-8")
+    spec = _spec(model.config)
+    save_file(_weights(model, spec, absent), aside / "model.safetensors", metadata={"format": "pt"})
     for file in [*code, *(tokenizer_folder.glob("*.*") if tokenizer_folder else ())]:
         shutil.copyfile(file, aside / file.name)
+    ids = frame_tokenizer(aside, spec.data, getattr(model.config, "longest", None)) if tokenizer_folder else {}
+    (aside / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
     _put_in_place(aside, folder)
 
@@ -59,14 +64,18 @@ def model_card(name: str, summary: str, sections: Mapping[str, Mapping[str, Any]
     `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
     left out; `examples` are sentences with [MASK].
     """
+    spec = model_spec(name)
+    causal = spec.exported.__name__.endswith(AUTO_CLASSES["AutoModelForCausalLM"])
+    auto = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
     header: dict[str, Any] = {
         "library_name": "transformers",
-        "pipeline_tag": "fill-mask",
-        "tags": [name, "masked-language-model"],
+        "pipeline_tag": "text-generation" if causal else "fill-mask",
+        "tags": [name, "causal-language-model" if causal else "masked-language-model"],
     }
-    if examples:
+    if examples and not causal:
         header["widget"] = [{"text": text} for text in examples]
-    parts = [f"---\n{_yaml(header)}---", f"# {name}", summary, _USE]
+    use = [_USE.replace("AUTO", auto), _USE_OF_DATA.get(spec.data, "")]
+    parts = [f"---\n{_yaml(header)}---", f"# {name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"
 
@@ -79,17 +88,44 @@ def _yaml(values: Mapping[str, Any]) -> str:
 _USE = """The code of the model lies beside its weights:
 
 ```python
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AUTO, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("this/folder", trust_remote_code=True)
-model = AutoModelForMaskedLM.from_pretrained("this/folder", trust_remote_code=True)
+model = AUTO.from_pretrained("this/folder", trust_remote_code=True)
 ```"""
+_USE_OF_DATA = {
+    "segments": """A text of any length is read whole, twice over, so that its first token knows its last:
+
+```python
+from transformers import AutoModel
+
+model = AutoModel.from_pretrained("this/folder", trust_remote_code=True).eval()
+ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
+read = model.read(ids)  # last_hidden_state [tokens, hidden], pooler_output [hidden], mems
+```
+
+To go segment by segment, give each call the `mems` that the call before returned; none begin a document. A segment is
+its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts a single text.""",
+    "stream": """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next:
+
+```python
+mems = None
+for ids in tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.split(150, dim=1):
+    output = model(ids, mems=mems)
+    mems = output.mems
+```""",
+}
+"""By the kind of data that a model learns from."""
 
 
-def _weights(model: PreTrainedModel, absent: Collection[str]) -> dict[str, Tensor]:
+def _spec(config: PretrainedConfig) -> ModelSpec:
+    """Where transformers has had a type of that name itself, ours begins with `reread_`."""
+    return model_spec(config.model_type.removeprefix("reread_"))
+
+
+def _weights(model: PreTrainedModel, spec: ModelSpec, absent: Collection[str]) -> dict[str, Tensor]:
     tied = model._tied_weights_keys or {}
-    plan = model_spec(model.config.model_type).tensor_plan
-    vocabulary = [pattern for pattern, kind in plan.items() if kind == "vocabulary"]
+    vocabulary = [pattern for pattern, kind in spec.tensor_plan.items() if kind == "vocabulary"]
     weights = {}
     for name, tensor in model.state_dict().items():
         if name in tied or name in absent:
@@ -101,8 +137,10 @@ def _weights(model: PreTrainedModel, absent: Collection[str]) -> dict[str, Tenso
     return weights
 
 
-def _config_json(model: PreTrainedModel) -> str:
+def _config_json(model: PreTrainedModel, ids: Mapping[str, int]) -> str:
+    """`ids` of special tokens go over those that the model's configuration has."""
     config: PretrainedConfig = copy.deepcopy(model.config)
+    config.update(dict(ids))
     classes = vars(sys.modules[type(model).__module__])
     name = type(config).__name__.removesuffix("Config")
     config.architectures = [type(model).__name__]

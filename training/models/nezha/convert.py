@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
+from training.checkpoint.sources import TENSORFLOW as TENSORFLOW_FILES
+from training.checkpoint.sources import TORCH, Form
 from training.models.nezha.configuration_nezha import NezhaConfig
 
 log = logging.getLogger("reread")
@@ -128,3 +130,23 @@ def _add(weights: dict[str, Tensor], name: str, tensor: Tensor, source: str) -> 
 def _report(ignored: list[str], what: str) -> None:
     if ignored:
         log.info("ignored %d tensors, %s: %s%s", len(ignored), what, ignored[0], ", ..." if len(ignored) > 1 else "")
+
+
+FORMS = (
+    Form(
+        name="NEZHA of transformers, Huawei or lonePatient",
+        files=TORCH,
+        reason=lambda config: "a file of PyTorch's or safetensors",
+        config=lambda config: config_values(config, tensorflow=False),
+        weights=from_huggingface_like,
+        heads=HEADS,
+    ),
+    Form(
+        name="NEZHA's TensorFlow checkpoint",
+        files=TENSORFLOW_FILES,
+        reason=lambda config: "a file of TensorFlow's",
+        config=lambda config: config_values(config, tensorflow=True),
+        weights=from_tensorflow,
+        heads=HEADS,
+    ),
+)

@@ -1,0 +1,129 @@
+"""Tokenizers of converted and exported folders: taken over from their source, and framing text as in pretraining."""
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from preprocessing.config import TokenizerSettings
+from preprocessing.errors import UserError
+from preprocessing.tokenizer import load_tokenizer
+from preprocessing.vocabulary import read_vocabulary
+
+log = logging.getLogger("reread")
+
+FILES = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+"""What the two files of GPT-2's BPE are called."""
+
+FRAMES = {
+    "segments": ("$A {sep} {cls}", "$A {sep} $B:1 {sep}:1 {cls}"),
+    "stream": ("$A", "$A $B:1"),
+}
+"""By the kind of data that a model learns from: how one text and two are put. "rows" is as tokenizers have it."""
+
+
+def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int) -> Path | None:
+    """Copy tokenizer files into `folder`, completed so that AutoTokenizer knows them; None if there are none.
+
+    Raises `UserError` for more tokens than `vocab_size`, or for ERNIE-Doc's English vocabulary without its BPE.
+    """
+    found = [source for source in sources if any((source / name).exists() for name in FILES)]
+    if not found:
+        log.info("no tokenizer in the converted folder: no %s beside the weights", " or ".join(FILES[:4]))
+        return None
+    source = found[0]
+    vocabulary = source / "vocab.txt"
+    tokens = read_vocabulary(vocabulary) if vocabulary.exists() else []
+    if len(tokens) > vocab_size:
+        raise UserError(f"{vocabulary}: {len(tokens)} tokens, but the configuration's vocab_size is {vocab_size}")
+    if tokens and all(token.isdecimal() for token in tokens if not token.startswith("[")):
+        _write_bpe(vocabulary, tokens, folder)
+        return folder
+    for name in FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, folder / name)
+    settings_path = folder / "tokenizer_config.json"
+    settings = _read(settings_path)
+    if tokens:
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+        settings.setdefault("tokenizer_class", "BertTokenizer")
+        if "do_lower_case" not in settings:
+            cased = sum(token.isascii() and token.isalpha() and not token.islower() for token in tokens)
+            settings["do_lower_case"] = cased * 100 < len(tokens)
+            log.info("do_lower_case %s: %d tokens have capitals", settings["do_lower_case"], cased)
+    _write(settings_path, settings)
+    return folder
+
+
+def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
+    """ERNIE-Doc's English vocab.txt numbers the tokens of GPT-2's BPE: line 5 is "13", which is "." there."""
+    pairs = [(vocabulary.with_name(names), vocabulary.with_name(merges)) for names, merges in GPT2]
+    pair = next((pair for pair in pairs if all(path.exists() for path in pair)), None)
+    if pair is None:
+        raise UserError(f"{vocabulary}: numbers of GPT-2's BPE; put its encoder.json and vocab.bpe beside it")
+    numbers: dict[str, int] = json.loads(pair[0].read_text(encoding="utf-8"))
+    rows = {token: row for row, token in enumerate(tokens)}
+    special = {token: row for token, row in rows.items() if not token.isdecimal()}
+    known = {token: rows[str(number)] for token, number in numbers.items() if str(number) in rows}
+    if len(known) + len(special) != len(tokens):
+        raise UserError(f"{vocabulary}: {pair[0].name} lacks {len(tokens) - len(known) - len(special)} of its numbers")
+    (folder / "vocab.json").write_text(json.dumps({**special, **known}, ensure_ascii=False), encoding="utf-8")
+    shutil.copyfile(pair[1], folder / "merges.txt")
+
+
+def frame_tokenizer(folder: Path, data: str, longest: int | None) -> dict[str, int]:
+    """Let the tokenizer in `folder` put a text as models that learn from `data` have seen it; nothing for "rows".
+
+    A segment is "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place; `longest` is
+    what it may have at most. Returns the configuration's pad_token_id, cls_token_id and sep_token_id for segments.
+    """
+    if data not in FRAMES:
+        return {}
+    path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    settings = _read(settings_path)
+    if not path.exists() or settings.get("tokenizer_class") != "PreTrainedTokenizerFast":
+        # The classes of BERT and RoBERTa do not heed the frame that tokenizer.json tells
+        lowercase = settings.get("do_lower_case", True)
+        load_tokenizer(folder, TokenizerSettings(path=folder, lowercase=lowercase)).save(folder)
+        settings = _read(settings_path)
+    if "cls_token" not in settings:
+        return {}  # whole words, framed as streams are
+    backend = Tokenizer.from_file(str(path))
+    names = {role: settings[f"{role}_token"] for role in ("pad", "cls", "sep")}
+    vocabulary = backend.get_vocab()
+    ids = {role: vocabulary[name] for role, name in names.items()}
+    single, pair = (frame.format(**names) for frame in FRAMES[data])
+    backend.post_processor = TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(names[role], ids[role]) for role in ("cls", "sep")]
+    )
+    values = _read(path)
+    values["post_processor"] = json.loads(backend.to_str())["post_processor"]
+    if merges := values["model"].get("merges"):  # pairs are not read by the tokenizers of transformers 4.40
+        values["model"]["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    _write(path, values)
+    if data != "segments":
+        return {}
+    _write(settings_path, settings | {"padding_side": "left"} | ({"model_max_length": longest} if longest else {}))
+    return {f"{role}_token_id": number for role, number in ids.items()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return values
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=2), encoding="utf-8")

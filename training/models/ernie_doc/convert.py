@@ -1,0 +1,311 @@
+"""Where ERNIE-Doc's weights and settings stand in the files of others: PaddleNLP, the static release, RoBERTa."""
+
+import inspect
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from preprocessing.errors import UserError
+from training.checkpoint.sources import PADDLE, PADDLE_STATIC, TORCH, Form
+from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
+
+log = logging.getLogger("reread")
+
+HEADS = ("ernie_doc.pooler.", "cls.")
+"""Parameters that a source may lack."""
+NEW = (
+    "ernie_doc.embeddings.position_*",
+    "ernie_doc.embeddings.token_type_*",
+    "ernie_doc.encoder.layer.*.attention.self.position.*",
+    "ernie_doc.encoder.layer.*.attention.self.token_type.*",
+    "ernie_doc.encoder.layer.*.attention.self.*_bias",
+)
+"""Parameters that RoBERTa has not."""
+
+PADDLENLP = {
+    "embeddings.word_emb.weight": "embeddings.word_embeddings.weight",
+    "embeddings.pos_emb.weight": "embeddings.position_embeddings.weight",
+    "embeddings.token_type_emb.weight": "embeddings.token_type_embeddings.weight",
+    "embeddings.norms.0.{leaf}": "embeddings.word_layer_norm.{leaf}",
+    "embeddings.norms.1.{leaf}": "embeddings.position_layer_norm.{leaf}",
+    "embeddings.norms.2.{leaf}": "embeddings.token_type_layer_norm.{leaf}",
+    "encoder.layers.{n}.attn.q_proj.{leaf}": "encoder.layer.{n}.attention.self.query.{leaf}",
+    "encoder.layers.{n}.attn.k_proj.{leaf}": "encoder.layer.{n}.attention.self.key.{leaf}",
+    "encoder.layers.{n}.attn.v_proj.{leaf}": "encoder.layer.{n}.attention.self.value.{leaf}",
+    "encoder.layers.{n}.attn.r_proj.{leaf}": "encoder.layer.{n}.attention.self.position.{leaf}",
+    "encoder.layers.{n}.attn.t_proj.{leaf}": "encoder.layer.{n}.attention.self.token_type.{leaf}",
+    "encoder.layers.{n}.attn.r_w_bias": "encoder.layer.{n}.attention.self.content_bias",
+    "encoder.layers.{n}.attn.r_r_bias": "encoder.layer.{n}.attention.self.position_bias",
+    "encoder.layers.{n}.attn.r_t_bias": "encoder.layer.{n}.attention.self.token_type_bias",
+    "encoder.layers.{n}.attn.out_proj.{leaf}": "encoder.layer.{n}.attention.output.dense.{leaf}",
+    "encoder.layers.{n}.norm1.{leaf}": "encoder.layer.{n}.attention.output.LayerNorm.{leaf}",
+    "encoder.layers.{n}.ffn.linear1.{leaf}": "encoder.layer.{n}.intermediate.dense.{leaf}",
+    "encoder.layers.{n}.ffn.linear2.{leaf}": "encoder.layer.{n}.output.dense.{leaf}",
+    "encoder.layers.{n}.norm2.{leaf}": "encoder.layer.{n}.output.LayerNorm.{leaf}",
+    "pooler.dense.{leaf}": "pooler.dense.{leaf}",
+}
+"""PaddleNLP's name, without a prefix -> ours; {n} is a layer's number, {leaf} what `LEAVES` has."""
+
+_ATTENTION = "encoder_layer_{n}_multi_head_att"
+STATIC = {
+    "word_embedding": "ernie_doc.embeddings.word_embeddings.weight",
+    "pos_embedding": "ernie_doc.embeddings.position_embeddings.weight",
+    "task_embedding": "ernie_doc.embeddings.token_type_embeddings.weight",
+    "pre_encoder_emb_layer_norm_{leaf}": "ernie_doc.embeddings.word_layer_norm.{leaf}",
+    "pre_encoder_r_pos_layer_norm_{leaf}": "ernie_doc.embeddings.position_layer_norm.{leaf}",
+    "pre_encoder_r_task_layer_norm_{leaf}": "ernie_doc.embeddings.token_type_layer_norm.{leaf}",
+    f"{_ATTENTION}_query_fc.{{leaf}}": "ernie_doc.encoder.layer.{n}.attention.self.query.{leaf}",
+    f"{_ATTENTION}_key_fc.{{leaf}}": "ernie_doc.encoder.layer.{n}.attention.self.key.{leaf}",
+    f"{_ATTENTION}_value_fc.{{leaf}}": "ernie_doc.encoder.layer.{n}.attention.self.value.{leaf}",
+    f"{_ATTENTION}_pos_fc.{{leaf}}": "ernie_doc.encoder.layer.{n}.attention.self.position.{leaf}",
+    f"{_ATTENTION}_task_fc.{{leaf}}": "ernie_doc.encoder.layer.{n}.attention.self.token_type.{leaf}",
+    f"{_ATTENTION}_r_w_bias": "ernie_doc.encoder.layer.{n}.attention.self.content_bias",
+    f"{_ATTENTION}_r_r_bias": "ernie_doc.encoder.layer.{n}.attention.self.position_bias",
+    f"{_ATTENTION}_r_t_bias": "ernie_doc.encoder.layer.{n}.attention.self.token_type_bias",
+    f"{_ATTENTION}_output_fc.{{leaf}}": "ernie_doc.encoder.layer.{n}.attention.output.dense.{leaf}",
+    "encoder_layer_{n}_post_att_layer_norm_{leaf}": "ernie_doc.encoder.layer.{n}.attention.output.LayerNorm.{leaf}",
+    "encoder_layer_{n}_ffn_fc_0.{leaf}": "ernie_doc.encoder.layer.{n}.intermediate.dense.{leaf}",
+    "encoder_layer_{n}_ffn_fc_1.{leaf}": "ernie_doc.encoder.layer.{n}.output.dense.{leaf}",
+    "encoder_layer_{n}_post_ffn_layer_norm_{leaf}": "ernie_doc.encoder.layer.{n}.output.LayerNorm.{leaf}",
+    "pooled_fc.{leaf}": "ernie_doc.pooler.dense.{leaf}",
+    "mask_lm_trans_fc.{leaf}": "cls.predictions.transform.dense.{leaf}",
+    "mask_lm_trans_layer_norm_{leaf}": "cls.predictions.transform.LayerNorm.{leaf}",
+    "mask_lm_out_fc.b_0": "cls.predictions.bias",
+    "multi_sent_sorted_fc.{leaf}": "cls.segment_reorder.{leaf}",
+}
+"""The static release's name -> ours."""
+
+_SAME = "attention.self.query attention.self.key attention.self.value attention.output.dense attention.output.LayerNorm"
+ROBERTA = {
+    "embeddings.word_embeddings.weight": "ernie_doc.embeddings.word_embeddings.weight",
+    "embeddings.LayerNorm.{leaf}": "ernie_doc.embeddings.word_layer_norm.{leaf}",
+    **{
+        f"encoder.layer.{{n}}.{part}.{{leaf}}": f"ernie_doc.encoder.layer.{{n}}.{part}.{{leaf}}"
+        for part in [*_SAME.split(), "intermediate.dense", "output.dense", "output.LayerNorm"]
+    },
+    "pooler.dense.{leaf}": "ernie_doc.pooler.dense.{leaf}",
+    "lm_head.dense.{leaf}": "cls.predictions.transform.dense.{leaf}",
+    "lm_head.layer_norm.{leaf}": "cls.predictions.transform.LayerNorm.{leaf}",
+    "lm_head.bias": "cls.predictions.bias",
+    "cls.predictions.transform.dense.{leaf}": "cls.predictions.transform.dense.{leaf}",
+    "cls.predictions.transform.LayerNorm.{leaf}": "cls.predictions.transform.LayerNorm.{leaf}",
+    "cls.predictions.bias": "cls.predictions.bias",
+}
+"""RoBERTa's and BERT's names in transformers, without a prefix -> ours."""
+ROBERTA_TIED = {
+    "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+LEAVES = {
+    "weight": "weight",
+    "bias": "bias",
+    "w_0": "weight",
+    "b_0": "bias",
+    "scale": "weight",
+    "gamma": "weight",
+    "beta": "bias",
+}
+
+SETTINGS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "hidden_act": "hidden_act",
+    "hidden_dropout_prob": "hidden_dropout_prob",
+    "attention_dropout_prob": "attention_probs_dropout_prob",
+    "attention_probs_dropout_prob": "attention_probs_dropout_prob",  # the static release's
+    "max_position_embeddings": "max_position_embeddings",
+    "memory_len": "memory_length",
+    "task_type_vocab_size": "type_vocab_size",
+    "initializer_range": "initializer_range",
+    "pad_token_id": "pad_token_id",
+}
+"""PaddleNLP's and the static release's key -> ours."""
+OTHER_MODELS = {"rel_pos_params_sharing": False, "normalize_before": False}
+"""Settings and the one value of each that our model is."""
+
+
+def config_from_paddlenlp(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys for `ErnieDocConfig` from PaddleNLP's config.json or model_config.json, or the static ernie_config.json.
+
+    Raises ValueError for what our model cannot be.
+    """
+    source = _init_args(source)
+    for key, value in OTHER_MODELS.items():
+        if source.get(key, value) != value:
+            raise ValueError(f"{key} is {source[key]}; only models with {value} are read")
+    if source.get("relu_dropout"):
+        log.info("relu_dropout %s left out: ours has no dropout between the two linear layers", source["relu_dropout"])
+    if source.get("cls_token_idx", -1) != -1:
+        log.info("cls_token_idx %s left out: ours pools the last token", source["cls_token_idx"])
+    values = {ours: source[theirs] for theirs, ours in SETTINGS.items() if theirs in source}
+    return {**values, "layer_norm_eps": source.get("epsilon", 1e-5)}  # 1e-5 where PaddleNLP is told none
+
+
+def _init_args(source: Mapping[str, Any]) -> dict[str, Any]:
+    """PaddleNLP's old model_config.json holds a head's arguments, and those of the body among them."""
+    inner = [given for given in source.get("init_args", ()) if isinstance(given, Mapping)]
+    return {key: value for given in [*map(_init_args, inner), source] for key, value in given.items()}
+
+
+def from_paddlenlp(source: Mapping[str, Any]) -> dict[str, Tensor]:
+    """PaddleNLP's arrays by name -> ours, float32: bare names become bare ones, those below `ernie_doc.` such.
+
+    Task heads are left out, with a line in the log.
+    """
+    weights: dict[str, Tensor] = {}
+    ignored = []
+    for name in source:
+        prefix = "ernie_doc." if name.startswith("ernie_doc.") else ""
+        new = _renamed(name.removeprefix(prefix), PADDLENLP)
+        if new is None:
+            ignored.append(name)
+        else:
+            weights[prefix + new] = _from_paddle(source[name], new)
+    _report(ignored, "no part of ERNIE-Doc")
+    return weights
+
+
+def from_static(source: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Arrays of the static release by name -> ours with pretraining heads, float32.
+
+    Heads of tasks and what the optimizer left are not read, with a line in the log. Raises `UserError` for an MLM head
+    that has a matrix of its own.
+    """
+    if "mask_lm_out_fc.w_0" in source:
+        raise UserError("mask_lm_out_fc.w_0: this MLM head has a matrix of its own; ERNIE-Doc's is the word embeddings")
+    names = {name: _renamed(name, STATIC) for name in source}
+    _report([name for name, new in names.items() if new is None], "no part of ERNIE-Doc")
+    return {new: _from_paddle(source[name], new) for name, new in names.items() if new is not None}
+
+
+def from_roberta(source: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Weights of RoBERTa or BERT in transformers' names -> ours, float32, as far as they have a place here.
+
+    Row 0 of the type table, which each token of a single text gets, is added to every word embedding, so that the
+    embeddings' layer norm sees what it did. The tied decoder then adds one number to all logits of a place, which the
+    softmax cancels. Absolute positions are dropped. Raises `UserError` for a decoder that is not tied.
+    """
+    bare = {re.sub(r"^(module\.)?((roberta|bert)\.)?", "", name): tensor for name, tensor in source.items()}
+    for copy, original in ROBERTA_TIED.items():
+        if copy in bare and original in bare and not torch.equal(_tensor(bare[copy]), _tensor(bare[original])):
+            raise UserError(f"{copy} differs from {original}: this decoder is not tied, ERNIE-Doc's is")
+    weights: dict[str, Tensor] = {}
+    ignored = []
+    for name, tensor in bare.items():
+        new = _renamed(name, ROBERTA)
+        if new is not None:
+            weights[new] = _tensor(tensor)
+        elif name not in ROBERTA_TIED and not name.endswith("position_ids"):
+            ignored.append(name)
+    types = bare.get("embeddings.token_type_embeddings.weight")
+    words = "ernie_doc.embeddings.word_embeddings.weight"
+    if types is not None and words in weights:
+        weights[words] = weights[words] + _tensor(types)[0]
+        log.info("row 0 of the type table added to the word embeddings, which have no type of their own here")
+    _report(ignored, "no part of ERNIE-Doc, whose positions are relative")
+    return weights
+
+
+def config_from_roberta(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys for `ErnieDocConfig` from RoBERTa's or BERT's config.json; positions, memory and types are ERNIE-Doc's.
+
+    Raises ValueError for a decoder that is not tied.
+    """
+    same = set(inspect.signature(ErnieDocConfig).parameters) & source.keys()
+    same -= {"max_position_embeddings", "type_vocab_size", "kwargs"}
+    if source.get("tie_word_embeddings") is False:
+        raise ValueError("tie_word_embeddings is false; ERNIE-Doc's decoder is tied")
+    return {key: source[key] for key in sorted(same) if source[key] is not None}
+
+
+def _from_paddle(array: Any, name: str) -> Tensor:
+    """Paddle's linear weights are [in, out]; its embeddings are as ours."""
+    tensor = _tensor(array)
+    return tensor.T.contiguous() if tensor.dim() == 2 and "embeddings." not in name else tensor
+
+
+def _tensor(array: Any) -> Tensor:
+    return array.float() if isinstance(array, Tensor) else torch.from_numpy(np.array(array, np.float32))
+
+
+def _renamed(name: str, table: Mapping[str, str]) -> str | None:
+    """`name` by its template in `table`; None if there is none."""
+    number = re.search(r"(?<=layer[._])\d+|(?<=layers\.)\d+", name)
+    leaf = re.search(f"(?<=[._])({'|'.join(LEAVES)})$", name)
+    template = name if number is None else name[: number.start()] + "{n}" + name[number.end() :]
+    found = table.get(template)
+    if found is None and leaf is not None:
+        found = table.get(template.removesuffix(leaf[0]) + "{leaf}")
+    return found and found.format(n=number and number[0], leaf=leaf and LEAVES[leaf[0]])
+
+
+def _report(names: list[str], what: str) -> None:
+    if names:
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        log.info("left out, %s: %s%s", what, ", ".join(names[:8]), more)
+
+
+def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: config[key] for key in inspect.signature(ErnieDocConfig).parameters if key in config}
+
+
+def _is_paddlenlp(config: Mapping[str, Any]) -> str:
+    values = _init_args(config)
+    if "memory_len" in values:
+        return "its configuration has memory_len"
+    classes = [values.get("init_class", ""), *(values.get("architectures") or ())]
+    return next((f"its class is {name}" for name in classes if name.startswith("ErnieDoc")), "")
+
+
+def _is_roberta(config: Mapping[str, Any]) -> str:
+    kind = config.get("model_type")
+    return f"its model_type is {kind}" if kind in ("roberta", "bert") else ""
+
+
+FORMS = (
+    Form(
+        name="ERNIE-Doc as it is exported",
+        files=TORCH,
+        reason=lambda config: "its configuration has memory_length" if "memory_length" in config else "",
+        config=_ours,
+        weights=lambda source: {name: tensor.float() for name, tensor in source.items()},
+        heads=HEADS,
+    ),
+    Form(
+        name="ERNIE-Doc of PaddleNLP",
+        files=(*PADDLE, "*.safetensors"),
+        reason=_is_paddlenlp,
+        config=config_from_paddlenlp,
+        weights=lambda source: {
+            f"ernie_doc.{name.removeprefix('ernie_doc.')}": tensor for name, tensor in from_paddlenlp(source).items()
+        },
+        heads=HEADS,
+    ),
+    Form(
+        name="ERNIE-Doc's static release",
+        files=PADDLE_STATIC,
+        reason=lambda config: "its folder holds a file for each variable",
+        config=config_from_paddlenlp,
+        weights=from_static,
+        heads=HEADS,
+    ),
+    Form(
+        name="RoBERTa",
+        files=TORCH,
+        reason=_is_roberta,
+        config=config_from_roberta,
+        weights=from_roberta,
+        heads=HEADS,
+        new=NEW,
+    ),
+)
