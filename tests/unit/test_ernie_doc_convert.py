@@ -406,3 +406,4 @@ def test_the_released_english_vocabulary_is_read(tmp_path: Path, model: ErnieDoc
     wanted = [rows.index(str(numbers[token])) for token in ("It", "Ġis", "Ġa", "Ġtruth", "Ġuniversally", ".")]
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     assert tokenizer("It is a truth universally.")["input_ids"] == [*wanted, 2, 0]
+    assert tokenizer("It is [MASK].")["input_ids"] == [*wanted[:2], 50264, wanted[-1], 2, 0]  # no token for the space
