@@ -9,9 +9,10 @@ layer takes its number of heads from the tensor it gets, so Linear layers can be
 Runs on transformers 4.40 to 5.
 
 Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidden size, N heads, h = D / N head size,
-V vocabulary, P = M + 2T - 1 distances between a query and a key.
+V vocabulary, P = M + 2T distances between a query and a key, the last of them unused.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,77 +34,181 @@ MASKED = -32768.0
 # multiples of 8, leaves of the scores; and official memory holds what comes of that.
 OFFICIAL_MASKED = -1e8
 
-# Queries a product with the table of distances is taken for at once
-BLOCK = 128
+# Queries that are multiplied with the table of distances at once
+BLOCK = 64
+
+
+class _Block(NamedTuple):
+    """Queries start..end - 1, c of them, and the S + c rows of the table of distances that they meet.
+
+    Row p of the table [P, N, h] is for distance M + T - 1 - p, so query i and key j meet in row T - 1 - i + j. In a
+    block's product with its rows, [c, S + c], row i begins c - 1 - i columns later: the relative shift (Dai et al.
+    2019, appendix B) is a view whose rows are one element shorter than the product's.
+    """
+
+    start: int
+    end: int
+    rows: slice
+
+    @classmethod
+    def all(cls, length: int, keys: int) -> Iterator["_Block"]:
+        for start in range(0, length, BLOCK):
+            end = min(start + BLOCK, length)
+            yield cls(start, end, slice(length - end, length - start + keys))
+
+    def of(self, q: Tensor) -> Tensor:
+        """[B, T, N, h] -> [N, B * c, h]."""
+        return q[:, self.start : self.end].permute(2, 0, 1, 3).flatten(1, 2)
+
+    def product(self, q: Tensor, table: Tensor) -> Tensor:
+        """[N, B, c, S + c]."""
+        product = torch.bmm(self.of(q), table[self.rows].permute(1, 2, 0))
+        return product.view(len(product), len(q), self.end - self.start, -1)
+
+    def shifted(self, product: Tensor) -> Tensor:
+        """The view [B, N, c, S] of a product."""
+        heads, batch, count, width = product.shape
+        strides = count * width, batch * count * width, width - 1, 1
+        return product.as_strided((batch, heads, count, width - count), strides, count - 1)
+
+    def backward(self, gradient: Tensor, q: Tensor, table: Tensor, d_q: Tensor, d_table: Tensor) -> None:
+        """Fill this block of d_q [B, T, N, h] and add to d_table [N, P, h], from the product's gradient."""
+        batch, _, heads, size = q.shape
+        flat = gradient.flatten(1, 2)
+        by_head = torch.bmm(flat, table[self.rows].transpose(0, 1)).view(heads, batch, -1, size)
+        d_q[:, self.start : self.end] = by_head.permute(1, 2, 0, 3)
+        d_table[:, self.rows] += torch.bmm(flat.transpose(1, 2), self.of(q))
+
+
+def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
+    """q [B, T, N, h], table [P, N, h], added [B, N or 1, 1, S] -> [B, N, T, S]: q_i r_ij + added_j."""
+    batch, length, heads, _ = q.shape
+    keys = len(table) - length
+    # Rows begin at multiples of 16 elements, as the memory-efficient kernel wants it
+    bias = q.new_empty(batch, heads, length, -(-keys // 16) * 16)[..., :keys]
+    for block in _Block.all(length, keys):
+        part = bias[:, :, block.start : block.end]
+        shifted = block.shifted(block.product(q, table))
+        if added is None:
+            part.copy_(shifted)
+        else:
+            torch.add(shifted, added, out=part)
+    return bias
 
 
 class _RelativeBias(torch.autograd.Function):
-    """q [B, T, N, h], table [P, N, h], added [B, N or 1, T or 1, S] or None -> bias [B, N, T, S].
-
-        bias[i, j] = q_i table[T - 1 - i + j] + added[i, j]
-
-    Row p of the table belongs to distance M + T - 1 - p. A block of c queries meets S + c - 1 neighbouring rows, so
-    that is what is multiplied, not all P. In the product [c, S + c - 1], row i starts c - 1 - i columns later:
-    the shift is a view whose rows are one element shorter than the product's.
-    """
+    """`_relative_bias` with a backward pass that holds no more than a block beside the gradients."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
         ctx.save_for_backward(q, table)
         ctx.added = None if added is None else added.shape
-        batch, length, heads, _ = q.shape
-        keys = len(table) - length + 1
-        # Rows that begin at multiples of 16 elements, as the memory-efficient kernel wants them
-        bias = q.new_empty(batch, heads, length, -(-keys // 16) * 16)[..., :keys]
-        for start, end, rows in _blocks(length, keys):
-            product = torch.bmm(_by_head(q[:, start:end]), table[rows].permute(1, 2, 0))
-            shifted = _shifted(product.view(heads, batch, end - start, -1))
-            if added is None:
-                bias[:, :, start:end] = shifted
-            else:
-                torch.add(shifted, added if added.shape[2] == 1 else added[:, :, start:end], out=bias[:, :, start:end])
-        return bias
+        return _relative_bias(q, table, added)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         gradient = gradients[0]
         q, table = ctx.saved_tensors
-        batch, length, heads, size = q.shape
-        keys = len(table) - length + 1
-        d_q, d_table = torch.empty_like(q), torch.zeros_like(table).transpose(0, 1)
-        product = q.new_zeros(heads, batch, 0, 0)
-        for start, end, rows in _blocks(length, keys):
-            if product.shape[2] != end - start:
-                product = q.new_zeros(heads, batch, end - start, rows.stop - rows.start)
-            _shifted(product).copy_(gradient[:, :, start:end])
-            flat = product.flatten(1, 2)
-            by_head = torch.bmm(flat, table[rows].transpose(0, 1))
-            d_q[:, start:end] = by_head.view(heads, batch, end - start, size).permute(1, 2, 0, 3)
-            d_table[:, rows] += torch.bmm(flat.transpose(1, 2), _by_head(q[:, start:end]))
+        d_q, d_table = torch.empty_like(q), torch.zeros_like(table.transpose(0, 1))
+        batch, length, heads, _ = q.shape
+        keys = len(table) - length
+        for block in _Block.all(length, keys):
+            count = block.end - block.start
+            product = q.new_zeros(heads, batch, count, keys + count)
+            block.shifted(product).copy_(gradient[:, :, block.start : block.end])
+            block.backward(product, q, table, d_q, d_table)
         d_added = gradient.sum_to_size(ctx.added) if ctx.needs_input_grad[2] else None
         return d_q, d_table.transpose(0, 1), d_added
 
 
-def _blocks(length: int, keys: int) -> list[tuple[int, int, slice]]:
-    """(first query, end, the table's rows that these queries meet)."""
-    starts = range(0, length, BLOCK)
-    ends = (min(start + BLOCK, length) for start in starts)
-    return [
-        (start, end, slice(length - end, length - start + keys - 1)) for start, end in zip(starts, ends, strict=True)
-    ]
+def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
+    """q, k, v [B, ., N, h], q scaled; bias [B, N, T, S] -> [B, N, T, h]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=1.0)
 
 
-def _by_head(q: Tensor) -> Tensor:
-    """[B, c, N, h] -> [N, B * c, h]."""
-    return q.permute(2, 0, 1, 3).flatten(1, 2)
+class _Attention(torch.autograd.Function):
+    """softmax(content k + `_relative_bias`) v, for CPUs, whose fused kernel knows no dropout and no bias' gradient.
+
+    The forward pass runs that kernel; the backward pass makes the probabilities anew, a block of queries at a time.
+    content, q [B, T, N, h], both scaled; k, v [B, S, N, h]; table and added as above.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None
+    ) -> Tensor:
+        z = _fused(content, k, v, _relative_bias(q, table, added))
+        ctx.save_for_backward(content, q, k, v, table, added, z)
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        content, q, k, v, table, added, z = ctx.saved_tensors
+        content, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (content, k, v))  # [B * N, ., h]
+        batch, length, heads, _ = q.shape
+        d_z, means = gradients[0].flatten(0, 1), (gradients[0] * z).sum(-1, keepdim=True).flatten(0, 1)
+        d_content, d_k, d_v = torch.empty_like(content), torch.zeros_like(k), torch.zeros_like(v)
+        d_q, d_table = torch.empty_like(q), torch.zeros_like(table.transpose(0, 1))
+        d_added = torch.zeros_like(added) if ctx.needs_input_grad[5] else None
+        for block in _Block.all(length, k.shape[1]):
+            part = slice(block.start, block.end)
+            product = block.product(q, table)
+            shifted = block.shifted(product)
+            scores = torch.bmm(content[:, part], k.transpose(1, 2))
+            by_place = scores.view(shifted.shape)
+            by_place += shifted
+            if added is not None:
+                by_place += added
+            a = scores.softmax(-1)
+            d_v.baddbmm_(a.transpose(1, 2), d_z[:, part])
+            torch.bmm(d_z[:, part], v.transpose(1, 2), out=scores)
+            scores.sub_(means[:, part]).mul_(a)  # their gradient
+            del a
+            d_content[:, part] = torch.bmm(scores, k)
+            d_k.baddbmm_(scores.transpose(1, 2), content[:, part])
+            if d_added is not None:
+                d_added += by_place.sum_to_size(d_added.shape)
+            product.zero_()
+            shifted.copy_(by_place)
+            block.backward(product, q, table, d_q, d_table)
+        d_content, d_k, d_v = (x.unflatten(0, (batch, heads)).transpose(1, 2) for x in (d_content, d_k, d_v))
+        return d_content, d_q, d_k, d_v, d_table.transpose(0, 1), d_added
 
 
-def _shifted(product: Tensor) -> Tensor:
-    """View [N, B, c, S + c - 1] as [B, N, c, S], beginning row i at column c - 1 - i."""
-    heads, batch, count, width = product.shape
-    strides = count * width, batch * count * width, width - 1, 1
-    return product.as_strided((batch, heads, count, width - count + 1), strides, count - 1)
+def relative_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    r: Tensor,
+    biases: tuple[Tensor, Tensor],
+    term: Tensor | None,
+    mask: Tensor | None,
+    *,
+    dropout: float,
+    official: bool = False,
+) -> Tensor:
+    """Transformer-XL's attention with its second product as the additive bias of scaled_dot_product_attention:
+
+        z_i = sum_j a_ij v_j    a_ij = softmax_j(((q_i + u) k_j + (q_i + w) r_ij) / sqrt(h) + term_j + mask_ij)
+
+    q [B, T, N, h]; k, v [B, S, N, h]; r [P, N, h], the farthest key to the left first; biases u and w [N, h];
+    term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h].
+    """
+    scale = q.shape[-1] ** -0.5
+    content, q = ((q + bias) * scale for bias in biases)
+    added = term if mask is None or official else mask if term is None else mask + term
+    if official and mask is not None:  # its rounding counts, so it is added to the sum of all terms
+        scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, added)
+        a = (_at_least_float32(scores) + mask).softmax(-1).to(v.dtype)
+        z = F.dropout(a, dropout) @ v.transpose(1, 2)
+    elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
+        z = _Attention.apply(content, q, k, v, r, added)
+    else:
+        z = _fused(content, k, v, _RelativeBias.apply(q, r, added), dropout)
+    return z.transpose(1, 2)
 
 
 class Surroundings(NamedTuple):
@@ -148,7 +253,7 @@ class ErnieDocEmbeddings(nn.Module):
         if self.longest + length + slots > self.position_embeddings.num_embeddings + 1:
             raise ValueError(f"{slots} slots of memory before {length} tokens reach past the table of positions")
         weight = self.position_embeddings.weight
-        distances = torch.arange(slots + length - 1, -length, -1, device=weight.device)
+        distances = torch.arange(slots + length - 1, -length - 1, -1, device=weight.device)
         rows = torch.where(distances <= 0, -distances, self.longest - 1 + distances)
         return self.dropout(self.position_layer_norm(self.position_embeddings(rows)))
 
@@ -192,23 +297,18 @@ class ErnieDocSelfAttention(nn.Module):
         """
         context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
         q, k, v = self.query(hidden), self.key(context), self.value(context)
-        scale, dropout = self.head_size**-0.5, self.dropout if self.training else 0.0
-        added = None if self.official else mask
+        u, w, s = (self._heads(bias) for bias in (self.content_bias, self.position_bias, self.token_type_bias))
+        q, k, v = (self._heads(x) for x in (q, k, v))
+        term = None
         if types is not None and key_types is not None:
-            t = self.token_type(types)
-            k = k + key_types @ t
-            term = self._heads(t * (self.token_type_bias - self.content_bias)).sum(-1) * scale
+            t = self._heads(self.token_type(types))
+            k = k + torch.einsum("bjt,tnh->bjnh", key_types, t)
+            term = (t * (s - u)).sum(-1) * self.head_size**-0.5
             term = (key_types @ term).transpose(1, 2).unsqueeze(2)
-            added = term if added is None else added + term
         r = self._heads(self.position(positions))
-        bias = _RelativeBias.apply(self._heads((q + self.position_bias) * scale), r, added)
-        q, k, v = (self._heads(x).transpose(1, 2) for x in (q + self.content_bias, k, v))
-        if self.official and mask is not None:  # rounding counts, so all terms are summed before the mask
-            scores = _at_least_float32(q @ k.transpose(-1, -2) * scale + bias) + mask
-            z = F.dropout(scores.softmax(-1).to(v.dtype), dropout) @ v
-        else:
-            z = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
-        return z.transpose(1, 2).flatten(2)
+        dropout = self.dropout if self.training else 0.0
+        z = relative_attention(q, k, v, r, (u, w), term, mask, dropout=dropout, official=self.official)
+        return z.flatten(2)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size))
