@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from tests.conftest import train_values
+from tests.conftest import document_values, stream_values, train_values
 from training.config import TrainSettings
 from training.metrics import read_metrics
+from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -54,12 +55,48 @@ def test_unclipped_attention_needs_no_square_memory() -> None:
     assert peaks[1] < 2.3 * peaks[0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_segments_with_memory_agree_with_fp32(dtype) -> None:
+    """Two segments of 512 with memory 128; a row with padding, one without memory, one of padding alone."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 1000, "num_hidden_layers": 2}
+    config = ErnieDocConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = ErnieDocForPreTraining(config).cuda().train()
+    half = ErnieDocForPreTraining(config).cuda().train()
+    half.load_state_dict(model.state_dict())
+    half.to(dtype)
+    ids = torch.randint(1000, (2, 3, 512), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[1, 1, 100:-1] = 0
+    mask[1, 2] = 0
+    mems = {}
+    for one in (model, half):
+        first = one(ids[0], mask[0]).mems
+        for memory in first:
+            memory[0] = 0
+        mems[one] = first
+    expected, found = (one(ids[1], mask[1], mems=mems[one]) for one in (model, half))
+    real = mask[1].bool()
+    logits = found.prediction_logits
+    assert logits.isfinite().all()
+    difference = (logits - expected.prediction_logits)[real].abs().mean()
+    assert difference < 0.02 * expected.prediction_logits[real].abs().mean() + 0.01
+    (logits.square().mean() + found.reorder_logits.square().mean()).backward()
+    assert all(p.grad.isfinite().all() for p in half.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("values_of", [train_values, document_values, stream_values])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_training_on_the_gpu_follows_the_cpu(sample_corpus, tmp_path, precision, monkeypatch) -> None:
+def test_training_on_the_gpu_follows_the_cpu(sample_corpus, tmp_path, precision, values_of, monkeypatch) -> None:
     from training.trainer import train
 
-    values = train_values(sample_corpus, precision=precision)
-    values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    values = values_of(sample_corpus, precision=precision)
+    names = (
+        ("dropout", "dropatt")
+        if values_of is stream_values
+        else ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    )
+    values["model"] |= dict.fromkeys(names, 0.0)
     curves = {}
     for place in ("gpu", "cpu"):
         if place == "cpu":

@@ -1,5 +1,6 @@
 """Language modelling over unbroken text, in lanes with memory (Dai et al. 2019; ERNIE-Doc, section 4.2)."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from training.data.loader import Loader, Rows
 from training.data.masking import IGNORED
 from training.tasks.memory import LaneMemory
 from training.tasks.task import Pass, Task, pieces
+
+log = logging.getLogger("reread")
 
 
 class LanguageModel(Task):
@@ -62,6 +65,9 @@ class LanguageModel(Task):
     def evaluate(self, limit: int | None) -> Tensor:
         """With the recipe's evaluation length and memory; each of `global_batch` lanes reads its share of the text."""
         data, total = self.data, self.zeros()
+        if limit is None:
+            ends = "the <eos> of each line counts, blank lines have none" if "eos" in self.held_out.special else "no <eos>"
+            log.info("perplexity is per word (%s); memory of %d tokens", ends, data.evaluation_memory)
         lanes = max(1, min(self.settings.global_batch, len(self.held_out) // data.evaluation_length))
         steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
         share = self.mesh.share(lanes)
