@@ -66,7 +66,7 @@ class LanguageModel(Task):
         """With the recipe's evaluation length and memory; each of `global_batch` lanes reads its share of the text."""
         data, total = self.data, self.zeros()
         if limit is None:
-            ends = "the <eos> of each line counts, blank lines have none" if "eos" in self.held_out.special else "no <eos>"
+            ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
             log.info("perplexity is per word (%s); memory of %d tokens", ends, data.evaluation_memory)
         lanes = max(1, min(self.settings.global_batch, len(self.held_out) // data.evaluation_length))
         steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
