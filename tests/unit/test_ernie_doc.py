@@ -342,6 +342,18 @@ def test_a_row_of_padding_alone_and_huge_scores_stay_finite(dtype: torch.dtype, 
     assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
 
 
+def test_a_masked_score_fits_float16() -> None:
+    """A kernel may not forgive a row of nothing but infinities, as CPUs do."""
+    q, table = (
+        torch.full((1, 2, 1, 4), 60.0).half(),
+        torch.tensor([[-80.0], [80.0], [0.0], [0.0]]).expand(4, 4)[:, None],
+    )
+    added = torch.full((1, 1, 1, 2), modeling.MASKED).half()
+    bias = modeling._relative_bias(q, table.half(), added)
+    assert bias.isfinite().all()
+    assert bias.min() < -50000
+
+
 def document(tokens: int, seed: int = 0) -> Tensor:
     return segments(1, rows=1, length=tokens, seed=seed)[0, 0]
 
