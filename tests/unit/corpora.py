@@ -1,8 +1,11 @@
 """Tiny corpora of random ids for the tests of training.data."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus, Manifest, ShardWriter
 
@@ -29,3 +32,19 @@ def make_corpus(folder: Path, lengths: list[int], *, split: str = "train", words
     tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": VOCABULARY, **SPECIAL}
     Manifest(tokenizer, "uint16", shards).write(folder)
     return Corpus(folder, split)
+
+
+def write_corpus(
+    folder: Path, splits: Mapping[str, Sequence[tuple[NDArray[Any], NDArray[np.uint8]]]], vocabulary: int
+) -> Path:
+    """`folder`, made a corpus of these documents (ids, flags) by split; ids from 5 on are text."""
+    folder.mkdir(exist_ok=True)
+    shards = []
+    for split, documents in splits.items():
+        writer = ShardWriter(folder / f"{split}-00000.tar", split, "uint16")
+        for ids, flags in documents:
+            writer.add(ids, flags)
+        shards.append(writer.close())
+    tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": vocabulary, **SPECIAL}
+    Manifest(tokenizer, "uint16", shards).write(folder)
+    return folder

@@ -1,0 +1,271 @@
+"""DocumentModel on one process: what its lanes read, remember, learn from and evaluate."""
+
+import logging
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END
+from tests.conftest import document_values
+from tests.unit.corpora import write_corpus
+from training.config import TrainSettings
+from training.data.lanes import LEARN, SKIM
+from training.data.masking import IGNORED
+from training.data.order import locate
+from training.data.source import open_source
+from training.models import model_spec
+from training.models.build import build_model, model_config
+from training.optim.build import steps_taken
+from training.parallel.mesh import Mesh
+from training.tasks.documents import DocumentModel
+from training.trainer import Trainer, Window
+
+VOCABULARY = 200
+LENGTHS = [5, 130, 40, 22, 75, 23, 100, 60]
+ALTERED = 4
+"""The document whose text two corpora differ in."""
+
+Documents = list[tuple[NDArray[np.int64], NDArray[np.uint8]]]
+
+
+@pytest.fixture(autouse=True)
+def few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes would draw many more steps than are read here."""
+    monkeypatch.setattr("training.data.lanes.ROWS_AT_ONCE", 32)
+
+
+def documents(lengths: list[int], altered: int | None = None) -> Documents:
+    """Random words of sentences of about 10 tokens; `altered` is a document with other text and the same flags."""
+    made = []
+    for number, length in enumerate(lengths):
+        generator = np.random.default_rng(number)
+        begins = generator.random(length) < 0.6
+        ends = np.append(begins[1:], True) & (generator.random(length) < 0.15)
+        ends[-1] = True
+        ids = 5 + generator.integers(0, VOCABULARY - 5, length)
+        if number == altered:
+            ids = 5 + generator.permutation(ids - 5 + 1) % (VOCABULARY - 5)
+        made.append((ids, (~begins * CONTINUES_WORD | ends * SENTENCE_END).astype(np.uint8)))
+    return made
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    splits = {"train": documents(LENGTHS), "validation": documents([70, 5, 130, 22, 50])}
+    return write_corpus(tmp_path_factory.mktemp("tasks") / "corpus", splits, VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def altered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    splits = {"train": documents(LENGTHS, ALTERED)}
+    return write_corpus(tmp_path_factory.mktemp("altered") / "corpus", splits, VOCABULARY)
+
+
+def settings_of(folder: Path, *, official_memory: bool = False, **changes: Any) -> TrainSettings:
+    """Segments of 24 tokens, no dropout; keys of the data section are told from the others."""
+    values = document_values(folder, global_batch=2, micro_batch=1)
+    values["model"] |= {
+        "max_position_embeddings": 24,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "official_memory": official_memory,
+    }
+    values["data"] |= {"sequence_length": 24, "copies": 2}
+    for name in ("retrospective", "reorder_chunks"):
+        if name in changes:
+            values["data"][name] = changes.pop(name)
+    return TrainSettings.parse({**values, **changes}, "test")
+
+
+def task_of(settings: TrainSettings, mesh: Mesh | None = None) -> DocumentModel:
+    spec = model_spec("ernie_doc")
+    source, held_out = (open_source(settings.data, settings.seed, split) for split in ("train", "validation"))
+    model = build_model(spec, model_config(spec, settings.model, VOCABULARY, None), None, settings.seed)
+    return DocumentModel(model, settings, mesh or Mesh(), source, held_out)
+
+
+Place = tuple[int, int, int, int, int]
+"""(document, pass over the corpus, lane, phase, segment) of a row."""
+
+
+def passes_of(task: DocumentModel, steps: int, begins: bool = True) -> dict[Place, tuple[list[float], list[float]]]:
+    """Figures, and memory afterwards, of each row of `steps` steps without an update; micro_batch must be 1.
+
+    `begins=False`: lanes never forget.
+    """
+    found = {}
+    before = task.cursors.clone()
+    with task.batches(0) as loader:
+        for step in range(steps):
+            batch = next(loader)
+            batch["begins"] &= begins
+            learns = batch["learns"]
+            order = [*np.flatnonzero(~learns).tolist(), *np.flatnonzero(learns).tolist()]
+            passes = task.losses(batch, task.counts(batch).tolist(), step)
+            for lane, one in zip(order, passes, strict=True):
+                begun, phase, segment = before[lane].tolist()
+                number, document = locate(np.array([lane + begun * task.total_lanes()]), len(LENGTHS), 0)
+                memory = torch.cat([tensor[lane].flatten() for tensor in task.memory.mems])
+                place = int(document[0]), int(number[0]), lane, phase, segment
+                found[place] = one.figures.tolist(), memory.tolist()
+            before = task.cursors.clone()
+    return found
+
+
+def places_that_differ(a: Path, b: Path, *, official: bool, begins: bool) -> set[Place]:
+    """Where figures or memories do, in 40 steps of 4 lanes."""
+    ours, theirs = (passes_of(task_of(settings_of(f, official_memory=official)), 40, begins) for f in (a, b))
+    assert ours.keys() == theirs.keys() and {place[0] for place in ours} == set(range(len(LENGTHS)))
+    return {place for place in ours if ours[place] != theirs[place]}
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_a_document_never_reaches_another(corpus: Path, altered: Path, official: bool) -> None:
+    """The text of one document changed: no figure and no memory of any other one does, to the last bit."""
+    differ = places_that_differ(corpus, altered, official=official, begins=True)
+    assert {document for document, *_ in differ} == {ALTERED}
+    assert {(phase, segment) for *_, phase, segment in differ} == set(product((SKIM, LEARN), range(4)))  # 75 tokens
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_a_lane_that_does_not_forget_is_noticed(corpus: Path, altered: Path, official: bool) -> None:
+    """That the test above can fail: where lanes are not emptied, documents after the altered one change."""
+    differ = places_that_differ(corpus, altered, official=official, begins=False)
+    assert {document for document, *_ in differ} > {ALTERED}
+
+
+def test_skimming_rows_leave_no_graph_and_hand_on_their_memory(corpus: Path) -> None:
+    """Rows that learn are the only forward passes in gradient mode, one for each micro-batch."""
+    task = task_of(settings_of(corpus, global_batch=6, micro_batch=4))
+    seen: list[tuple[bool, tuple[torch.Tensor, ...]]] = []
+    task.model.base_model.register_forward_pre_hook(
+        lambda module, args, given: seen.append((torch.is_grad_enabled(), given.get("mems") or args[3])),
+        with_kwargs=True,
+    )
+    handed_over = 0
+    before = task.cursors.clone()
+    with task.batches(0) as loader:
+        for step in range(30):
+            batch = next(loader)
+            skimmed, learned = np.flatnonzero(~batch["learns"]), np.flatnonzero(batch["learns"])
+            begin = [tensor.clone() for tensor in task.memory.mems]
+            seen.clear()
+            passes = list(task.losses(batch, task.counts(batch).tolist(), step))
+            assert len(seen) == len(passes) == -(-len(skimmed) // 4) + -(-len(learned) // 4)
+            assert [learns for learns, _ in seen] == [one.loss is not None for one in passes]
+            assert sum(learns for learns, _ in seen) == -(-len(learned) // 4)
+            for one in passes:
+                assert one.loss is None or one.loss.requires_grad
+                assert not one.figures.requires_grad
+            assert [one.is_last for one in passes] == [False] * (len(passes) - 1) + [len(learned) > 0]
+            sums = dict(zip(task.figures, torch.stack([one.figures for one in passes]).sum(0).tolist(), strict=True))
+            assert (sums["skimmed"], sums["rows"]) == (len(skimmed), len(learned))
+            assert sums["tokens"] == batch["attention_mask"][learned].sum()
+            given = torch.cat([mems[0] for learns, mems in seen if learns] or [torch.empty(0)])
+            for row, lane in enumerate(learned.tolist()):
+                _, phase, segment = before[lane].tolist()
+                if (phase, segment) == (LEARN, 0) and not batch["begins"][lane]:
+                    assert torch.equal(given[row], begin[0][lane]) and given[row].any()
+                    handed_over += 1
+                assert not batch["begins"][lane] or not given[row].any()
+            assert not any(tensor.requires_grad for tensor in task.memory.mems)
+            before = task.cursors.clone()
+    assert handed_over > 10
+
+
+def test_a_step_in_which_no_row_learns_updates_nothing_and_goes_on(corpus: Path, tmp_path: Path, caplog: Any) -> None:
+    settings = settings_of(corpus, global_batch=1, steps=1000, schedule={"decay": "constant"})
+    trainer = Trainer(settings, tmp_path, Mesh())
+    task: Any = trainer.task
+    window = Window(trainer.spec, trainer.config, trainer.task, 0)
+    idle = updates = 0
+    with task.batches(0) as loader, caplog.at_level(logging.INFO, "reread"):
+        for _ in range(60):
+            batch = next(loader)
+            before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+            memory = task.memory.mems[0].clone()
+            trainer._train_step(batch, window)
+            trainer.step += 1
+            changed = any(
+                not torch.equal(now, then) for now, then in zip(trainer.model.parameters(), before, strict=True)
+            )
+            assert changed == batch["learns"].any()
+            assert not torch.equal(task.memory.mems[0], memory)
+            assert np.array_equal(task.cursors, batch["cursors"])
+            idle += not changed
+            updates += changed
+            if updates:
+                assert steps_taken(trainer.optimizer) == updates
+    assert idle > 5 and updates > 5
+    assert sum("updates nothing" in message for message in caplog.messages) == idle
+
+
+def expected_of(task: DocumentModel, documents: list[int], limit: int | None) -> tuple[int, int, int]:
+    """Rows, tokens and predictions of the pass that learns over held-out documents, in their first copy."""
+    readings = task.held_out.read(np.zeros(len(documents), np.int64), np.array(documents), limit=limit)
+    places = [(reading, segment) for reading in readings for segment in range(reading.segments)]
+    rows = task.held_out.rows(*map(list, zip(*places, strict=True)), np.ones(len(places), bool))
+    return len(places), int(rows["attention_mask"].sum()), int((rows["labels"] != IGNORED).sum())
+
+
+@pytest.mark.parametrize("retrospective", [True, False])
+@pytest.mark.parametrize(("global_batch", "micro_batch"), [(2, 2), (3, 2), (8, 8)])
+def test_held_out_documents_are_read_once_to_their_ends(
+    corpus: Path, retrospective: bool, global_batch: int, micro_batch: int
+) -> None:
+    changes: dict[str, Any] = {"retrospective": retrospective, "global_batch": global_batch, "micro_batch": micro_batch}
+    task = task_of(settings_of(corpus, **changes))
+    task.model.eval()
+    cursors, memory = task.cursors.clone(), [tensor.clone() for tensor in task.memory.mems]
+    count = len(task.held_out)
+    for limit in (None, 1, 3):
+        lanes = min(global_batch, count)
+        which = list(range(count)) if limit is None else locate(np.arange(lanes), count, 0)[1].tolist()
+        expected = expected_of(task, which, limit)
+        sums = task.evaluate(limit)
+        found = dict(zip(task.figures, sums.tolist(), strict=True))
+        assert (found["rows"], found["tokens"], found["predicted"]) == expected
+        assert found["reordered"] == len(which)
+        assert found["skimmed"] == (found["rows"] if retrospective else 0)
+        assert limit is None or found["rows"] <= limit * lanes
+        assert torch.equal(task.evaluate(limit), sums)
+        shares = []
+        for rank in (0, 1):
+            task.mesh = Mesh(rank, 2, data_rank=rank, data_size=2)
+            shares.append(task.evaluate(limit))
+        task.mesh = Mesh()
+        assert torch.allclose(shares[0] + shares[1], sums, rtol=1e-5)
+    assert torch.equal(task.cursors, cursors)
+    assert all(torch.equal(now, then) for now, then in zip(task.memory.mems, memory, strict=True))
+
+
+def test_figures_of_a_held_out_document_do_not_depend_on_its_lane(corpus: Path) -> None:
+    """Memory is emptied between documents there too, so any number of lanes gives the same sums."""
+    sums = []
+    for lanes in (2, 5):
+        task = task_of(settings_of(corpus, global_batch=lanes, micro_batch=lanes))
+        task.model.eval()
+        sums.append(task.evaluate(None))
+    assert torch.allclose(sums[0], sums[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_cursors_and_memories_of_all_ranks_are_those_of_the_run(corpus: Path, ranks: int) -> None:
+    settings = settings_of(corpus, global_batch=5)
+    whole, slices = task_of(settings).state()
+    held = {name: torch.zeros(place.shape) for name, place in slices.items()}
+    for rank in range(ranks):
+        task = task_of(settings, Mesh(rank, ranks, data_rank=rank, data_size=ranks))
+        tensors, slices = task.state()
+        assert tensors.keys() == slices.keys() == whole.keys()
+        assert tensors["cursors"] is task.cursors  # loading fills it in place
+        for name, place in slices.items():
+            assert torch.equal(place.inside(tensors[name]), whole[name][place.region()])
+            held[name][place.region()] += 1
+    assert whole["cursors"].shape == (10, 3)
+    assert all((tensor == 1).all() for tensor in held.values())
