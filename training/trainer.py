@@ -318,9 +318,7 @@ def _lost_a_process(error: RuntimeError) -> bool:
 
 
 def local_device() -> str:
-    """"cuda" if there is a GPU; else "cpu", where numbers too small for float32's full precision become zero."""
     if torch.cuda.is_available():
         return "cuda"
-    log.info("device: CPU, because torch sees no GPU here; subnormal numbers count as 0, or they make steps 5x slower")
-    torch.set_flush_denormal(True)
+    log.info("device: CPU, because torch sees no GPU here")
     return "cpu"
