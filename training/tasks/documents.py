@@ -1,5 +1,6 @@
 """ERNIE-Doc's pretraining: whole documents, segment by segment, in lanes with memory (Ding et al. 2021, section 3)."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -108,10 +109,10 @@ class DocumentModel(Task):
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
-        predicted, reordered = max(totals["predicted"], 1.0), max(totals["reordered"], 1.0)
+        predicted, reordered = totals["predicted"] or math.nan, totals["reordered"] or math.nan
         masked_lm, reorder = totals["masked_lm_sum"] / predicted, totals["reorder_sum"] / reordered
         return {
-            "loss": masked_lm + reorder,
+            "loss": masked_lm + (reorder if totals["reordered"] else 0.0),
             "masked_lm_loss": masked_lm,
             "masked_lm_accuracy": totals["correct"] / predicted,
             "reorder_loss": reorder,
