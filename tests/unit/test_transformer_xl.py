@@ -79,7 +79,7 @@ def golden_weights(golden: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_golden_numbers_of_transformers_are_met(golden: dict[str, Any]) -> None:
-    config = TransformerXLConfig(**config_from_transformers(json.loads(str(golden["config"]))), official_memory=True)
+    config = TransformerXLConfig(**config_from_transformers(json.loads(str(golden["config"]))))
     model = TransformerXLForCausalLM(config).eval()
     model.load_state_dict(from_transformers(golden_weights(golden)))
     mems = None
