@@ -314,4 +314,6 @@ def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
 def test_flops_are_those_of_the_survey() -> None:
     spec = model_spec("nezha")
     assert spec.flops(spec.config(), 128, {"rows": 1, "predicted": 0.15 * 128}) / 1e9 == pytest.approx(69.0, abs=0.1)
-    assert spec.flops(spec.config(), 512, {"rows": 10, "predicted": 10 * 0.15 * 512}) / 1e10 == pytest.approx(297.7, abs=0.1)
+    assert spec.flops(spec.config(), 512, {"rows": 10, "predicted": 10 * 0.15 * 512}) / 1e10 == pytest.approx(
+        297.7, abs=0.1
+    )

@@ -26,7 +26,11 @@ def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) ->
     figures: dict[str, Any] = {}
     for line in read_metrics(run):
         if line["step"] <= step:
-            figures |= {name: round(value, 4) for name, value in line.items() if name.endswith(("loss", "accuracy", "perplexity"))}
+            figures |= {
+                name: round(value, 4)
+                for name, value in line.items()
+                if name.endswith(("loss", "accuracy", "perplexity"))
+            }
     sections = {
         "Figures at the end": {"steps": step, **figures},
         "Corpus": _corpus(settings.data.corpus),
