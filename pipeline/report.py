@@ -18,12 +18,14 @@ def report(run: Path) -> None:
         raise UserError(f"{run / 'metrics.jsonl'}: no step logged yet; is `{run}` a run folder?")
     picture = draw_losses(run / "loss.png", run.name, training, validation)
     first, last = training[0], training[-1]
-    print(
-        f"{run}: loss {first['loss']:.3f} at step {first['step']} -> {last['loss']:.3f} at step {last['step']}, "
-        f"masked-token accuracy {first['masked_lm_accuracy']:.3f} -> {last['masked_lm_accuracy']:.3f}"
-    )
+    parts = [f"loss {first['loss']:.3f} at step {first['step']} -> {last['loss']:.3f} at step {last['step']}"]
+    shown = {"masked_lm_accuracy": "masked-token accuracy", "perplexity": "perplexity"}
+    parts += [f"{label} {first[name]:.3f} -> {last[name]:.3f}" for name, label in shown.items() if name in last]
+    print(f"{run}: {', '.join(parts)}")
     if validation:
-        print(f"held out: masked-token loss {validation[-1]['validation_masked_lm_loss']:.3f}")
+        shown = {"masked_lm_loss": "masked-token loss", "perplexity": "perplexity"}
+        held_out = {label: validation[-1].get(f"validation_{name}") for name, label in shown.items()}
+        print("held out:", ", ".join(f"{label} {value:.3f}" for label, value in held_out.items() if value is not None))
     print(f"loss curve: {picture}")
 
 
@@ -38,7 +40,7 @@ def draw_losses(path: Path, title: str, training: list[dict], validation: list[d
     if validation:
         steps = [line["step"] for line in validation]
         axes.plot(steps, [line["validation_loss"] for line in validation], "o-", label="held-out loss")
-    axes.set(xlabel="step", ylabel="loss (masked LM + next sentence), nats", title=title)
+    axes.set(xlabel="step", ylabel="loss, nats", title=title)
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()

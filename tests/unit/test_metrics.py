@@ -82,4 +82,16 @@ def test_report_draws_the_losses(tmp_path, capsys) -> None:
     log.close()
     report(tmp_path)
     assert (tmp_path / "loss.png").stat().st_size > 1000
-    assert "loss 2.000 at step 1 -> 1.000 at step 2" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "loss 2.000 at step 1 -> 1.000 at step 2, masked-token accuracy 0.500 -> 0.500" in output
+    assert "held out: masked-token loss 1.500" in output
+
+
+def test_report_of_a_language_model_tells_its_perplexity(tmp_path, capsys) -> None:
+    log = MetricsLog(tmp_path, 0)
+    log.write(1, {"loss": 3.0, "perplexity": 20.0})
+    log.write(1, {"validation_loss": 2.0, "validation_perplexity": 8.0})
+    log.close()
+    report(tmp_path)
+    output = capsys.readouterr().out
+    assert "perplexity 20.000 -> 20.000" in output and "held out: perplexity 8.000" in output
