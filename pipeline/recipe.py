@@ -19,10 +19,10 @@ ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", 
     "validate_every",
     "validation_batches",
 }
-"""Fields of `train` that a relaunch may change: none of them changes what is learned, but for rounding and dropout.
+"""Fields of `train` that a relaunch may change: none of them changes what is learned, but for rounding and dropout."""
 
-So may `data.corpus`: the trainer compares fingerprints, and a corpus may move.
-"""
+ELASTIC_DATA = {"corpus", "evaluation_length", "evaluation_memory"}
+"""The same of `train.data`; the trainer compares the corpus' fingerprint, and a corpus may move."""
 
 
 class Ablation(Settings):
@@ -109,7 +109,7 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
 
 
 def _learned(train: dict[str, Any]) -> dict[str, Any]:
-    data = {key: value for key, value in train.get("data", {}).items() if key != "corpus"}
+    data = {key: value for key, value in train.get("data", {}).items() if key not in ELASTIC_DATA}
     return {key: value for key, value in {**train, "data": data}.items() if key not in ELASTIC}
 
 

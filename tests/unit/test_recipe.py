@@ -116,6 +116,15 @@ def test_a_relaunch_may_change_the_split_but_not_what_is_learned(tmp_path) -> No
         check_same_run(tmp_path, load_recipe("quickstart", ["train.optimizer.learning_rate=0.5"]))
 
 
+def test_a_relaunch_may_change_how_held_out_text_is_read(tmp_path) -> None:
+    write_recipe(load_recipe("lm-base", []), tmp_path / "recipe.yaml")
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    data = ["train.data.evaluation_length=32", "train.data.evaluation_memory=150"]
+    check_same_run(tmp_path, load_recipe("lm-base", data))
+    with pytest.raises(UserError, match=r"data\.sequence_length: 150 -> 100"):
+        check_same_run(tmp_path, load_recipe("lm-base", ["train.data.sequence_length=100"]))
+
+
 def test_a_run_that_never_reached_a_checkpoint_may_be_begun_anew(tmp_path) -> None:
     write_recipe(load_recipe("quickstart", ["train.model.num_attention_heads=5"]), tmp_path / "recipe.yaml")
     check_same_run(tmp_path, load_recipe("quickstart", []))
