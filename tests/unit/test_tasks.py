@@ -244,6 +244,13 @@ def test_held_out_documents_are_read_once_to_their_ends(
     assert all(torch.equal(now, then) for now, then in zip(task.memory.mems, memory, strict=True))
 
 
+def test_evaluation_makes_no_memory_for_the_lanes_that_train(corpus: Path) -> None:
+    """Of a recipe's 5,120 lanes it is many gigabytes, and `reread evaluate` is one process."""
+    task = task_of(settings_of(corpus, global_batch=4))
+    task.evaluate(None)
+    assert not {"memory", "cursors"} & vars(task).keys()
+
+
 def test_figures_of_a_held_out_document_do_not_depend_on_its_lane(corpus: Path) -> None:
     """Memory is emptied between documents there too, so any number of lanes gives the same sums."""
     sums = []

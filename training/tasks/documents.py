@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -42,10 +42,15 @@ class DocumentModel(Task):
 
     data: SegmentSettings
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.memory = LaneMemory(self.model, len(self.lanes))
-        self.cursors = torch.from_numpy(self._open_lanes().cursors)
+    @cached_property
+    def memory(self) -> LaneMemory:
+        """Of the lanes that train, as the cursors are: evaluation needs neither, and they may be large."""
+        return LaneMemory(self.model, len(self.lanes))
+
+    @cached_property
+    def cursors(self) -> Tensor:
+        """int64 [lanes, 3]: see `Lanes`."""
+        return torch.from_numpy(self._open_lanes().cursors)
 
     def total_lanes(self) -> int:
         return lanes_for(self.data, self.settings.global_batch)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -33,9 +33,10 @@ class LanguageModel(Task):
 
     data: StreamSettings
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.memory = LaneMemory(self.model, len(self.lanes))
+    @cached_property
+    def memory(self) -> LaneMemory:
+        """Of the lanes that train; evaluation needs none of it."""
+        return LaneMemory(self.model, len(self.lanes))
 
     def batches(self, step: int) -> Loader:
         lanes = np.arange(self.lanes.start, self.lanes.stop, dtype=np.int64)
