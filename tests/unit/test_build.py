@@ -58,7 +58,14 @@ def test_data_that_a_model_does_not_learn_from_is_refused() -> None:
         check_data(ernie_doc, config, DataSettings(corpus=Path("x")))
     with pytest.raises(UserError, match=r"reorder_classes: 33, but 5 chunks have 153 orders"):
         check_data(ernie_doc, config, SegmentSettings(kind="segments", corpus=Path("x"), reorder_chunks=5))
-    check_data(ernie_doc, config, SegmentSettings(kind="segments", corpus=Path("x")))
+    segments = SegmentSettings(kind="segments", corpus=Path("x"))
+    check_data(ernie_doc, config, segments)
+    once = segments.model_copy(update={"retrospective": False})
+    for values in ({"recurrence": "none"}, {"memory_length": 0}):
+        forgetful = model_config(ernie_doc, values, 100, None)
+        check_data(ernie_doc, forgetful, once)
+        with pytest.raises(UserError, match=r"train.data.retrospective: .* without memory"):
+            check_data(ernie_doc, forgetful, segments)
 
 
 def test_a_start_from_half_precision_trains_in_fp32(tmp_path) -> None:
@@ -70,8 +77,11 @@ def test_a_start_from_half_precision_trains_in_fp32(tmp_path) -> None:
 def test_a_start_that_does_not_fit_is_refused(tmp_path) -> None:
     folder = tmp_path / "start"
     write_huggingface(folder, NEZHA.pretraining(NEZHA.config(**TINY)), None, "")
-    for values in ({"hidden_size": 16}, {"num_hidden_layers": 2}):
-        with pytest.raises(UserError, match=r"train\.init: .*start does not fit train\.model"):
+    for values, reason in (
+        ({"intermediate_size": 24}, r"intermediate\.dense\.bias \(\d+,\) there, \(24,\) here"),
+        ({"num_hidden_layers": 2}, "it lacks"),
+    ):
+        with pytest.raises(UserError, match=rf"train\.init: .*start does not fit train\.model: .*{reason}"):
             build_model(NEZHA, model_config(NEZHA, values, 50, folder), folder, 0)
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UserError, match="is of a model of type bert, not nezha"):

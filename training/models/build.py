@@ -45,7 +45,8 @@ def model_config(
 
 
 def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None:
-    """Raises `UserError` if the model does not learn from such data, or has too few positions or classes for it."""
+    """Raises `UserError` if the model does not learn from such data, has too few positions or classes for it, or would
+    read documents twice and remember nothing."""
     if data.kind != spec.data:
         raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {spec.data}; set it to {spec.data}")
     longest = getattr(config, "longest", None)
@@ -53,6 +54,11 @@ def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None
         raise UserError(
             f"train.data.sequence_length: {data.sequence_length}, but this model's positions end at {longest}; lower "
             "it, or raise train.model.max_position_embeddings"
+        )
+    if isinstance(data, SegmentSettings) and data.retrospective and not config.slots:
+        raise UserError(
+            "train.data.retrospective: documents would be read twice by a model without memory, which learns nothing "
+            "from it; set it to false, or give the model a recurrence and a memory_length"
         )
     if isinstance(data, SegmentSettings) and config.reorder_classes < reorder_classes(data.reorder_chunks):
         raise UserError(
@@ -80,9 +86,16 @@ def build_model(spec: ModelSpec, config: PretrainedConfig, init: Path | None, se
     if init is None:
         return spec.pretraining(config)
     try:
-        model, found = cast(Any, spec.pretraining).from_pretrained(init, config=config, output_loading_info=True)
+        model, found = cast(Any, spec.pretraining).from_pretrained(
+            init, config=config, output_loading_info=True, ignore_mismatched_sizes=True
+        )
     except (RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
+    if mismatched := sorted(found["mismatched_keys"]):
+        tensors = ", ".join(
+            f"{name} {tuple(theirs)} there, {tuple(ours)} here" for name, theirs, ours in mismatched[:3]
+        )
+        raise UserError(f"train.init: {init} does not fit train.model: {tensors}; leave its sizes as they are there")
     missing = sorted(found["missing_keys"])
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
     if body:
