@@ -1,6 +1,7 @@
 """`reread ablate`: a recipe trained once for each of its ablations, and one table of what each part is worth."""
 
 import json
+import math
 import re
 import sys
 
@@ -22,14 +23,20 @@ def ablate(name: str, overrides: list[str]) -> None:
     recipe = load_recipe(name, overrides, "train")
     if not recipe.ablations:
         raise UserError(f"recipe {name}: has no `ablations`; ernie-doc-small has")
+    if len({_slug(row.name) for row in recipe.ablations}) < len(recipe.ablations):
+        raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
+    changes = [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]
+    trained = [
+        load_recipe(name, changed, "train") for changed in changes
+    ]  # before hours of work: a mistake is told now
     if recipe.preprocess is not None:
         preprocess_stage(recipe)
     measured = {}
-    for row in recipe.ablations:
+    for row, changed, one in zip(recipe.ablations, changes, trained, strict=True):
         print(f"{row.name}: {' '.join(row.overrides) or 'as the recipe says'}", file=sys.stderr)
-        changes = [*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"]
-        train_stage(load_recipe(name, changes, "train"), ["train", name, *changes])
-        measured[row.name] = evaluate_stage(RUNS / f"{recipe.name}-{_slug(row.name)}", [], None)
+        train_stage(one, ["train", name, *changed])
+        figures = evaluate_stage(RUNS / one.name, [], None)
+        measured[row.name] = {figure: value for figure, value in figures.items() if math.isfinite(value)}
     path = RUNS / f"{recipe.name}-ablation.json"
     write_atomically(path, json.dumps(measured, ensure_ascii=False, indent=1).encode())
     Console().print(table(recipe.ablations, measured))
@@ -38,13 +45,15 @@ def ablate(name: str, overrides: list[str]) -> None:
 def table(rows: list[Ablation], measured: dict[str, dict[str, float]]) -> Table:
     """One line a row: what the paper gives for it, then the losses and accuracies measured here."""
     published = list(dict.fromkeys(figure for row in rows for figure in row.published))
-    ours = [name for name in next(iter(measured.values())) if name.endswith(("loss", "accuracy", "perplexity"))]
+    found = dict.fromkeys(name for figures in measured.values() for name in figures)
+    ours = [name for name in found if name.endswith(("loss", "accuracy", "perplexity"))]
     result = Table(title="paper (its own tasks and size) | ours (held-out text)")
     for column in ("", *(f"paper: {figure}" for figure in published), *(name.replace("_", " ") for name in ours)):
         result.add_column(column)
     for row in rows:
         theirs = [f"{row.published[figure]:g}" if figure in row.published else "-" for figure in published]
-        result.add_row(row.name, *theirs, *(f"{measured[row.name][name]:.4f}" for name in ours))
+        figures = measured[row.name]
+        result.add_row(row.name, *theirs, *(f"{figures[name]:.4f}" if name in figures else "-" for name in ours))
     return result
 
 

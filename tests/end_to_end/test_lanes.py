@@ -10,15 +10,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
+from pipeline.ablation import ablate
+from preprocessing.corpus import SENTENCE_END
+from preprocessing.errors import UserError
 from tests.conftest import ROOT, document_values, stream_values
 from tests.end_to_end.test_train import STEPS, final_tensors, finish, start, wait_for_step
+from tests.unit.corpora import write_corpus
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.source import open_source
+from training.evaluation import evaluate_run
 from training.metrics import read_metrics
 
 KINDS = {"documents": document_values, "stream": stream_values}
@@ -101,6 +107,21 @@ def test_evaluate_prints_figures_of_held_out_text(kind: str, uninterrupted: Path
     assert printed["loss"] == pytest.approx(validation["validation_loss"], rel=0.2)
 
 
+@pytest.mark.parametrize("size", [None, 120])
+def test_a_corpus_in_another_vocabulary_is_not_evaluated(
+    kind: str, uninterrupted: Path, tmp_path: Path, size: int | None
+) -> None:
+    """Neither where the weights do not fit, nor where they do and the figures would mean nothing."""
+    run = uninterrupted / "runs" / "tiny"
+    settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
+    size = size or open_source(settings.data, settings.seed, "train").vocab_size
+    document = np.arange(5, 105), np.full(100, SENTENCE_END, np.uint8)
+    other = write_corpus(tmp_path / "other", {"train": [document], "validation": [document]}, size)
+    data = settings.data.model_copy(update={"corpus": other})
+    with pytest.raises(UserError, match=r"other: made with another vocabulary than the corpus .*tiny was trained on"):
+        evaluate_run(run, settings.model_copy(update={"data": data}))
+
+
 def test_the_exported_folder_remembers_as_the_trained_model(kind: str, uninterrupted: Path, tmp_path: Path) -> None:
     """Two segments, mems out of the first into the second: in a fresh process, with transformers alone."""
     output = reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))
@@ -146,22 +167,43 @@ def test_ablate_prints_one_table_and_trains_nothing_twice(sample_corpus: Path, t
     train["checkpoint"] = {"every_steps": 3, "keep": 1}
     rows = [
         {"name": "whole", "published": {"IMDB": 93.14}},
-        {"name": "no memory", "overrides": ["model.recurrence=none", "data.retrospective=false"]},
+        {
+            "name": "no memory",
+            "overrides": ["model.recurrence=none", "data.retrospective=false", "data.reorder_chunks=1"],
+        },
     ]
     (tmp_path / "pair.yaml").write_text(yaml.safe_dump({"name": "pair", "train": train, "ablations": rows}))
     output = reread(tmp_path, "ablate", "pair.yaml")
     assert output.count("done: 3 steps") == 2
     table = [line for line in output.splitlines() if "│" in line or "┃" in line]
     assert "paper: IMDB" in table[0]
-    kept = json.loads((tmp_path / "runs" / "pair-ablation.json").read_text())
+    kept = json.loads((tmp_path / "runs" / "pair-ablation.json").read_text(), parse_constant=pytest.fail)
     assert list(kept) == ["whole", "no memory"]
     for name, published in (("whole", "93.14"), ("no memory", "-")):
         cells = next([cell.strip() for cell in line.strip("│").split("│")] for line in table if name in line)
         assert cells[:2] == [name, published]
         assert f"{kept[name]['loss']:.4f}" in cells
+    assert cells[-1] == "-"  # nothing was reordered
     trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")}
     assert len(trained) == 2
     again = reread(tmp_path, "ablate", "pair.yaml")
     assert "done: 3 steps" not in again and again.count("nothing to do: all 3 steps are done") == 2
     assert [line for line in again.splitlines() if "│" in line or "┃" in line] == table
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")} == trained
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"name": "b", "overrides": ["data.retrospektive=false"]}, "did you mean `retrospective`"),
+        ({"name": "A!"}, "the same run folder"),
+    ],
+)
+def test_ablations_that_cannot_be_are_refused_before_any_is_trained(
+    second: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = {"name": "pair", "train": document_values(tmp_path), "ablations": [{"name": "a"}, second]}
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(recipe))
+    monkeypatch.setattr("pipeline.ablation.train_stage", pytest.fail)
+    with pytest.raises(UserError, match=message):
+        ablate(str(tmp_path / "pair.yaml"), [])
