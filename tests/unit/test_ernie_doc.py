@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from training.checkpoint.export import write_huggingface
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForMaskedLM, ErnieDocForPreTraining, ErnieDocModel
@@ -320,6 +320,21 @@ def test_memory_has_the_type_of_its_own_rows_first_token() -> None:
     assert_near(theirs, alone)
     of_others = official(ids[1], None, types, mems).last_hidden_state
     assert (of_others[1:] - alone).abs().max() > 1e-3
+
+
+def test_types_may_be_of_any_integer_type() -> None:
+    encoder, ids = model(), segments(1)[0]
+    types = torch.arange(LENGTH).remainder(3).expand(2, -1)
+    outputs = [encoder(ids, token_type_ids=types.to(kind)).last_hidden_state for kind in (torch.int32, torch.int64)]
+    assert torch.equal(*outputs)
+
+
+def test_the_epsilon_of_layer_norms_is_the_authors() -> None:
+    pretraining = model(ErnieDocForPreTraining, layer_norm_eps=1e-12)
+    norms = {name: module.eps for name, module in pretraining.named_modules() if isinstance(module, nn.LayerNorm)}
+    others = {name for name, eps in norms.items() if eps == 1e-5}
+    assert others == {name for name in norms if ".embeddings." in name or ".predictions." in name}
+    assert {norms[name] for name in norms.keys() - others} == {1e-12}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -428,7 +428,7 @@ class ErnieDocPooler(nn.Module):
 class ErnieDocTransform(ErnieDocActivated):
     def __init__(self, config: ErnieDocConfig) -> None:
         super().__init__(config, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=1e-5)  # the authors', as in the embeddings
 
     def forward(self, x: Tensor) -> Tensor:
         return self.LayerNorm(super().forward(x))
@@ -586,7 +586,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         if token_type_ids is not None:
             types = self.embeddings.types()
             first = token_type_ids[:1, :1] if official else token_type_ids[:, :1]
-            key_types = torch.cat([first.expand(batch, slots), token_type_ids], dim=1)
+            key_types = torch.cat([first.expand(batch, slots), token_type_ids], dim=1).long()
             key_types = F.one_hot(key_types, self.config.type_vocab_size).to(hidden.dtype)
         around = Surroundings(self.embeddings.positions(length, slots), types, key_types, mask)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
@@ -604,7 +604,8 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
 
         It is cut into segments of `max_position_embeddings`, [SEP] and [CLS] included, and read twice (retrospective
         feed, paper, section 3.2): skimmed without gradient, then read with the memory of the skim, so that the first
-        segment knows the last. `retrospective=False` reads it once.
+        segment knows the last. `retrospective=False` reads it once. For fine-tuning, the second pass keeps what
+        gradients need, which grows with the document; within `torch.no_grad()` it does not.
 
         Returns last_hidden_state [n, D], pooler_output [D] of the last segment, and mems as `forward` does.
         Raises ValueError if the configuration has no cls_token_id or sep_token_id.
