@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ import yaml
 from safetensors import safe_open
 from torch import nn
 
+from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
+from preprocessing.tokenizer import load_tokenizer
+from preprocessing.wordlevel import train_words
 from training.checkpoint import export
 from training.checkpoint.export import model_card, write_huggingface
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
@@ -241,7 +245,7 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
     ("name", "tag", "auto", "use"),
     [
         ("ernie_doc", "fill-mask", "AutoModelForMaskedLM", "read = model.read(ids)"),
-        ("transformer_xl", "text-generation", "AutoModelForCausalLM", "output = model(ids, mems=mems)"),
+        ("transformer_xl", "text-generation", "AutoModelForCausalLM", "mems = output.mems"),
     ],
 )
 def test_the_card_of_a_model_with_memory_says_how_to_use_it(name: str, tag: str, auto: str, use: str) -> None:
@@ -251,6 +255,29 @@ def test_the_card_of_a_model_with_memory_says_how_to_use_it(name: str, tag: str,
     assert ("widget" in header) == (tag == "fill-mask")
     assert f"model = {auto}.from_pretrained" in card
     assert use in card
+
+
+def test_what_the_cards_of_models_with_memory_tell_to_run_runs(tmp_path: Path, tokenizer: Path) -> None:
+    segments, _ = with_memory()
+    words = train_words(["= a =", "a b . b a ? a"], 9, False, tmp_path)
+    load_tokenizer(words, TokenizerSettings(path=words)).save(tmp_path / "words")
+    sizes: dict[str, Any] = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
+    stream = TransformerXLForCausalLM(TransformerXLConfig(vocab_size=7, **sizes, positions="segatron-exact"))
+    program = 'text = "= a =\\n \\nb a . a . \\na 中 ?"\n'
+    for name, model, files in (("ernie_doc", segments, tokenizer), ("transformer_xl", stream, tmp_path / "words")):
+        card = model_card(name, "Pretrained.", {})
+        write_huggingface(tmp_path / name, model, files, card)
+        blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        assert len(blocks) == 2
+        program += "\n".join(blocks).replace("this/folder", str(tmp_path / name))
+    program += """
+tokens = tokenizer.convert_ids_to_tokens(ids)
+assert tokens == ["=", "a", "=", "<eos>", "b", "a", ".", "a", ".", "<eos>", "a", "<unk>", "?", "<eos>"], tokens
+assert [place for place, ends in enumerate(sentence_ends) if ends] == [3, 6, 9, 13]
+assert [place for place, ends in enumerate(paragraph_ends) if ends] == [3, 9, 13]
+assert output.logits.shape == (1, 14, 7) and not read.last_hidden_state.requires_grad
+"""
+    run_elsewhere(tmp_path, program)
 
 
 def test_the_model_card_tells_where_the_model_comes_from() -> None:

@@ -97,22 +97,42 @@ _USE_OF_DATA = {
     "segments": """A text of any length is read whole, twice over, so that its first token knows its last:
 
 ```python
+import torch
 from transformers import AutoModel
 
 model = AutoModel.from_pretrained("this/folder", trust_remote_code=True).eval()
 ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
-read = model.read(ids)  # last_hidden_state [tokens, hidden], pooler_output [hidden], mems
+with torch.no_grad():  # else the second pass keeps what gradients need, of the whole text
+    read = model.read(ids)  # last_hidden_state [tokens, hidden], pooler_output [hidden], mems
 ```
 
 To go segment by segment, give each call the `mems` that the call before returned; none begin a document. A segment is
 its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts a single text.""",
-    "stream": """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next:
+    "stream": """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next. A
+vocabulary of words has `<eos>` for the end of each line, and Segatron's `positions` need to know which tokens end a
+sentence and which a paragraph, that is a line; other models leave the two arguments alone. Sentences are told here by
+their stops, which is close to how the corpus tells them:
 
 ```python
+import torch
+
+ids, sentence_ends, paragraph_ends = [], [], []
+eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+stops = set(tokenizer.convert_tokens_to_ids(list(".!?。！？"))) - {tokenizer.unk_token_id}
+for line in filter(str.strip, text.splitlines()):
+    tokens = tokenizer(line, add_special_tokens=False).input_ids
+    ids += tokens + eos
+    sentence_ends += [token in stops for token in tokens[:-1]] + [False] * len(eos) + [True]
+    paragraph_ends += [False] * len(tokens[1:] + eos) + [True]
+
 mems = None
-for ids in tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.split(150, dim=1):
-    output = model(ids, mems=mems)
-    mems = output.mems
+with torch.no_grad():
+    for start in range(0, len(ids), 150):
+        piece, sentences, paragraphs = (
+            torch.tensor([values[start : start + 150]]) for values in (ids, sentence_ends, paragraph_ends)
+        )
+        output = model(piece, mems=mems, sentence_ends=sentences, paragraph_ends=paragraphs)
+        mems = output.mems
 ```""",
 }
 """By the kind of data that a model learns from."""
