@@ -122,6 +122,22 @@ def test_a_corpus_in_another_vocabulary_is_not_evaluated(
         evaluate_run(run, settings.model_copy(update={"data": data}))
 
 
+@pytest.mark.parametrize(("change", "fault"), [(-1, "do not fit train.model"), (1, "lacks")])
+def test_a_checkpoint_of_another_size_is_not_evaluated(kind: str, uninterrupted: Path, change: int, fault: str) -> None:
+    run = uninterrupted / "runs" / "tiny"
+    settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
+    layers = {"documents": "num_hidden_layers", "stream": "n_layer"}[kind]
+    size = {"documents": "intermediate_size", "stream": "d_inner"}[kind]
+    with pytest.raises(UserError, match=fault):
+        evaluate_run(run, changed(settings, layers, settings.model[layers] + change))
+    with pytest.raises(UserError, match=r"dense\.bias.* do not fit train\.model"):
+        evaluate_run(run, changed(settings, size, 48))
+
+
+def changed(settings: TrainSettings, name: str, value: int) -> TrainSettings:
+    return settings.model_copy(update={"model": {**settings.model, name: value}})
+
+
 def test_the_exported_folder_remembers_as_the_trained_model(kind: str, uninterrupted: Path, tmp_path: Path) -> None:
     """Two segments, mems out of the first into the second: in a fresh process, with transformers alone."""
     output = reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))

@@ -20,7 +20,7 @@ def restore_model(
     """The model of checkpoint `step`, or of the last one, on CPU, and the step; `source` is a split of
     `settings.data.corpus`.
 
-    Raises `UserError` if the run has no (such) checkpoint, it is damaged, or the corpus is in another vocabulary.
+    Raises `UserError` if the run has no (such) checkpoint, it is damaged, or corpus or `settings.model` do not fit it.
     """
     store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
     step = store.latest() if step is None else step
@@ -44,6 +44,11 @@ def restore_model(
     missing = {name for name, _ in model.named_parameters()} - weights.keys() - tied
     if missing:
         raise UserError(f"{run / 'checkpoints'}: step {step} lacks {', '.join(sorted(missing)[:5])}; is it this model?")
+    ours = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if unlike := sorted(name for name, tensor in weights.items() if ours.get(name) != tensor.shape):
+        raise UserError(
+            f"{run / 'checkpoints'}: {', '.join(unlike[:3])} of step {step} do not fit train.model; leave it as it was"
+        )
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
     return model, step
