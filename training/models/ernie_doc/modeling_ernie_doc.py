@@ -204,7 +204,12 @@ def relative_attention(
         scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, added)
         a = (_at_least_float32(scores) + mask).softmax(-1).to(v.dtype)
         z = F.dropout(a, dropout) @ v.transpose(1, 2)
-    elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
+    elif (
+        q.device.type == "cpu"
+        and not dropout
+        and q.dtype in (torch.float32, torch.float64)
+        and not torch.is_autocast_enabled("cpu")  # its products would be of another type than what they are added to
+    ):
         z = _Attention.apply(content, q, k, v, r, added)
     else:
         z = _fused(content, k, v, _RelativeBias.apply(q, r, added), dropout)
