@@ -8,6 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.launch import inside_distributed_run
 from pipeline.recipe import Ablation, load_recipe
 from pipeline.stages import RUNS, evaluate_stage, preprocess_stage, train_stage
 from preprocessing.corpus import write_atomically
@@ -18,17 +19,17 @@ def ablate(name: str, overrides: list[str]) -> None:
     """Preprocess once, train each row in runs/<recipe>-<row>, evaluate it on all held-out text and print the table.
 
     Rows that are trained already are not trained again. The figures are kept in runs/<recipe>-ablation.json.
-    Raises `UserError` if the recipe has no ablations.
+    Raises `UserError` if the recipe has no ablations, and below torchrun or srun: each row starts its own processes.
     """
+    if inside_distributed_run():
+        raise UserError("reread ablate: start it by itself, not by torchrun or srun; set parallel.processes instead")
     recipe = load_recipe(name, overrides, "train")
     if not recipe.ablations:
         raise UserError(f"recipe {name}: has no `ablations`; ernie-doc-small has")
     if len({_slug(row.name) for row in recipe.ablations}) < len(recipe.ablations):
         raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
     changes = [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]
-    trained = [
-        load_recipe(name, changed, "train") for changed in changes
-    ]  # before hours of work: a mistake is told now
+    trained = [load_recipe(name, changed, "train") for changed in changes]  # a mistake is told before hours of work
     if recipe.preprocess is not None:
         preprocess_stage(recipe)
     measured = {}

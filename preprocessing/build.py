@@ -283,10 +283,11 @@ def _write(work: Work, manifest: Manifest) -> None:
     write_report(output, manifest)
     manifest.write(output)
     if statistics["unknown_tokens"] > 0.01 * statistics["tokens"]:
+        often = f", most often {' '.join(list(statistics['unknown_characters'])[:10])}"
         log.warning(
-            "%.1f %% of the tokens are unknown to the vocabulary, most often %s: is it the right one for this text?",
+            "%.1f %% of the tokens are unknown to the vocabulary%s: is it the right one for this text?",
             100 * statistics["unknown_tokens"] / statistics["tokens"],
-            " ".join(list(statistics["unknown_characters"])[:10]),
+            "" if manifest.tokenizer["type"] == "words" else often,
         )
     if statistics["validation_documents"] == 0:
         log.warning("no document fell to the held-out share; raise `validation_share` for a validation loss")
