@@ -357,12 +357,14 @@ def test_a_row_of_padding_alone_and_huge_scores_stay_finite(dtype: torch.dtype, 
     assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
 
 
-def test_gradients_under_autocast_are_near_those_without() -> None:
+@pytest.mark.parametrize("official", [False, True])
+def test_gradients_under_autocast_are_near_those_without(official: bool) -> None:
     gradients = []
     for lowered in (False, True):
-        encoder, ids = model(), segments(2)
+        encoder, ids = model(official_memory=official), segments(2)
+        mask, types = torch.ones_like(ids[0]), ids[0] % 3
         with torch.autocast("cpu", torch.bfloat16, enabled=lowered):
-            output = encoder(ids[1], mems=encoder(ids[0]).mems)
+            output = encoder(ids[1], mask, types, encoder(ids[0], mask, types).mems)
         output.last_hidden_state.float().pow(3).sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]))
     assert F.cosine_similarity(*gradients, dim=0) > 0.99

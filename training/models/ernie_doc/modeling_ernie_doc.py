@@ -198,18 +198,13 @@ def relative_attention(
     term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h].
     """
     scale = q.shape[-1] ** -0.5
-    content, q = ((q + bias) * scale for bias in biases)
+    content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias lifts it to float32
     added = term if mask is None or official else mask if term is None else mask + term
     if official and mask is not None:  # its rounding counts, so it is added to the sum of all terms
         scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, added)
         a = (_at_least_float32(scores) + mask).softmax(-1).to(v.dtype)
         z = F.dropout(a, dropout) @ v.transpose(1, 2)
-    elif (
-        q.device.type == "cpu"
-        and not dropout
-        and q.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled("cpu")  # its products would be of another type than what they are added to
-    ):
+    elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
         z = _Attention.apply(content, q, k, v, r, added)
     else:
         z = _fused(content, k, v, _RelativeBias.apply(q, r, added), dropout)
