@@ -424,6 +424,22 @@ def test_the_skim_has_no_gradient_and_the_second_pass_has() -> None:
     assert seen == [False] * 3 + [True] * 3
 
 
+def test_a_document_is_read_in_segments_as_long_as_those_of_training() -> None:
+    ids = document(9)
+    encoder = model(segment_length=5)
+    row, mask = torch.tensor([[*ids[:3].tolist(), 2, 1]]), torch.ones(1, 5)
+    once = encoder.read(ids, retrospective=False).last_hidden_state
+    assert torch.equal(once[:3], encoder(row, mask).last_hidden_state[0, :3])
+    assert not torch.allclose(once, model().read(ids, retrospective=False).last_hidden_state)
+    with pytest.raises(ValueError, match="segment_length"):
+        model(segment_length=LENGTH + 1)
+
+
+def test_a_head_of_its_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="tie_word_embeddings"):
+        tiny(tie_word_embeddings=False)
+
+
 def test_a_document_of_no_tokens_and_a_model_without_memory_can_be_read() -> None:
     assert model().read(document(0)).last_hidden_state.shape == (0, 16)
     none = model(recurrence="none").read(document(11))

@@ -125,7 +125,7 @@ def places_that_differ(a: Path, b: Path, *, official: bool, begins: bool) -> set
 
 
 @pytest.mark.parametrize("official", [False, True])
-def test_a_document_never_reaches_another(corpus: Path, altered: Path, official: bool) -> None:
+def test_document_a_never_reaches_document_b(corpus: Path, altered: Path, official: bool) -> None:
     """The text of one document changed: no figure and no memory of any other one does, to the last bit."""
     differ = places_that_differ(corpus, altered, official=official, begins=True)
     assert {document for document, *_ in differ} == {ALTERED}

@@ -149,6 +149,7 @@ def test_conversion_refuses_other_models(golden: dict[str, Any]) -> None:
         {"recurrence": "enhanced_recurrence"},
         {"same_length": True, "mem_len": 0},
         {"positions": "absolute"},
+        {"initial_memory": "noise"},
         {"positions": "segatron-exact", "d_model": 4},
         {"d_model": 11},
         {"clamp_len": 0},

@@ -52,7 +52,7 @@ def write_huggingface(
     save_file(_weights(model, spec, absent), aside / "model.safetensors", metadata={"format": "pt"})
     for file in [*code, *(tokenizer_folder.glob("*.*") if tokenizer_folder else ())]:
         shutil.copyfile(file, aside / file.name)
-    ids = frame_tokenizer(aside, spec.data, getattr(model.config, "longest", None)) if tokenizer_folder else {}
+    ids = frame_tokenizer(aside, spec.data) if tokenizer_folder else {}
     (aside / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
     _put_in_place(aside, folder)

@@ -6,7 +6,7 @@ from typing import Any
 
 from training.checkpoint.export import model_card, write_huggingface
 from training.checkpoint.restore import restore_model
-from training.config import TrainSettings
+from training.config import SegmentSettings, TrainSettings
 from training.data.source import open_source
 from training.metrics import read_metrics
 from training.provenance import corpus_facts
@@ -19,6 +19,8 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
     """
     source = open_source(settings.data, settings.seed, "train")
     model, step = restore_model(run, settings, source, step)
+    if isinstance(settings.data, SegmentSettings):
+        model.config.segment_length = settings.data.sequence_length  # `read` cuts a document as training did
     write_huggingface(folder, model, source.tokenizer_folder, _card(run, settings, step, examples))
 
 

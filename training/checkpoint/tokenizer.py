@@ -84,11 +84,11 @@ def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
     shutil.copyfile(pair[1], folder / "merges.txt")
 
 
-def frame_tokenizer(folder: Path, data: str, longest: int | None) -> dict[str, int]:
+def frame_tokenizer(folder: Path, data: str) -> dict[str, int]:
     """Let the tokenizer in `folder` put a text as models that learn from `data` have seen it; nothing for "rows".
 
-    A segment is "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place; `longest` is
-    what it may have at most. Returns the configuration's pad_token_id, cls_token_id and sep_token_id for segments.
+    A segment is "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place. Returns the
+    configuration's pad_token_id, cls_token_id and sep_token_id for segments.
     """
     if data not in FRAMES:
         return {}
@@ -116,7 +116,8 @@ def frame_tokenizer(folder: Path, data: str, longest: int | None) -> dict[str, i
     _write(path, values)
     if data != "segments":
         return {}
-    _write(settings_path, settings | {"padding_side": "left"} | ({"model_max_length": longest} if longest else {}))
+    settings.pop("model_max_length", None)  # a document of any length is read whole
+    _write(settings_path, settings | {"padding_side": "left"})
     return {f"{role}_token_id": number for role, number in ids.items()}
 
 

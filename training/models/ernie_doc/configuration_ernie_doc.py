@@ -21,6 +21,7 @@ class ErnieDocConfig(PretrainedConfig):
         padding. False: empty slots are masked and padding is not remembered.
     reorder_classes: permutations of 1 to m chunks that the segment-reordering head tells apart; 33 for m = 4.
     intermediate_size: None is 4 * hidden_size.
+    segment_length: tokens of the segments that `ErnieDocModel.read` cuts a document into; None is the longest.
     cls_token_id, sep_token_id: what `ErnieDocModel.read` puts at a segment's end; None if it is not to be used.
 
     Raises ValueError for values that contradict each other.
@@ -40,6 +41,7 @@ class ErnieDocConfig(PretrainedConfig):
         hidden_dropout_prob: float = 0.1,
         attention_probs_dropout_prob: float = 0.1,
         max_position_embeddings: int = 512,
+        segment_length: int | None = None,
         memory_length: int = 128,
         recurrence: str = "enhanced",
         official_memory: bool = False,
@@ -59,6 +61,10 @@ class ErnieDocConfig(PretrainedConfig):
             raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {recurrence!r}")
         if hidden_size % num_attention_heads:
             raise ValueError(f"hidden_size {hidden_size} is no multiple of num_attention_heads {num_attention_heads}")
+        if segment_length is not None and not 2 < segment_length <= max_position_embeddings:
+            raise ValueError(f"segment_length is above 2 and at most {max_position_embeddings}, not {segment_length}")
+        if not tie_word_embeddings:
+            raise ValueError("the masked-language-model head shares the word embeddings: tie_word_embeddings is true")
         if memory_length < 0:
             raise ValueError(f"memory_length is 0 or more, not {memory_length}")
         if max_position_embeddings < 1:
@@ -72,6 +78,7 @@ class ErnieDocConfig(PretrainedConfig):
         self.hidden_dropout_prob = hidden_dropout_prob
         self.attention_probs_dropout_prob = attention_probs_dropout_prob
         self.max_position_embeddings = max_position_embeddings
+        self.segment_length = segment_length
         self.memory_length = memory_length
         self.recurrence = recurrence
         self.official_memory = official_memory

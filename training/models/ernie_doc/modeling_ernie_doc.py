@@ -602,7 +602,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
     def read(self, input_ids: Tensor, *, retrospective: bool = True) -> ErnieDocModelOutput:
         """Read a whole document of any length: input_ids [n], without special tokens.
 
-        It is cut into segments of `max_position_embeddings`, [SEP] and [CLS] included, and read twice (retrospective
+        It is cut into segments of `config.segment_length`, [SEP] and [CLS] included, and read twice (retrospective
         feed, paper, section 3.2): skimmed without gradient, then read with the memory of the skim, so that the first
         segment knows the last. `retrospective=False` reads it once. For fine-tuning, the second pass keeps what
         gradients need, which grows with the document; within `torch.no_grad()` it does not.
@@ -613,7 +613,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         cls, sep, pad = self.config.cls_token_id, self.config.sep_token_id, self.config.pad_token_id
         if cls is None or sep is None:
             raise ValueError("reading a document needs config.cls_token_id and config.sep_token_id")
-        room = self.config.max_position_embeddings - 2
+        room = (self.config.segment_length or self.config.max_position_embeddings) - 2
         mems: tuple[Tensor, ...] = ()
         segments = []
         for piece in input_ids.split(room) if len(input_ids) else [input_ids]:

@@ -58,6 +58,8 @@ class NezhaConfig(PretrainedConfig):
             raise ValueError(f"hidden_size {hidden_size} is no multiple of num_attention_heads {num_attention_heads}")
         if position_type == "functional" and hidden_size // num_attention_heads % 2:
             raise ValueError(f"functional positions need an even head size, not {hidden_size // num_attention_heads}")
+        if not tie_word_embeddings:
+            raise ValueError("the masked-language-model head shares the word embeddings: tie_word_embeddings is true")
         if position_type == "parametric_relative" and max_relative_position is None:
             raise ValueError("position_type parametric_relative needs a max_relative_position: its tables end there")
         if max_relative_position is not None and max_relative_position < 1:

@@ -8,6 +8,7 @@ from transformers import PretrainedConfig
 
 RECURRENCES = ("enhanced", "shifted", "none")
 POSITIONS = ("token", "segatron-exact", "segatron-official")
+INITIAL_MEMORIES = ("empty", "zeros")
 
 
 class TransformerXLConfig(PretrainedConfig):
@@ -21,6 +22,7 @@ class TransformerXLConfig(PretrainedConfig):
     mem_len: slots of memory a layer hands on.
     recurrence: the memory of layer n is its input of the past ("shifted", Transformer-XL), its output ("enhanced",
         ERNIE-Doc section 3.3), or there is none.
+    initial_memory: how a text's memory begins: "empty", or as "zeros" that are attended to, which is `official_memory`.
     official_memory: attend to empty slots, zero vectors, as transformers' code does at a text's beginning. False
         masks them, which is the authors' memory that begins with no slots at all.
     clamp_len: the distance of two tokens counts at most this much; None is no limit. Distances of sentences and
@@ -56,6 +58,7 @@ class TransformerXLConfig(PretrainedConfig):
         tie_projs: Sequence[bool] | None = None,
         mem_len: int = 150,
         recurrence: str = "shifted",
+        initial_memory: str = "empty",
         official_memory: bool = False,
         clamp_len: int | None = None,
         same_length: bool = False,
@@ -80,6 +83,8 @@ class TransformerXLConfig(PretrainedConfig):
             raise ValueError(f"tie_projs has {len(tie_projs)} values for {len(cutoffs)} cutoffs; it needs one more")
         if recurrence not in RECURRENCES:
             raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {recurrence!r}")
+        if initial_memory not in INITIAL_MEMORIES:
+            raise ValueError(f"initial_memory is one of {', '.join(INITIAL_MEMORIES)}, not {initial_memory!r}")
         if positions not in POSITIONS:
             raise ValueError(f"positions is one of {', '.join(POSITIONS)}, not {positions!r}")
         if d_model % 2 or (positions != "token" and d_model < 6):
@@ -100,7 +105,7 @@ class TransformerXLConfig(PretrainedConfig):
         self.tie_projs = tie_projs
         self.mem_len = mem_len
         self.recurrence = recurrence
-        self.official_memory = official_memory
+        self.official_memory = official_memory or initial_memory == "zeros"
         self.clamp_len = clamp_len
         self.same_length = same_length
         self.positions = positions

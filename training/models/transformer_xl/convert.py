@@ -62,14 +62,14 @@ IGNORED = re.compile(r"(^|\.)pos_emb\.inv_freq$|\.dec_attn\.r_[wr]_bias$")
 def config_from_transformers(source: Mapping[str, Any]) -> dict[str, Any]:
     """Keys for `TransformerXLConfig` from transformers' config.json (model type transfo-xl).
 
-    Transformers' code attends to the zeros that memory begins with, and the weights are used to it: `official_memory`.
+    Transformers' code attends to the zeros that memory begins with, and the weights are used to it.
     Raises `UserError` for a form of the model that this one is not.
     """
     for key, value in UNKNOWN_FORMS.items():
         if source.get(key, value) != value:
             raise UserError(f"config.json: {key} {source[key]!r} is not supported, only {value!r} is")
     values = {key: source[key] for key in SAME_KEYS if key in source}
-    values["official_memory"] = True
+    values["initial_memory"] = "zeros"
     values["clamp_len"] = source["clamp_len"] if source.get("clamp_len", -1) > 0 else None
     if source.get("adaptive") is False:
         values["cutoffs"] = []
