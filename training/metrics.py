@@ -103,13 +103,14 @@ def _lines(path: Path) -> list[str]:
 def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:
     """`step 40/400 10% | loss 7.9123 mlm 7.2211 acc 0.0511 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`
 
-    `shown` maps short names to `values`.
+    `shown` maps short names to `values`; what is not a number, as there was nothing to count, is left out.
     """
+    named = {"loss": "loss", **shown}
     left = int(values["seconds_left"])
     clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
     parts = [
         f"step {step}/{steps} {100 * step / steps:.0f}%",
-        " ".join(f"{label} {values[name]:.5g}" for label, name in {"loss": "loss", **shown}.items()),
+        " ".join(f"{label} {values[name]:.5g}" for label, name in named.items() if math.isfinite(values[name])),
         f"lr {values['learning_rate']:.2e} |g| {values['gradient_norm']:.2f}",
         f"{values['tokens_per_second'] / 1000:.1f}k tok/s",
         f"MFU {100 * values['mfu']:.1f}%" if math.isfinite(values["mfu"]) else "MFU -",

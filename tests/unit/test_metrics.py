@@ -69,6 +69,8 @@ def test_the_progress_line_shows_the_loss_scale_only_in_fp16() -> None:
     ) | {"mfu": float("nan"), "seconds_left": 3723.0, "loss_scale": 1.0}
     assert progress_line(5, 10, values, {}).endswith("| MFU - | 1:02:03 left")
     assert "scale" not in progress_line(5, 10, values, {})
+    nothing = values | {"reorder_accuracy": float("nan")}
+    assert "loss 1 | lr" in progress_line(5, 10, nothing, {"order": "reorder_accuracy"})
     assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0}, {"mlm": "masked_lm_loss"})
 
 
