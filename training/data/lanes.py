@@ -6,13 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.config import SegmentSettings
+from training.data.loader import ROWS_AT_ONCE
 from training.data.masking import IGNORED
 from training.data.order import locate
 from training.data.samples import Rows
 from training.data.segments import Reading, Segments
-
-ROWS_AT_ONCE = 1024
-"""Fewer lanes have several steps drawn in one call: numpy's price for a call is then shared."""
 
 SKIM, LEARN = 0, 1
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
 from training.config import StreamSettings
 from training.data.masking import IGNORED
-
-Rows = dict[str, NDArray[Any]]
+from training.data.samples import Rows
 
 
 class Stream:

@@ -101,14 +101,13 @@ class DocumentModel(Task):
                 if not unread.any():
                     break
                 memory.empty(self.put(np.flatnonzero(rows["begins"])))
-                counted = unread & rows["learns"]
-                rows["labels"][~counted] = IGNORED
-                rows["reorder_label"][~counted] = IGNORED
+                skimmed = unread & ~rows["learns"]
+                rows["learns"] = unread & rows["learns"]
+                rows["labels"][~rows["learns"]] = IGNORED
+                rows["reorder_label"][~rows["learns"]] = IGNORED
                 _, figures, mems = self._loss(rows, memory.of(lanes_here), [1.0, 1.0])
                 memory.keep(lanes_here, mems)
-                figures[6], figures[7] = counted.sum(), (unread & ~rows["learns"]).sum()
-                figures[8] = float(rows["attention_mask"][counted].sum())
-                total += figures
+                total += figures + self.sums(skimmed=skimmed.sum())
                 before = cursors
         return total
 
@@ -144,14 +143,12 @@ class DocumentModel(Task):
             mems=self.memory.of(lanes),
         )
         self.memory.keep(lanes, output.mems)
-        figures = self.zeros()
-        figures[7] = len(rows)
-        return figures
+        return self.sums(skimmed=len(rows))
 
     def _loss(
         self, rows: Rows, mems: tuple[Tensor, ...], counts: list[float]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Loss, figures and new memory of rows that learn."""
+        """Loss, figures and new memory of rows; those that do not learn have no labels and are not counted."""
         all_predicted, all_reordered = counts[0], max(counts[1], 1.0)
         labels = rows["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
@@ -166,13 +163,14 @@ class DocumentModel(Task):
         # of all rows, though few have a label: a head must not be used in one pass and not in the next
         logits = output.reorder_logits.float()
         reorder = F.cross_entropy(logits, order, reduction="sum", ignore_index=IGNORED)
-        figures = self.zeros()
-        figures[0] = masked_lm.detach()
-        figures[1] = (vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum()
-        figures[2] = len(positions)
-        figures[3] = reorder.detach()
-        figures[4] = (logits.detach().argmax(-1) == order).sum()
-        figures[5] = int((rows["reorder_label"] != IGNORED).sum())
-        figures[6] = len(rows["labels"])
-        figures[8] = float(rows["attention_mask"].sum())
+        figures = self.sums(
+            masked_lm_sum=masked_lm.detach(),
+            correct=(vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum(),
+            predicted=len(positions),
+            reorder_sum=reorder.detach(),
+            reorder_correct=(logits.detach().argmax(-1) == order).sum(),
+            reordered=int((rows["reorder_label"] != IGNORED).sum()),
+            rows=int(rows["learns"].sum()),
+            tokens=float(rows["attention_mask"][rows["learns"]].sum()),
+        )
         return masked_lm / all_predicted + reorder / all_reordered, figures, output.mems

@@ -105,12 +105,13 @@ class LanguageModel(Task):
             mem_len=memory_length,
         )
         total = output.losses.sum()
-        figures = self.zeros()
-        figures[0] = total.detach()
-        figures[1] = int((rows["labels"] != IGNORED).sum())
-        figures[2] = int(rows["begins_word"].sum())
-        figures[3] = len(rows["labels"])
-        figures[4] = rows["input_ids"].size
+        figures = self.sums(
+            nll_sum=total.detach(),
+            predicted=int((rows["labels"] != IGNORED).sum()),
+            words=int(rows["begins_word"].sum()),
+            rows=len(rows["labels"]),
+            tokens=rows["input_ids"].size,
+        )
         return total, figures, output.mems
 
 

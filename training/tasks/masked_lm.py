@@ -68,17 +68,18 @@ class MaskedLanguageModel(Task):
         targets = self.put(labels[positions])
         masked_lm = vocab_cross_entropy(output.prediction_logits, targets, self.mesh).sum()
         loss = masked_lm / all_predicted
-        figures = self.zeros()
-        figures[0] = masked_lm.detach()
-        figures[1] = (vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum()
-        figures[2] = len(positions)
+        figures = self.sums(
+            masked_lm_sum=masked_lm.detach(),
+            correct=(vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum(),
+            predicted=len(positions),
+            rows=len(batch["labels"]),
+            tokens=float(batch["attention_mask"].sum()),
+        )
         if "next_sentence_label" in batch:
             is_random = self.put(batch["next_sentence_label"])
             logits = output.seq_relationship_logits.float()
             next_sentence = F.cross_entropy(logits, is_random, reduction="sum")
             loss = loss + next_sentence / all_rows
-            figures[3] = next_sentence.detach()
-            figures[4] = (logits.detach().argmax(-1) == is_random).sum()
-        figures[5] = len(batch["labels"])
-        figures[6] = float(batch["attention_mask"].sum())
+            right = (logits.detach().argmax(-1) == is_random).sum()
+            figures += self.sums(next_sentence_sum=next_sentence.detach(), next_sentence_correct=right)
         return loss, figures

@@ -97,6 +97,13 @@ class Task(ABC):
             array = array.astype(np.int64)
         return torch.from_numpy(array).to(self.mesh.device, non_blocking=True)
 
+    def sums(self, **values: Tensor | float) -> Tensor:
+        """`figures` by name, as `Pass` has them; those not given are 0."""
+        figures = self.zeros()
+        for name, value in values.items():
+            figures[self.figures.index(name)] = value
+        return figures
+
     def zeros(self) -> Tensor:
         return torch.zeros(len(self.figures), dtype=torch.float64, device=self.mesh.device)
 
