@@ -59,12 +59,9 @@ class MaskedLanguageModel(Task):
     def _loss(self, batch: Rows, all_predicted: float, all_rows: float) -> tuple[Tensor, Tensor]:
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
-        output = self.model(
-            input_ids=self.put(batch["input_ids"]),
-            attention_mask=self.put(batch["attention_mask"]),
-            token_type_ids=self.put(batch["token_type_ids"]),
-            masked_positions=self.put(positions),
-        )
+        names = (name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch)
+        inputs = {name: self.put(batch[name]) for name in names}
+        output = self.model(**inputs, masked_positions=self.put(positions))
         targets = self.put(labels[positions])
         masked_lm = vocab_cross_entropy(output.prediction_logits, targets, self.mesh).sum()
         loss = masked_lm / all_predicted
