@@ -77,7 +77,7 @@ class Trainer:
         check_data(self.spec, self.config, settings.data)
         if settings.init:
             check_vocabulary(settings.init, self.source.tokenizer_folder)
-        self.model = build_model(self.spec, self.config, settings.init, settings.seed).train()
+        self.model = build_model(self.spec.head(settings.data.kind), self.config, settings.init, settings.seed).train()
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         parallelise(self.model, self.spec.tensor_plan, mesh)

@@ -69,20 +69,20 @@ def test_data_that_a_model_does_not_learn_from_is_refused() -> None:
 
 
 def test_a_start_from_half_precision_trains_in_fp32(tmp_path) -> None:
-    write_huggingface(tmp_path / "half", NEZHA.pretraining(NEZHA.config(**TINY)).half(), None, "")
+    write_huggingface(tmp_path / "half", NEZHA.converted(NEZHA.config(**TINY)).half(), None, "")
     config = model_config(NEZHA, {}, 50, tmp_path / "half")
-    assert {p.dtype for p in build_model(NEZHA, config, tmp_path / "half", 0).parameters()} == {torch.float32}
+    assert {p.dtype for p in build_model(NEZHA.converted, config, tmp_path / "half", 0).parameters()} == {torch.float32}
 
 
 def test_a_start_that_does_not_fit_is_refused(tmp_path) -> None:
     folder = tmp_path / "start"
-    write_huggingface(folder, NEZHA.pretraining(NEZHA.config(**TINY)), None, "")
+    write_huggingface(folder, NEZHA.converted(NEZHA.config(**TINY)), None, "")
     for values, reason in (
         ({"intermediate_size": 24}, r"intermediate\.dense\.bias \(\d+,\) there, \(24,\) here"),
         ({"num_hidden_layers": 2}, "it lacks"),
     ):
         with pytest.raises(UserError, match=rf"train\.init: .*start does not fit train\.model: .*{reason}"):
-            build_model(NEZHA, model_config(NEZHA, values, 50, folder), folder, 0)
+            build_model(NEZHA.converted, model_config(NEZHA, values, 50, folder), folder, 0)
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UserError, match="is of a model of type bert, not nezha"):
         model_config(NEZHA, {}, 50, folder)

@@ -242,14 +242,16 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("name", "tag", "auto", "use"),
+    ("name", "kind", "tag", "auto", "use"),
     [
-        ("ernie_doc", "fill-mask", "AutoModelForMaskedLM", "read = model.read(ids)"),
-        ("transformer_xl", "text-generation", "AutoModelForCausalLM", "mems = output.mems"),
+        ("ernie_doc", "segments", "fill-mask", "AutoModelForMaskedLM", "read = model.read(ids)"),
+        ("transformer_xl", "stream", "text-generation", "AutoModelForCausalLM", "mems = output.mems"),
     ],
 )
-def test_the_card_of_a_model_with_memory_says_how_to_use_it(name: str, tag: str, auto: str, use: str) -> None:
-    card = model_card(name, "Pretrained.", {}, ["今天天[MASK]真好"])
+def test_the_card_of_a_model_with_memory_says_how_to_use_it(
+    name: str, kind: str, tag: str, auto: str, use: str
+) -> None:
+    card = model_card(name, kind, "Pretrained.", {}, ["今天天[MASK]真好"])
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["pipeline_tag"] == tag
     assert ("widget" in header) == (tag == "fill-mask")
@@ -264,8 +266,10 @@ def test_what_the_cards_of_models_with_memory_tell_to_run_runs(tmp_path: Path, t
     sizes: dict[str, Any] = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
     stream = TransformerXLForCausalLM(TransformerXLConfig(vocab_size=7, **sizes, positions="segatron-exact"))
     program = 'text = "= a =\\n \\nb a . a . \\na 中 ?"\n'
-    for name, model, files in (("ernie_doc", segments, tokenizer), ("transformer_xl", stream, tmp_path / "words")):
-        card = model_card(name, "Pretrained.", {})
+    words_folder = tmp_path / "words"
+    models = (("ernie_doc", "segments", segments, tokenizer), ("transformer_xl", "stream", stream, words_folder))
+    for name, kind, model, files in models:
+        card = model_card(name, kind, "Pretrained.", {})
         write_huggingface(tmp_path / name, model, files, card)
         blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
         assert len(blocks) == 2
@@ -286,7 +290,7 @@ def test_the_model_card_tells_where_the_model_comes_from() -> None:
         "Final losses": {"loss": 1.5},
         "Recipe": {},
     }
-    card = model_card("nezha", "Pretrained for 10 steps.", sections, ["今天天[MASK]真好"])
+    card = model_card("nezha", "rows", "Pretrained for 10 steps.", sections, ["今天天[MASK]真好"])
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["pipeline_tag"] == "fill-mask"
     assert header["widget"] == [{"text": "今天天[MASK]真好"}]

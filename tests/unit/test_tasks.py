@@ -85,7 +85,9 @@ def settings_of(folder: Path, *, official_memory: bool = False, **changes: Any) 
 def task_of(settings: TrainSettings, mesh: Mesh | None = None) -> DocumentModel:
     spec = model_spec("ernie_doc")
     source, held_out = (open_source(settings.data, settings.seed, split) for split in ("train", "validation"))
-    model = build_model(spec, model_config(spec, settings.model, VOCABULARY, None), None, settings.seed)
+    model = build_model(
+        spec.head(settings.data.kind), model_config(spec, settings.model, VOCABULARY, None), None, settings.seed
+    )
     return DocumentModel(model, settings, mesh or Mesh(), source, held_out)
 
 

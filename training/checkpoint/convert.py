@@ -40,11 +40,13 @@ def convert(source: Path, out: Path, model: str = "nezha") -> None:
         raise UserError(f"{found.config_path}: {error}") from None
     weights = found.form.weights(found.read())
     torch.manual_seed(0)  # what the source cannot have is the same each time
-    converted = spec.pretraining(config)
+    converted = spec.converted(config)
     absent = _load(converted, weights, found.form, found.weights)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = copy_tokenizer(found.folders, Path(folder), config.vocab_size)
-        card = model_card(model, f"Converted by reread from `{found.weights.name}` ({found.form.name}).", {})
+        card = model_card(
+            model, next(iter(spec.heads)), f"Converted by reread from `{found.weights.name}` ({found.form.name}).", {}
+        )
         write_huggingface(out, converted, tokenizer, card, absent)
     log.info("converted %s to %s", found.weights, out)
 

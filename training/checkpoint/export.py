@@ -52,20 +52,21 @@ def write_huggingface(
     save_file(_weights(model, spec, absent), aside / "model.safetensors", metadata={"format": "pt"})
     for file in [*code, *(tokenizer_folder.glob("*.*") if tokenizer_folder else ())]:
         shutil.copyfile(file, aside / file.name)
-    ids = frame_tokenizer(aside, spec.data) if tokenizer_folder else {}
+    ids = frame_tokenizer(aside, spec.frame) if tokenizer_folder else {}
     (aside / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
     _put_in_place(aside, folder)
 
 
-def model_card(name: str, summary: str, sections: Mapping[str, Mapping[str, Any]], examples: Sequence[str] = ()) -> str:
-    """README.md for a model of type `name`, in Markdown.
+def model_card(
+    name: str, kind: str, summary: str, sections: Mapping[str, Mapping[str, Any]], examples: Sequence[str] = ()
+) -> str:
+    """README.md for a model of type `name` that learnt from data of `kind`, in Markdown.
 
     `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
     left out; `examples` are sentences with [MASK].
     """
-    spec = model_spec(name)
-    causal = spec.exported.__name__.endswith(AUTO_CLASSES["AutoModelForCausalLM"])
+    causal = kind == "stream"
     auto = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
     header: dict[str, Any] = {
         "library_name": "transformers",
@@ -74,7 +75,7 @@ def model_card(name: str, summary: str, sections: Mapping[str, Mapping[str, Any]
     }
     if examples and not causal:
         header["widget"] = [{"text": text} for text in examples]
-    use = [_USE.replace("AUTO", auto), _USE_OF_DATA.get(spec.data, "")]
+    use = [_USE.replace("AUTO", auto), _USE_OF_DATA.get(kind, "")]
     parts = [f"---\n{_yaml(header)}---", f"# {name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"

@@ -38,7 +38,7 @@ def restore_model(
         )
     spec = model_spec(settings.model["type"])
     config = model_config(spec, settings.model, source.vocab_size, settings.init, source.special)
-    model = spec.pretraining(config)
+    model = spec.head(settings.data.kind)(config)
     weights = store.read_full(step, "model.")
     tied = set(model._tied_weights_keys or {})
     missing = {name for name, _ in model.named_parameters()} - weights.keys() - tied

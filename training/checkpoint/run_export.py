@@ -39,7 +39,7 @@ def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) ->
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
     summary = f"Pretrained by reread for {step:,} steps of {settings.global_batch:,} rows."
-    return model_card(settings.model["type"], summary, sections, examples)
+    return model_card(settings.model["type"], settings.data.kind, summary, sections, examples)
 
 
 def _corpus(folder: Path) -> dict[str, Any]:

@@ -30,9 +30,9 @@ GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 
 FRAMES = {
     "segments": ("$A {sep} {cls}", "$A {sep} $B:1 {sep}:1 {cls}"),
-    "stream": ("$A", "$A $B:1"),
+    "bare": ("$A", "$A $B:1"),
 }
-"""By the kind of data that a model learns from: how one text and two are put. "rows" is as tokenizers have it."""
+"""By `ModelSpec.frame`: how one text and two are put. "" is as the tokenizer has it."""
 
 
 def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int) -> Path | None:
@@ -84,13 +84,13 @@ def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
     shutil.copyfile(pair[1], folder / "merges.txt")
 
 
-def frame_tokenizer(folder: Path, data: str) -> dict[str, int]:
-    """Let the tokenizer in `folder` put a text as models that learn from `data` have seen it; nothing for "rows".
+def frame_tokenizer(folder: Path, frame: str) -> dict[str, int]:
+    """Let the tokenizer in `folder` put a text as its model has seen it (`ModelSpec.frame`).
 
     A segment is "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place. Returns the
     configuration's pad_token_id, cls_token_id and sep_token_id for segments.
     """
-    if data not in FRAMES:
+    if frame not in FRAMES:
         return {}
     path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
     settings = _read(settings_path)
@@ -100,12 +100,12 @@ def frame_tokenizer(folder: Path, data: str) -> dict[str, int]:
         load_tokenizer(folder, TokenizerSettings(path=folder, lowercase=lowercase)).save(folder)
         settings = _read(settings_path)
     if "cls_token" not in settings:
-        return {}  # whole words, framed as streams are
+        return {}  # whole words, without a frame
     backend = Tokenizer.from_file(str(path))
     names = {role: settings[f"{role}_token"] for role in ("pad", "cls", "sep")}
     vocabulary = backend.get_vocab()
     ids = {role: vocabulary[name] for role, name in names.items()}
-    single, pair = (frame.format(**names) for frame in FRAMES[data])
+    single, pair = (template.format(**names) for template in FRAMES[frame])
     backend.post_processor = TemplateProcessing(
         single=single, pair=pair, special_tokens=[(names[role], ids[role]) for role in ("cls", "sep")]
     )
@@ -114,7 +114,7 @@ def frame_tokenizer(folder: Path, data: str) -> dict[str, int]:
     if merges := values["model"].get("merges"):  # pairs are not read by the tokenizers of transformers 4.40
         values["model"]["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
     _write(path, values)
-    if data != "segments":
+    if frame != "segments":
         return {}
     settings.pop("model_max_length", None)  # a document of any length is read whole
     _write(settings_path, settings | {"padding_side": "left"})

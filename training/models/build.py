@@ -47,9 +47,8 @@ def model_config(
 def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None:
     """Raises `UserError` if the model does not learn from such data, has too few positions or classes for it, or would
     read documents twice and remember nothing."""
-    if data.kind != spec.data:
-        raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {spec.data}; set it to {spec.data}")
-    longest = getattr(config, "longest", None)
+    spec.head(data.kind)
+    longest = spec.longest(config)
     if longest is not None and data.sequence_length > longest:
         raise UserError(
             f"train.data.sequence_length: {data.sequence_length}, but this model's positions end at {longest}; lower "
@@ -77,16 +76,16 @@ def check_vocabulary(init: Path, tokenizer: Path) -> None:
         )
 
 
-def build_model(spec: ModelSpec, config: PretrainedConfig, init: Path | None, seed: int) -> PreTrainedModel:
-    """Random weights from `seed`, or those of the folder `init`; on CPU in fp32, whole.
+def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Path | None, seed: int) -> PreTrainedModel:
+    """A model of the class `head`: random weights from `seed`, or those of the folder `init`; on CPU in fp32, whole.
 
     Raises `UserError` if `init` does not fit; heads alone may be missing there.
     """
     torch.manual_seed(seed)
     if init is None:
-        return spec.pretraining(config)
+        return head(config)
     try:
-        model, found = cast(Any, spec.pretraining).from_pretrained(
+        model, found = cast(Any, head).from_pretrained(
             init, config=config, output_loading_info=True, ignore_mismatched_sizes=True
         )
     except (RuntimeError, OSError) as error:
