@@ -17,22 +17,26 @@ from tokenizers.models import WordPiece
 
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
-from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings
+from training.config import AnyData, DataSettings, StreamSettings
 from training.data.checks import check_masking, han_vocabulary
 from training.data.lanes import lanes_for
 from training.data.masking import IGNORED
 from training.data.materialize import MaterializedSamples, is_materialized
 from training.data.order import locate
+from training.data.packed import Packed
 from training.data.samples import Rows, Samples
 from training.data.segments import Reading, Segments
+from training.data.source import drawn
 
 STATISTICS_ROWS = 4096
+STATISTICS_TOKENS = 1 << 21
+"""Of long rows fewer are counted."""
 LANES = 64
 """That learn at a time, of those whose learning rows are counted."""
 MASKED, REPLACED, KEPT = "bold white on red", "bold black on yellow", "bold black on green"
 
 
-Source = Samples | MaterializedSamples | Segments
+Source = Samples | Packed | MaterializedSamples | Segments
 
 
 def inspect(data: AnyData, *, samples: int = 3, seed: int = 0, verify: bool = False) -> None:
@@ -60,9 +64,14 @@ def inspect(data: AnyData, *, samples: int = 3, seed: int = 0, verify: bool = Fa
     shown = _consecutive_segments(source) if isinstance(source, Segments) else _samples(source)
     for title, rows in islice(shown, samples):
         console.print(Text(f"\n{title}", style="bold"))
-        console.print(render({name: values[0] for name, values in rows.items()}, tokenizer, source.special["mask"]))
+        text = render({name: values[0] for name, values in rows.items()}, tokenizer, source.special["mask"])
+        if isinstance(source, Packed):  # a document a line
+            separator = tokenizer.id_to_token(source.special["sep"]) or ""
+            text = Text("\n").join(text.split(separator, include_separator=True))
+        console.print(text)
     console.print()
-    console.print(_table(source, count(source, han_vocabulary(source.tokenizer_folder))))
+    counted = min(STATISTICS_ROWS, max(1, STATISTICS_TOKENS // source.settings.sequence_length))
+    console.print(_table(source, count(source, han_vocabulary(source.tokenizer_folder), counted)))
     if not isinstance(source, MaterializedSamples):
         check_masking(source)
 
@@ -72,14 +81,12 @@ def _open(data: AnyData, seed: int) -> Source:
         raise UserError(
             f"{data.corpus}: data.kind is stream, unbroken text in which nothing is masked: nothing to show"
         )
-    if isinstance(data, SegmentSettings):
-        return Segments(Corpus(data.corpus, "train"), data, seed)
-    if is_materialized(data.corpus):
+    if isinstance(data, DataSettings) and is_materialized(data.corpus):
         return MaterializedSamples(data.corpus, "train")
-    return Samples(Corpus(data.corpus, "train"), data, seed)
+    return drawn(Corpus(data.corpus, "train"), data, seed)
 
 
-def _samples(source: Samples | MaterializedSamples) -> Iterator[tuple[str, Rows]]:
+def _samples(source: Samples | Packed | MaterializedSamples) -> Iterator[tuple[str, Rows]]:
     """Titles and rows [1, L] from the beginning of the stream."""
     for number in numbers():
         yield f"row {number}", source.rows_with_words(np.arange(number, number + 1))
@@ -167,6 +174,8 @@ class Counts:
     whole_chinese_words: int = 0
     """Of these, the words of which each token is predicted."""
     random_next: int = 0
+    texts: list[int] = field(default_factory=list)
+    """Of each row: the stretches of text that special tokens divide it into."""
     documents: list[Reading] = field(default_factory=list)
     """Of segments: the documents that begin in these rows."""
 
@@ -183,6 +192,7 @@ class Counts:
         self.random_next += int(rows.get("next_sentence_label", np.zeros(1)).sum())
 
         text = attention & ~np.isin(original, [special["cls"], special["sep"]])
+        self.texts += (text & ~np.pad(text, ((0, 0), (1, 0)))[:, :-1]).sum(axis=1).tolist()
         begins = text.copy()
         begins[:, 1:] &= ~(rows["continues_word"][:, 1:] & text[:, :-1])
         word = np.cumsum(begins[text]) - 1
@@ -224,6 +234,8 @@ def _table(source: Source, counts: Counts) -> Table:
     table.add_row("slots filled with tokens", _share(counts.tokens, counts.slots))
     if isinstance(source, Segments):
         _add_segments(table, source, counts)
+    if isinstance(source, Packed):
+        table.add_row("documents a row", f"{np.mean(counts.texts):.1f}, {max(counts.texts):,} at most")
     what = "documents" if isinstance(source, Segments) else "samples"
     table.add_row(f"{what} a pass, copies", f"{len(source):,} x {settings.copies}")
     return table

@@ -17,7 +17,7 @@ from pipeline.launch import inside_distributed_run, launch, own_rank
 from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
-from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings, TrainSettings
+from training.config import AnyData, DataSettings, PackedSettings, SegmentSettings, StreamSettings, TrainSettings
 
 log = logging.getLogger("reread")
 
@@ -46,7 +46,11 @@ def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, sample
     if recipe is None:
         values = {"corpus": corpus}
         apply_overrides(values, overrides)
-        forms: dict[Any, type[AnyData]] = {"segments": SegmentSettings, "stream": StreamSettings}
+        forms: dict[Any, type[AnyData]] = {
+            "packed": PackedSettings,
+            "segments": SegmentSettings,
+            "stream": StreamSettings,
+        }
         data, seed = forms.get(values.get("kind"), DataSettings).parse(values, "inspect"), 0
     else:
         overrides = [f"train.data.{override}" for override in [*overrides, f"corpus={corpus}"]]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from preprocessing.settings import Settings
 
@@ -41,8 +41,31 @@ class DataSettings(Settings):
     """Each pass over the corpus is one copy, masked and paired anew; after the last copy the first comes again."""
     next_sentence: bool = True
     """BERT's sentence pairs; without, one stretch of text a row."""
+    special_tokens: bool = True
+    """[CLS] and [SEP] around the text; without, a row is text alone, as RAN reads it (only without pairs)."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
     """Share of rows cut to a random shorter length (BERT)."""
+    masking: MaskingSettings = MaskingSettings()
+
+    @field_validator("special_tokens")
+    @classmethod
+    def _told_apart(cls, value: bool, info: ValidationInfo) -> bool:
+        if not value and info.data.get("next_sentence"):
+            raise ValueError("false needs next_sentence: false, for nothing else tells the pair's sides apart")
+        return value
+
+
+class PackedSettings(Settings):
+    """Corpus -> full rows cut from one stream of documents (RoBERTa's FULL-SENTENCES, Liu et al. 2019, section 4.2),
+    as Longformer's pretraining goes on."""
+
+    kind: Literal["packed"]
+    corpus: Path
+    sequence_length: int = Field(default=4096, ge=8)
+    """Of each row, [CLS] and [SEP] counted."""
+    copies: int = Field(default=10, ge=1)
+    """Each pass over the corpus is one copy, cut at other places and masked anew; after the last copy the first comes
+    again."""
     masking: MaskingSettings = MaskingSettings()
 
 
@@ -82,9 +105,12 @@ def _kind(data: Any) -> str:
 
 AnyData = Annotated[
     Annotated[DataSettings, Tag("rows")]
+    | Annotated[PackedSettings, Tag("packed")]
     | Annotated[SegmentSettings, Tag("segments")]
     | Annotated[StreamSettings, Tag("stream")],
-    Discriminator(_kind, custom_error_type="kind", custom_error_message="kind is one of rows, segments, stream"),
+    Discriminator(
+        _kind, custom_error_type="kind", custom_error_message="kind is one of rows, packed, segments, stream"
+    ),
 ]
 
 
@@ -129,11 +155,14 @@ class TrainSettings(Settings):
 
     seed: int = 0
     model: dict[str, Any]
-    """`type` (nezha, ernie_doc, transformer_xl) and the keys of its configuration."""
+    """`type` (nezha, ernie_doc, transformer_xl, ran, longformer) and the keys of its configuration."""
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
     data: AnyData
-    steps: int = Field(ge=1)
+    steps: int = Field(ge=0)
+    """Updates; with 0 the weights that the run starts with are saved and evaluated."""
+    trainable: list[str] | None = None
+    """Globs of the parameters that learn, the rest stays as `init` has it; null: all learn."""
     global_batch: int = Field(ge=1)
     """Rows a step that are learned from, over all processes and accumulation."""
     micro_batch: int = Field(ge=1)

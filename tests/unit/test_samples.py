@@ -40,9 +40,10 @@ def test_rows_have_berts_form(corpus: Corpus, next_sentence: bool, length: int) 
     samples = samples_of(corpus, sequence_length=length, next_sentence=next_sentence)
     rows = samples.rows(np.arange(400))
     original = np.where(rows["labels"] == -100, rows["input_ids"], rows["labels"])
-    assert ("next_sentence_label" in rows) == next_sentence
+    assert ("next_sentence_label" in rows) == ("token_type_ids" in rows) == next_sentence
+    token_types = rows.get("token_type_ids", rows["attention_mask"] * 0)
     for ids, types, attention, labels in zip(
-        original, rows["token_type_ids"], rows["attention_mask"], rows["labels"], strict=True
+        original, token_types, rows["attention_mask"], rows["labels"], strict=True
     ):
         used = int(attention.sum())
         assert attention[:used].all() and (ids[used:] == SPECIAL["pad"]).all()
@@ -50,7 +51,7 @@ def test_rows_have_berts_form(corpus: Corpus, next_sentence: bool, length: int) 
         separators = np.flatnonzero(ids == SPECIAL["sep"])
         assert len(separators) == (2 if next_sentence else 1)
         first = separators[0] + 1
-        assert not types[:first].any() and types[first:used].all() and not types[used:].any()
+        assert not types[:first].any() and (types[first:used] == 1).all() and not types[used:].any()
         assert (labels[[0, *separators]] == -100).all() and (labels[used:] == -100).all()
         assert (labels != -100).sum() >= 1
         # Ids count the tokens of the corpus, so each side is a stretch of it.

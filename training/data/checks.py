@@ -12,6 +12,7 @@ from preprocessing.errors import UserError
 from training.data.masking import IGNORED
 
 if TYPE_CHECKING:
+    from training.data.packed import Packed
     from training.data.samples import Samples
     from training.data.segments import Segments
 
@@ -22,7 +23,7 @@ LOWEST_WORD_SHARE = 0.01
 _HAN = re.compile(r"(##|▁| )?[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")
 
 
-def check_masking(samples: "Samples | Segments") -> None:
+def check_masking(samples: "Samples | Packed | Segments") -> None:
     """Raises `UserError` if whole words or spans are masked and Chinese words are not known, or no token is masked."""
     corpus, strategy = samples.corpus, samples.settings.masking.strategy
     if strategy != "token":

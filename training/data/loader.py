@@ -15,6 +15,8 @@ Rows = dict[str, NDArray[Any]]
 
 ROWS_AT_ONCE = 1024
 """Fewer lanes have several steps drawn in one call: numpy's price for a call is then shared."""
+_VALUES_AT_ONCE = 1 << 19
+"""Of long rows fewer, so that memory stays bounded: the largest array of such a call has so many values."""
 
 
 class Source(Protocol):
@@ -28,13 +30,15 @@ def rows_by_step(samples: Source, global_batch: int, lanes: range, step: int) ->
     what a lane gets does not depend on who owns it.
     """
     numbers = np.arange(lanes.start, lanes.stop, dtype=np.int64)
-    steps = np.arange(max(1, ROWS_AT_ONCE // len(lanes)))[:, None]
+    steps = 1
     while True:
-        positions = (step + steps) * global_batch + numbers
+        positions = np.arange(step, step + steps)[:, None] * global_batch + numbers
         rows = samples.rows(positions.ravel())
         for begin in range(0, positions.size, len(lanes)):
             yield {name: values[begin : begin + len(lanes)] for name, values in rows.items()}
-        step += len(steps)
+        step += steps
+        row = max(values[0].size for values in rows.values())
+        steps = max(1, min(ROWS_AT_ONCE, _VALUES_AT_ONCE // row) // len(lanes))
 
 
 class Loader:

@@ -5,7 +5,7 @@ sample i of copy c. A tar sample is a block of rows, without their padding:
 
     ids        [tokens]          masked input ids, with [CLS] and [SEP]
     continues  [tokens / 8]      bits: whether a token continues a word
-    rows       [rows, 4]         tokens, tokens of segment 0, predicted tokens, next_sentence_label
+    rows       [rows, 4]         tokens, tokens of segment 0, predicted tokens, next_sentence_label (0 without pairs)
     columns    [predicted]       where the predicted tokens are in their row
     labels     [predicted]       their ids
 """
@@ -33,7 +33,7 @@ from training.config import DataSettings
 from training.data.checks import check_masking
 from training.data.masking import IGNORED
 from training.data.order import locate
-from training.data.samples import Rows, Samples, frame, samples_fingerprint, special_ids
+from training.data.samples import Rows, Samples, frame, samples_fingerprint, special_ids, unsaid
 
 FORMAT_VERSION = 1
 SHARD_BLOCKS = 64
@@ -65,7 +65,7 @@ def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, wor
         "version": FORMAT_VERSION,
         "corpus": manifest.fingerprint,
         "seed": seed,
-        "settings": settings.model_dump(mode="json", exclude={"corpus"}),
+        "settings": settings.model_dump(mode="json", exclude=unsaid(settings)),
         "tokenizer": manifest.tokenizer,
         "dtype": manifest.dtype,
         "block_rows": block_rows,
@@ -169,7 +169,8 @@ def _pack(rows: Rows, dtype: str) -> list[NDArray[Any]]:
     """The members of a block."""
     real, predicted = rows["attention_mask"] == 1, rows["labels"] != IGNORED
     small = _small(real.shape[1])
-    tokens, second = real.sum(axis=1), rows["token_type_ids"].sum(axis=1)
+    tokens = real.sum(axis=1)
+    second = rows["token_type_ids"].sum(axis=1) if "token_type_ids" in rows else np.zeros_like(tokens)
     label = rows.get("next_sentence_label", np.zeros_like(tokens))
     return [
         rows["input_ids"][real].astype(dtype),
@@ -265,7 +266,7 @@ class MaterializedSamples:
         shape = len(numbers), self.settings.sequence_length
         places = self._places(numbers)
         table = np.stack([block.rows[row] for block, row in places]).astype(np.int64)
-        rows = frame(table[:, 1], table[:, 0], shape[1])
+        rows = frame(table[:, 0], shape[1], table[:, 1] if self.settings.next_sentence else None)
         ids = np.full(shape, self.special["pad"], np.int32)
         ids[rows["attention_mask"] == 1] = np.concatenate(
             [block.ids[block.token_at[row] : block.token_at[row + 1]] for block, row in places]

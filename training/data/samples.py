@@ -1,7 +1,8 @@
 """Corpus -> rows of a batch: sample i of copy c is a pure function of (corpus, settings, seed, c, i)."""
 
+from abc import ABC, abstractmethod
 from hashlib import md5
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from preprocessing.corpus import CONTINUES_WORD, Corpus
 from preprocessing.errors import UserError
 from preprocessing.settings import Settings
-from training.config import DataSettings
+from training.config import DataSettings, PackedSettings
 from training.data import random
 from training.data.chunks import Chunks, Text, read_flags, read_ids
 from training.data.masking import mask
@@ -17,19 +18,14 @@ from training.data.order import locate
 from training.data.pairs import draw_pairs, draw_sentences
 
 Rows = dict[str, NDArray[Any]]
+AnyRows = TypeVar("AnyRows", bound=DataSettings | PackedSettings)
 
 
-class Samples:
-    """Samples drawn from a corpus when they are asked for.
+class MaskedRows(ABC, Generic[AnyRows]):
+    """Rows drawn from a corpus when they are asked for. Pass p shows copy p % copies, in an order of its own."""
 
-    A pass has one sample a chunk of the corpus (`training.data.chunks`). Pass p shows copy p % copies, in an order of
-    its own.
-    """
-
-    def __init__(self, corpus: Corpus, settings: DataSettings, seed: int) -> None:
+    def __init__(self, corpus: Corpus, settings: AnyRows, seed: int) -> None:
         self.corpus, self.settings, self.seed = corpus, settings, seed
-        specials = 3 if settings.next_sentence else 2
-        self._chunks = Chunks(corpus, settings.sequence_length - specials)
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
         self.vocab_size: int = tokenizer["vocab_size"]
@@ -39,19 +35,23 @@ class Samples:
         # Once a block of this size was freed, glibc keeps smaller ones for reuse: else each call's arrays page-fault.
         np.empty(1 << 24, np.uint8)
 
+    @abstractmethod
     def __len__(self) -> int:
-        """Samples of one pass."""
-        return len(self._chunks)
+        """Rows of one pass."""
+
+    @abstractmethod
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        """What `rows_with_words` gives, by copy [B] and number in source order [B]."""
 
     @property
     def fingerprint(self) -> str:
-        """Equal fingerprints mean equal samples at every position."""
+        """Equal fingerprints mean equal rows at every position."""
         return samples_fingerprint(self.corpus_fingerprint, self.corpus.split, self.settings, self.seed)
 
     def rows(self, positions: NDArray[np.int64]) -> Rows:
-        """The samples at positions [B] of the endless stream, each int32 [B, L]:
+        """The rows at positions [B] of the endless stream, each int32 [B, L]:
 
-        input_ids, token_type_ids, attention_mask, labels (-100 where nothing is predicted), and with `next_sentence`
+        input_ids, attention_mask, labels (-100 where nothing is predicted), and of sentence pairs token_type_ids and
         next_sentence_label [B], 0 where B follows A and 1 where it is random.
         """
         rows = self.rows_with_words(positions)
@@ -63,36 +63,20 @@ class Samples:
         passes, indices = locate(positions, len(self), self.seed)
         return self.at(passes % self.settings.copies, indices)
 
-    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        """The same by copy [B] and number in source order [B]."""
-        places = self._chunks.locate(indices)
-        keys = random.key(self.seed, copies, places.document, places.chunk)
-        short = self.settings.short_sequence_probability
-        if self.settings.next_sentence:
-            first, second, label = draw_pairs(self._chunks, places, keys, short)
-            return {**self._assemble([first, second], keys), "next_sentence_label": label}
-        text, _, _ = draw_sentences(self._chunks, places, keys, short)
-        return self._assemble([text], keys)
-
     def verify(self) -> None:
         """Read the corpus once; raises `UserError` for the first block that differs from what was written."""
         self.corpus.verify()
 
-    def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded and masked."""
-        sizes = [text.stop - text.start + 1 for text in texts]
-        separators = np.cumsum(np.stack(sizes, axis=1), axis=1)
-        lengths = separators[:, -1] + 1
-        rows = frame(separators[:, 0] + 1, lengths, self.settings.sequence_length)
-        is_text = rows["attention_mask"] == 1
-        is_text[:, 0] = False
-        np.put_along_axis(is_text, separators, False, axis=1)
-        ids = np.full(is_text.shape, self.special["pad"], np.int32)
-        ids[:, 0] = self.special["cls"]
-        np.put_along_axis(ids, separators, self.special["sep"], axis=1)
-        ids[is_text] = read_ids(self.corpus.manifest.dtype, *texts)
-        flags = np.zeros(ids.shape, np.uint8)
-        flags[is_text] = read_flags(*texts)
+    def _masked(
+        self,
+        ids: NDArray[np.int32],
+        flags: NDArray[np.uint8],
+        is_text: NDArray[np.bool_],
+        lengths: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+    ) -> Rows:
+        """input_ids, labels and continues_word of rows [B, L] of `lengths` [B] tokens, of which `is_text` may be
+        predicted; masks `ids` in place."""
         continues = (flags & CONTINUES_WORD).view(bool)
         labels = mask(
             ids,
@@ -104,16 +88,59 @@ class Samples:
             replacements=self._replacements,
             mask_id=self.special["mask"],
         )
-        return {"input_ids": ids, **rows, "labels": labels, "continues_word": continues}
+        return {"input_ids": ids, "labels": labels, "continues_word": continues}
 
 
-def frame(first: NDArray[Any], lengths: NDArray[Any], columns: int) -> Rows:
-    """token_type_ids and attention_mask of rows [B] of `lengths` tokens, of which `first` belong to segment 0."""
+class Samples(MaskedRows[DataSettings]):
+    """A pass has one row a chunk of the corpus (`training.data.chunks`)."""
+
+    def __init__(self, corpus: Corpus, settings: DataSettings, seed: int) -> None:
+        super().__init__(corpus, settings, seed)
+        specials = 3 if settings.next_sentence else 2 if settings.special_tokens else 0
+        self._chunks = Chunks(corpus, settings.sequence_length - specials)
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        places = self._chunks.locate(indices)
+        keys = random.key(self.seed, copies, places.document, places.chunk)
+        short = self.settings.short_sequence_probability
+        if self.settings.next_sentence:
+            first, second, label = draw_pairs(self._chunks, places, keys, short)
+            return {**self._assemble([first, second], keys), "next_sentence_label": label}
+        text, _, _ = draw_sentences(self._chunks, places, keys, short)
+        return self._assemble([text], keys)
+
+    def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
+        """[CLS] A [SEP], [CLS] A [SEP] B [SEP] or A alone, padded and masked."""
+        framed = self.settings.special_tokens
+        ends = np.cumsum(np.stack([text.stop - text.start + framed for text in texts], axis=1), axis=1)
+        lengths = ends[:, -1] + framed
+        rows = frame(lengths, self.settings.sequence_length, ends[:, 0] + 1 if len(texts) > 1 else None)
+        is_text = rows["attention_mask"] == 1
+        ids = np.full(is_text.shape, self.special["pad"], np.int32)
+        if framed:
+            is_text[:, 0] = False
+            np.put_along_axis(is_text, ends, False, axis=1)
+            ids[:, 0] = self.special["cls"]
+            np.put_along_axis(ids, ends, self.special["sep"], axis=1)
+        ids[is_text] = read_ids(self.corpus.manifest.dtype, *texts)
+        flags = np.zeros(ids.shape, np.uint8)
+        flags[is_text] = read_flags(*texts)
+        return rows | self._masked(ids, flags, is_text, lengths, keys)
+
+
+def frame(lengths: NDArray[Any], columns: int, first: NDArray[Any] | None = None) -> Rows:
+    """attention_mask of rows [B] of `lengths` tokens; with `first`, how many of them belong to segment 0, also
+    token_type_ids."""
     small = np.min_scalar_type(columns)
     column = np.arange(columns, dtype=small)
     attention = column < lengths.astype(small)[:, None]
-    types = attention & (column >= first.astype(small)[:, None])
-    return {"token_type_ids": types.astype(np.int32), "attention_mask": attention.astype(np.int32)}
+    rows = {"attention_mask": attention.astype(np.int32)}
+    if first is not None:
+        rows["token_type_ids"] = (attention & (column >= first.astype(small)[:, None])).astype(np.int32)
+    return rows
 
 
 def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
@@ -130,6 +157,16 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
     return {name: tokenizer[name] for name in names}
 
 
+_LATER = {"special_tokens": True}
+"""Settings that came after fingerprints were first written, and what was so until then."""
+
+
+def unsaid(settings: Settings) -> set[str]:
+    """What a fingerprint does not say of `settings`: where the corpus lies, and later settings as all was before them,
+    so that a run begun before goes on."""
+    return {"corpus", *(name for name, before in _LATER.items() if getattr(settings, name, None) == before)}
+
+
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: Settings, seed: int) -> str:
-    values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
+    values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude=unsaid(settings))]
     return md5("\n".join(values).encode()).hexdigest()

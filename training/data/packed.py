@@ -1,0 +1,92 @@
+"""Corpus -> full rows: documents end to end, cut to the length (RoBERTa's FULL-SENTENCES, Liu et al. 2019, 4.2).
+
+A split is one ring of places: its documents in source order, a [SEP] after each, the first again after the last. Row i
+of copy c is [CLS], the sequence_length - 2 places from i * (sequence_length - 2) + shift(c) on, [SEP]. The shift is
+another part of a row for each copy, so each cuts the text elsewhere. The last row of a pass is filled up from the
+ring's beginning: every row is full, every token in one row of a pass, and fewer than a row's in two. A split too short
+for a row gives one row, padded.
+
+Documents stay in source order, as RoBERTa has them: what is beside each other on disk is read at once, and what shares
+a source shares a row. Rows come in a random order all the same.
+
+A block of documents that begins at token t and document d begins at place t + d, and where its documents end is
+searched in its offsets on disk: nothing is held per document.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus import Corpus
+from training.config import PackedSettings
+from training.data import random
+from training.data.samples import MaskedRows, Rows, frame
+
+
+class _Stretch(NamedTuple):
+    """Places next to each other in one block."""
+
+    ids: bytes
+    flags: bytes
+    ends: NDArray[np.int64]
+    """Which places of the rows end a document, all rows' places counted on; the others are tokens."""
+
+
+class Packed(MaskedRows[PackedSettings]):
+    """A pass has one row for each sequence_length - 2 places of a split."""
+
+    def __init__(self, corpus: Corpus, settings: PackedSettings, seed: int) -> None:
+        super().__init__(corpus, settings, seed)
+        self._before_block: list[int] = (corpus.block_tokens + corpus.block_documents).tolist()
+        self._places = self._before_block[-1]
+        self._step = settings.sequence_length - 2
+        self._item = np.dtype(corpus.manifest.dtype).itemsize
+
+    def __len__(self) -> int:
+        return (self._places + self._step - 1) // self._step
+
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        begins = (indices * self._step + copies * self._step // self.settings.copies) % self._places
+        size = min(self._step, self._places)
+        stretches = [
+            stretch for row, begin in enumerate(begins.tolist()) for stretch in self._stretches(begin, size, row * size)
+        ]
+        lengths = np.full(len(begins), size + 2)
+        rows = frame(lengths, self.settings.sequence_length)
+        is_text = rows["attention_mask"] == 1
+        ids = np.full(is_text.shape, self.special["pad"], np.int32)
+        ids[:, 0], ids[:, size + 1] = self.special["cls"], self.special["sep"]
+        is_text[:, [0, size + 1]] = False
+        rows_ended, ends = np.divmod(np.concatenate([stretch.ends for stretch in stretches]), size)
+        ids[rows_ended, ends + 1] = self.special["sep"]
+        is_text[rows_ended, ends + 1] = False
+        ids[is_text] = np.frombuffer(b"".join([stretch.ids for stretch in stretches]), self.corpus.manifest.dtype)
+        flags = np.zeros(ids.shape, np.uint8)
+        flags[is_text] = np.frombuffer(b"".join([stretch.flags for stretch in stretches]), np.uint8)
+        keys = random.key(self.seed, copies, indices)
+        return rows | self._masked(ids, flags, is_text, lengths, keys)
+
+    def _stretches(self, begin: int, size: int, done: int) -> Iterator[_Stretch]:
+        """`size` places of the ring from `begin` on, the first of them place `done` of the rows."""
+        while size:
+            number = bisect_right(self._before_block, begin) - 1
+            shard, block = self.corpus.block(number)
+            offsets = self.corpus.block_offsets(number)
+            start = begin - self._before_block[number]
+            stop = min(start + size, block.tokens + block.documents)
+            first, last = _ended_before(offsets.data, start), _ended_before(offsets.data, stop)
+            a, b = start - first, stop - last
+            ids = shard[block.ids_at + a * self._item : block.ids_at + b * self._item]
+            flags = shard[block.flags_at + a : block.flags_at + b]
+            ends = offsets[first + 1 : last + 1] + np.arange(first + done - start, last + done - start)
+            yield _Stretch(ids, flags, ends)
+            size, done = size - (stop - start), done + stop - start
+            begin = (begin + stop - start) % self._places
+
+
+def _ended_before(offsets: memoryview, place: int) -> int:
+    """Documents of a block whose [SEP] is before a place of it; document i's is at offsets[i + 1] + i."""
+    return bisect_left(range(len(offsets) - 1), place, key=lambda document: offsets[document + 1] + document)
