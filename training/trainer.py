@@ -22,7 +22,7 @@ from training.data.loader import Rows
 from training.data.source import open_source
 from training.metrics import MetricsLog, peak_flops, progress_line
 from training.models import ModelSpec, model_spec
-from training.models.build import build_model, check_data, check_vocabulary, model_config
+from training.models.build import build_model, check_data, check_vocabulary, freeze, model_config
 from training.optim.build import build_optimizer, set_steps_taken, steps_taken
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.optim.schedule import learning_rate
@@ -78,12 +78,13 @@ class Trainer:
         if settings.init:
             check_vocabulary(settings.init, self.source.tokenizer_folder)
         self.model = build_model(self.spec.head(settings.data.kind), self.config, settings.init, settings.seed).train()
+        freeze(self.model, settings.trainable, self.spec.copied)
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         parallelise(self.model, self.spec.tensor_plan, mesh)
         self.model.to(mesh.device)
         self.masters = MasterWeights(self.model, dtype)
-        self.optimizer = build_optimizer(self.masters.named_parameters(), settings.optimizer, mesh)
+        self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
         bucket_bytes = int(settings.parallel.bucket_megabytes * 2**20)
         self.buckets = GradientBuckets(list(self.model.parameters()), mesh, bucket_bytes)
         self.scale = LossScale(dtype, settings.initial_loss_scale)
@@ -96,10 +97,13 @@ class Trainer:
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
-        if self.step >= settings.steps:
+        if self.step >= settings.steps and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return
         writer = MetricsLog(self.run, self.step) if mesh.rank == 0 else None
+        if settings.steps == 0:
+            self._validate(writer)
+            self._save_checkpoint()
         window = Window(self.spec, self.config, self.task, self.step)
         with self.task.batches(self.step) as loader, self._stoppable():
             while self.step < settings.steps and not self.stopped:
@@ -225,7 +229,7 @@ class Trainer:
         for name, master in self.masters.named_parameters():
             tensors[f"model.{name}"] = master.data
             places[f"model.{name}"] = slices[name]
-            for key in ("exp_avg", "exp_avg_sq"):
+            for key in ("exp_avg", "exp_avg_sq") if master.requires_grad else ():
                 tensors[f"{key}.{name}"] = self.optimizer.state[master][key]
                 places[f"{key}.{name}"] = slices[name]
         return tensors, places

@@ -1,6 +1,7 @@
 """The metrics log across a kill, the progress line, and the picture of a run."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -39,14 +40,17 @@ def test_a_full_disk_is_one_line(tmp_path) -> None:
 
 def test_losses_are_means_over_predictions_and_rows() -> None:
     task = TASKS["rows"]
-    totals = dict(zip(task.figures, [30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 100.0], strict=True))
+    totals = dict(zip(task.figures, [30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 4.0, 100.0], strict=True))
     assert task.summary(totals, 7) == {
         "loss": 4.0,
         "masked_lm_loss": 3.0,
         "masked_lm_accuracy": 0.5,
+        "bits_per_token": pytest.approx(3.0 / math.log(2)),
         "next_sentence_loss": 1.0,
         "next_sentence_accuracy": 0.75,
     }
+    without_pairs = {name: 0.0 if "next" in name or name == "pairs" else value for name, value in totals.items()}
+    assert "next_sentence_loss" not in task.summary(without_pairs, 7)
 
 
 @pytest.mark.parametrize(("rows", "ranks"), [(8, 2), (7, 3), (14400, 80), (5, 4)])

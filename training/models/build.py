@@ -3,7 +3,8 @@
 import inspect
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
@@ -101,6 +102,25 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {', '.join(body[:5])}")
     log.info("starting from the weights in %s%s", init, f"; random: {', '.join(missing)}" if missing else "")
     return model.float()  # transformers 5 keeps the type of the file
+
+
+def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Collection[str]) -> None:
+    """Let only parameters learn whose names match one of the globs `trainable`, where it is given, and none of modules
+    named in `copied` (`ModelSpec.copied`).
+
+    Raises `UserError` for a glob that matches none.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in trainable or ():
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise UserError(f"train.trainable: `{pattern}` matches no parameter; there are {', '.join(names[:4])}, ...")
+    for name, parameter in model.named_parameters():
+        learns = trainable is None or any(fnmatchcase(name, pattern) for pattern in trainable)
+        parameter.requires_grad_(learns and not set(name.split(".")) & set(copied))
+    if trainable is not None:
+        learning = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
+        total = sum(parameter.numel() for parameter in model.parameters())
+        log.info("training %s of %s parameters: %s", f"{sum(learning.values()):,}", f"{total:,}", ", ".join(learning))
 
 
 def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:

@@ -96,12 +96,16 @@ class MasterWeights:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return iter(self.masters.items())
 
+    def learning(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those that are not frozen."""
+        return ((name, master) for name, master in self.masters.items() if master.requires_grad)
+
     def step(self, optimizer: torch.optim.Optimizer, gradients: GradientBuckets, rate: float, factor: float) -> None:
         """One optimiser step at learning rate `rate` on `factor` times the gradients, carried over to the model."""
         gradients.scale(factor)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        for name, master in self.masters.items():
+        for name, master in self.learning():
             master.grad = gradients.grad_of(self.model_parameters[name])
         optimizer.step()
         self.to_model()
@@ -114,6 +118,6 @@ class MasterWeights:
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
-    master = nn.Parameter(parameter.detach().to(torch.float32, copy=True))
+    master = nn.Parameter(parameter.detach().to(torch.float32, copy=True), requires_grad=parameter.requires_grad)
     master.tensor_model_parallel = getattr(parameter, "tensor_model_parallel", False)  # type: ignore[attr-defined]
     return master

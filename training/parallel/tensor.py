@@ -8,6 +8,7 @@ A plan maps globs of module or parameter names to kinds; the first that matches 
                 to a multiple of 128 rows a process; a Linear's padding logits are the least finite number
     attention   a module whose positional tensors feed column layers and nothing else, if they have a gradient: that
                 gradient is summed once for all of them, and dropout inside differs between tensor ranks
+    split       a module without parameters that works on this rank's heads alone: dropout inside differs between ranks
     heads       a Parameter of an attention module that is split over heads in its first dimension
     shared      a Parameter that every tensor rank holds whole but uses for its own heads: its gradient is summed
 """
@@ -46,8 +47,8 @@ def parallelise(model: nn.Module, plan: dict[str, str], mesh: Mesh) -> None:
         module = model.get_submodule(name)
         if kind == "vocabulary":
             _set(model, name, _split_vocabulary(module, cut, name))
-        elif kind == "attention" and mesh.tensor_size > 1:
-            _split_attention(module, mesh)
+        elif kind in ("attention", "split") and mesh.tensor_size > 1:
+            _split_attention(module, mesh, sum_inputs=kind == "attention")
         elif kind == "column" and mesh.tensor_size > 1:
             _set(model, name, _column(module, cut, name, reduce_input=not name.startswith(attentions)))
         elif kind == "row" and mesh.tensor_size > 1:
@@ -58,7 +59,7 @@ def parallelise(model: nn.Module, plan: dict[str, str], mesh: Mesh) -> None:
             cut(parameter, 0, name, VOCABULARY_MULTIPLE)
         elif kind == "heads" and mesh.tensor_size > 1:
             cut(parameter, 0, name)
-        elif kind == "shared" and mesh.tensor_size > 1:
+        elif kind == "shared" and mesh.tensor_size > 1 and parameter.requires_grad:
             parameter.register_hook(_sum_over(mesh))
         if id(parameter) in cut.done:  # itself, or tied to one that a layer holds
             _set(model, name, cut.done[id(parameter)][1])
@@ -222,7 +223,7 @@ def _output_alone(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[T
     return output[0]
 
 
-def _split_attention(module: nn.Module, mesh: Mesh) -> None:
+def _split_attention(module: nn.Module, mesh: Mesh, sum_inputs: bool) -> None:
     entered: list[Callable[[], object]] = []
 
     def summed(argument: Any) -> Any:
@@ -235,7 +236,7 @@ def _split_attention(module: nn.Module, mesh: Mesh) -> None:
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if module.training:
             entered.append(_diverge(inputs[0].device, mesh.tensor_rank))
-        return tuple(summed(argument) for argument in inputs)
+        return tuple(summed(argument) for argument in inputs) if sum_inputs else inputs
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if entered:

@@ -14,6 +14,7 @@ from training.checkpoint.store import Slice
 from training.config import StreamSettings
 from training.data.loader import Loader, Rows
 from training.data.masking import IGNORED
+from training.parallel.tensor import vocab_cross_entropy
 from training.tasks.memory import LaneMemory
 from training.tasks.task import Pass, Task, pieces
 
@@ -68,7 +69,8 @@ class LanguageModel(Task):
         data, total = self.data, self.zeros()
         if limit is None:
             ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
-            log.info("perplexity is per word (%s); memory of %d tokens", ends, data.evaluation_memory)
+            memory = f"; memory of {data.evaluation_memory} tokens" if hasattr(self.model, "softmax") else ""
+            log.info("perplexity is per word (%s)%s", ends, memory)
         lanes = max(1, min(self.settings.global_batch, len(self.held_out) // data.evaluation_length))
         steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
         share = self.mesh.share(lanes)
@@ -96,15 +98,16 @@ class LanguageModel(Task):
         self, rows: Rows, mems: tuple[Tensor, ...] | None, memory_length: int | None = None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Summed loss, figures and new memory."""
-        output = self.model(
-            self.put(rows["input_ids"]),
-            mems,
-            labels=self.put(rows["labels"]),
-            sentence_ends=self.put(rows["sentence_ends"]),
-            paragraph_ends=self.put(rows["paragraph_ends"]),
-            mem_len=memory_length,
-        )
-        total = output.losses.sum()
+        labels = self.put(rows["labels"])
+        if hasattr(self.model, "softmax"):  # an adaptive one (Transformer-XL's) gives losses instead of logits
+            ends = {name: self.put(rows[name]) for name in ("sentence_ends", "paragraph_ends")}
+            output = self.model(self.put(rows["input_ids"]), mems, labels=labels, mem_len=memory_length, **ends)
+            total = output.losses.sum()
+        else:
+            output = self.model(self.put(rows["input_ids"]), mems=mems)
+            is_known = labels.flatten() != IGNORED
+            losses = vocab_cross_entropy(output.logits.flatten(0, 1), labels.flatten().clamp(min=0), self.mesh)
+            total = (losses * is_known).sum()
         figures = self.sums(
             nll_sum=total.detach(),
             predicted=int((rows["labels"] != IGNORED).sum()),

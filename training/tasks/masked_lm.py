@@ -1,5 +1,6 @@
 """Masked language modelling over rows that know nothing of each other, with or without next-sentence prediction."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -15,9 +16,17 @@ from training.tasks.task import Pass, Task, pieces
 
 
 class MaskedLanguageModel(Task):
-    """Loss: the mean over masked tokens, and beside it the mean over sentence pairs (Devlin et al. 2019, A.2)."""
+    """Loss: the mean over masked tokens, and beside it the mean over sentence pairs (Devlin et al. 2019, A.2).
 
-    figures = ("masked_lm_sum", "correct", "predicted", "next_sentence_sum", "next_sentence_correct", "rows", "tokens")
+    `bits_per_token` is what the Longformer paper calls BPC: the mean of -log2 p(token) over the masked tokens,
+    masked_lm_loss / ln 2.
+    """
+
+    figures = (
+        *("masked_lm_sum", "correct", "predicted"),
+        *("next_sentence_sum", "next_sentence_correct", "pairs"),
+        *("rows", "tokens"),
+    )
     shown = {"mlm": "masked_lm_loss", "acc": "masked_lm_accuracy"}
 
     def batches(self, step: int) -> Loader:
@@ -46,14 +55,19 @@ class MaskedLanguageModel(Task):
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
-        predicted, rows = max(totals["predicted"], 1.0), max(totals["rows"], 1.0)
-        masked_lm, next_sentence = totals["masked_lm_sum"] / predicted, totals["next_sentence_sum"] / rows
+        predicted, pairs = max(totals["predicted"], 1.0), totals["pairs"]
+        masked_lm = totals["masked_lm_sum"] / predicted
+        next_sentence = totals["next_sentence_sum"] / max(pairs, 1.0)
+        of_pairs = {
+            "next_sentence_loss": next_sentence,
+            "next_sentence_accuracy": totals["next_sentence_correct"] / max(pairs, 1.0),
+        }
         return {
             "loss": masked_lm + next_sentence,
             "masked_lm_loss": masked_lm,
             "masked_lm_accuracy": totals["correct"] / predicted,
-            "next_sentence_loss": next_sentence,
-            "next_sentence_accuracy": totals["next_sentence_correct"] / rows,
+            "bits_per_token": masked_lm / math.log(2),
+            **(of_pairs if pairs else {}),
         }
 
     def _loss(self, batch: Rows, all_predicted: float, all_rows: float) -> tuple[Tensor, Tensor]:
@@ -63,11 +77,12 @@ class MaskedLanguageModel(Task):
         inputs = {name: self.put(batch[name]) for name in names}
         output = self.model(**inputs, masked_positions=self.put(positions))
         targets = self.put(labels[positions])
-        masked_lm = vocab_cross_entropy(output.prediction_logits, targets, self.mesh).sum()
+        predictions = output.logits if "logits" in output else output.prediction_logits
+        masked_lm = vocab_cross_entropy(predictions, targets, self.mesh).sum()
         loss = masked_lm / all_predicted
         figures = self.sums(
             masked_lm_sum=masked_lm.detach(),
-            correct=(vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum(),
+            correct=(vocab_argmax(predictions.detach(), self.mesh) == targets).sum(),
             predicted=len(positions),
             rows=len(batch["labels"]),
             tokens=float(batch["attention_mask"].sum()),
@@ -78,5 +93,7 @@ class MaskedLanguageModel(Task):
             next_sentence = F.cross_entropy(logits, is_random, reduction="sum")
             loss = loss + next_sentence / all_rows
             right = (logits.detach().argmax(-1) == is_random).sum()
-            figures += self.sums(next_sentence_sum=next_sentence.detach(), next_sentence_correct=right)
+            figures += self.sums(
+                next_sentence_sum=next_sentence.detach(), next_sentence_correct=right, pairs=len(is_random)
+            )
         return loss, figures

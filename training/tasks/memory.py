@@ -27,6 +27,7 @@ class LaneMemory:
     def of(self, lanes: Tensor) -> tuple[Tensor, ...]:
         return tuple(tensor.index_select(self.dim, lanes) for tensor in self.mems)
 
+    @torch.no_grad()
     def keep(self, lanes: Tensor, mems: tuple[Tensor, ...]) -> None:
         """Remember `mems` for the lanes [n]. A lane whose memory is not finite forgets everything.
 
