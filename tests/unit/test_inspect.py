@@ -170,6 +170,25 @@ def test_an_override_or_a_recipe_says_segments(
     assert capsys.readouterr().out == drawn and "skim, segment 7 of 7" in " ".join(drawn.split())
 
 
+def test_packed_rows_show_a_document_a_line(tmp_path: Path, corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    small = make_corpus(tmp_path / "small", [10, 10, 10, 20] * 10)
+    shutil.copytree(corpus.folder / "tokenizer", small.folder / "tokenizer")
+    inspect_stage(small.folder, ["kind=packed", "sequence_length=56", "copies=1"], None, 1, False)
+    shown = capsys.readouterr().out
+    row = shown.split("row 0\n")[1].split("\n\n")[0].splitlines()
+    assert len(row) == 5 and row[0].startswith("[CLS]") and all(line.endswith("[SEP]") for line in row)
+    assert row[4] == "[SEP]"  # the row's own, after the last document's
+    assert re.search(r"documents a row\s+│ 4\.0, 4 at most", shown)
+    assert "100.00 % of" in shown and re.search(r"slots filled with tokens\s+│ 100\.00 %", shown)
+    assert re.search(r"samples a pass, copies\s+│ 10 x 1", shown)
+
+
+def test_rows_of_text_alone_are_shown_so(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect_stage(corpus.folder, ["special_tokens=false", "next_sentence=false"], None, 2, False)
+    shown = capsys.readouterr().out
+    assert "row 1" in shown and "[CLS]" not in shown and "[SEP]" not in shown and "‹" in shown
+
+
 def test_a_stream_has_nothing_to_show(corpus: Corpus) -> None:
     with pytest.raises(UserError, match=r"data\.kind is stream"):
         inspect(StreamSettings(kind="stream", corpus=corpus.folder))

@@ -15,7 +15,7 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
 from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
 from training.config import DataSettings, MaskingSettings
-from training.data.samples import Samples
+from training.data.samples import Samples, samples_fingerprint
 from training.data.source import open_source
 
 LENGTHS = np.random.default_rng(2).integers(1, 700, 300).tolist()
@@ -59,6 +59,26 @@ def test_rows_have_berts_form(corpus: Corpus, next_sentence: bool, length: int) 
             assert (np.diff(side) % (VOCABULARY - 5) == 1).all()
 
 
+@pytest.mark.parametrize("length", [8, 64])
+def test_rows_without_special_tokens_are_text_alone(corpus: Corpus, length: int) -> None:
+    samples = samples_of(corpus, sequence_length=length, next_sentence=False, special_tokens=False)
+    rows = samples.rows(np.arange(400))
+    assert rows.keys() == {"input_ids", "attention_mask", "labels"}
+    original = np.where(rows["labels"] == -100, rows["input_ids"], rows["labels"])
+    used = rows["attention_mask"].sum(axis=1)
+    assert used.max() > length - 2  # [CLS] and [SEP] leave more room
+    for ids, attention, labels, tokens in zip(original, rows["attention_mask"], rows["labels"], used, strict=True):
+        assert attention[:tokens].all() and (ids[tokens:] == SPECIAL["pad"]).all()
+        assert (ids[:tokens] >= 5).all() and (np.diff(ids[:tokens]) % (VOCABULARY - 5) == 1).all()
+        assert (labels[tokens:] == -100).all() and (labels != -100).any()
+    assert (rows["labels"][:, 0] != -100).any()
+
+
+def test_pairs_without_special_tokens_are_refused() -> None:
+    with pytest.raises(UserError, match=r"data: special_tokens: .*false needs next_sentence: false"):
+        DataSettings.parse({"corpus": "x", "special_tokens": False}, "data")
+
+
 def test_a_sample_is_the_same_wherever_it_is_asked_for(corpus: Corpus) -> None:
     samples = samples_of(corpus)
     positions = np.arange(10**9, 10**9 + 256)
@@ -78,10 +98,11 @@ def test_same_samples_on_other_world_size(corpus: Corpus) -> None:
                 assert same(whole, part, slice(rank, None, world))
 
 
-def test_a_pass_has_each_chunk_once(corpus: Corpus) -> None:
-    samples = samples_of(corpus, next_sentence=False, short_sequence_probability=0)
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_a_pass_has_each_chunk_once(corpus: Corpus, special_tokens: bool) -> None:
+    samples = samples_of(corpus, next_sentence=False, special_tokens=special_tokens, short_sequence_probability=0)
     rows = samples.rows(np.arange(len(samples)))
-    tokens = rows["attention_mask"].sum() - 2 * len(samples)
+    tokens = rows["attention_mask"].sum() - 2 * special_tokens * len(samples)
     assert tokens == corpus.tokens
 
 
@@ -128,6 +149,19 @@ def test_fingerprint_names_what_decides_samples(corpus: Corpus, tmp_path: Path) 
         samples_of(make_corpus(tmp_path / "other", LENGTHS[:-1])),
     ]
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 5
+
+
+def test_fingerprints_of_runs_begun_before_later_settings_stay(corpus: Corpus) -> None:
+    """Else a run could not go on with a newer program; these were written before there was `special_tokens`."""
+    span = DataSettings(corpus=corpus.folder, next_sentence=False, masking=MaskingSettings(strategy="span"))
+    assert [
+        samples_fingerprint("corpus", "train", settings, 3) for settings in (DataSettings(corpus=corpus.folder), span)
+    ] == [
+        "8451ba435ba645df0fb9dad97bb5d2c5",
+        "04893f6e566006c2d49e61fc8dbfb159",
+    ]
+    bare = span.model_copy(update={"special_tokens": False})
+    assert samples_fingerprint("corpus", "train", bare, 3) != samples_fingerprint("corpus", "train", span, 3)
 
 
 def test_an_empty_split_has_no_samples(corpus: Corpus) -> None:
