@@ -104,12 +104,20 @@ def export(
 def convert(
     source: Annotated[Path, typer.Argument(help="A folder or weights file: PyTorch, safetensors, TF, Paddle")],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
-    model: Annotated[str, typer.Option(help="What to make: nezha, ernie_doc, transformer_xl")] = "nezha",
+    model: Annotated[str, typer.Option(help="What to make: nezha, ernie_doc, transformer_xl, longformer")] = "nezha",
+    length: Annotated[int | None, typer.Option(help="longformer: tokens to read; default: 4096")] = None,
+    window: Annotated[
+        int | None, typer.Option(help="longformer: width of local attention, both sides; default: 512")
+    ] = None,
+    positions: Annotated[
+        str | None, typer.Option(help="longformer: copied (default) or random, for comparison")
+    ] = None,
 ) -> None:
     """Released weights -> a Hugging Face folder that `reread train init=FOLDER` starts from."""
     from training.checkpoint.convert import convert as convert_weights
 
-    convert_weights(source, output, model)
+    options = {"length": length, "window": window, "positions": positions}
+    convert_weights(source, output, model, **{name: value for name, value in options.items() if value is not None})
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import logging
 import re
 import tempfile
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -15,22 +16,26 @@ from transformers import PreTrainedModel
 from preprocessing.errors import UserError
 from training.checkpoint.export import model_card, write_huggingface
 from training.checkpoint.sources import Form, find_source
-from training.checkpoint.tokenizer import copy_tokenizer
+from training.checkpoint.tokenizer import copy_tokenizer, name_special_tokens
 from training.models import model_spec
 
 log = logging.getLogger("reread")
 
+OPTIONS = {"longformer": ("length", "window", "positions")}
+"""Model -> what it can be told beside its source: arguments of `forms` in its convert.py. Others have FORMS there."""
 
-def convert(source: Path, out: Path, model: str = "nezha") -> None:
-    """Convert weights into the Hugging Face folder `out` of a model of type `model`.
+
+def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> None:
+    """Convert weights into the Hugging Face folder `out` of a model of type `model`; `options` are those of OPTIONS.
 
     `source` is a weights file, the prefix of a TensorFlow checkpoint, or a folder that holds one; configuration and
     vocabulary lie beside it. Which forms there are is said by FORMS in training/models/<model>/convert.py. Pretraining
     heads that the source lacks are left out, and what it cannot have is drawn at random, both with a line in the log.
-    Raises `UserError` for a source that cannot be read, would run code, or does not fit its configuration.
+    Raises `UserError` for an option that the model does not take, and for a source that cannot be read, would run code,
+    or does not fit its configuration.
     """
     spec = model_spec(model)
-    found = find_source(source, import_module(f"training.models.{model}.convert").FORMS, model)
+    found = find_source(source, _forms(model, options), model)
     if out.resolve() in {folder.resolve() for folder in found.folders}:
         raise UserError(f"{out}: holds the weights to convert; give another output folder")
     log.info("reading %s as %s: %s", found.weights, found.form.name, found.reason)
@@ -38,17 +43,29 @@ def convert(source: Path, out: Path, model: str = "nezha") -> None:
         config = spec.config(**found.form.config(found.config))
     except (ValueError, TypeError) as error:
         raise UserError(f"{found.config_path}: {error}") from None
-    weights = found.form.weights(found.read())
     torch.manual_seed(0)  # what the source cannot have is the same each time
+    weights = found.form.fit(found.form.weights(found.read()), found.config, config)
     converted = spec.converted(config)
     absent = _load(converted, weights, found.form, found.weights)
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = copy_tokenizer(found.folders, Path(folder), config.vocab_size)
+        tokenizer = copy_tokenizer(found.folders, Path(folder), config.vocab_size, found.config.get("model_type", ""))
+        if tokenizer:
+            name_special_tokens(config, tokenizer)
         card = model_card(
             model, next(iter(spec.heads)), f"Converted by reread from `{found.weights.name}` ({found.form.name}).", {}
         )
         write_huggingface(out, converted, tokenizer, card, absent)
     log.info("converted %s to %s", found.weights, out)
+
+
+def _forms(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
+    for name in options:
+        if name not in OPTIONS.get(model, ()):
+            takers = ", ".join(taker for taker, names in OPTIONS.items() if name in names)
+            raise UserError(f"--{name.replace('_', '-')}: not for {model}; models that take it: {takers}")
+    module = import_module(f"training.models.{model}.convert")
+    forms: tuple[Form, ...] = module.forms(**options) if model in OPTIONS else module.FORMS
+    return forms
 
 
 def _load(model: PreTrainedModel, weights: dict[str, Tensor], form: Form, source: Path) -> list[str]:

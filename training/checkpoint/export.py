@@ -1,4 +1,7 @@
-"""Writes a folder that transformers' Auto classes load with `from_pretrained(..., trust_remote_code=True)`."""
+"""Writes a folder that transformers' Auto classes load with `from_pretrained`.
+
+The code of a model that transformers does not have lies in the folder, for `trust_remote_code=True`.
+"""
 
 import copy
 import inspect
@@ -13,7 +16,7 @@ from typing import Any
 
 import yaml
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.corpus import sync_folder
@@ -28,22 +31,25 @@ AUTO_CLASSES = {
     "AutoModelForCausalLM": "ForCausalLM",
 }
 """transformers' Auto classes and how the class that each gives is called, after the model's name."""
+ONE_TYPE = ("longformer",)
+"""Models that take token types, but are pretrained with type 0 alone; RoBERTa may have no other."""
+TAG = "reread"
+"""Among the tags of an exported folder's README.md."""
 
 
 def write_huggingface(
     folder: Path, model: PreTrainedModel, tokenizer_folder: Path | None, card: str, absent: Collection[str] = ()
 ) -> None:
-    """Write weights, configuration, the model's own code, tokenizer and README.md to `folder`.
+    """Write weights, configuration, tokenizer, README.md and, unless transformers has it, the model's code to `folder`.
 
     `model` is whole and on CPU. Rows past `config.vocab_size` that pad the vocabulary are left out, and so are tied
     copies and the parameters named in `absent`, which a loader then initialises anew, saying so. The tokenizer frames a
-    text as the model's pretraining did. The folder is made beside its place and renamed, so it is there whole or not at
-    all; an earlier export there is replaced.
+    text as the model's pretraining did and gives what the model takes. The folder is made beside its place and renamed,
+    so it is there whole or not at all; an earlier export there is replaced.
     Raises `UserError` if `folder` holds anything else.
     """
-    code = [Path(inspect.getfile(type(owner))) for owner in (model.config, model)]
-    exported = all((folder / file.name).exists() for file in code)
-    if folder.exists() and not exported and (folder.is_file() or any(folder.iterdir())):
+    code = [] if _in_transformers(type(model.config)) else _files_of(model.config, model)
+    if folder.exists() and not _is_export(folder, code) and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: is there already and is no exported model; give another output or remove it")
     aside = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(aside, ignore_errors=True)
@@ -52,7 +58,12 @@ def write_huggingface(
     save_file(_weights(model, spec, absent), aside / "model.safetensors", metadata={"format": "pt"})
     for file in [*code, *(tokenizer_folder.glob("*.*") if tokenizer_folder else ())]:
         shutil.copyfile(file, aside / file.name)
-    ids = frame_tokenizer(aside, spec.frame) if tokenizer_folder else {}
+    ids = {}
+    if tokenizer_folder:
+        inputs = set(inspect.signature(type(model).forward).parameters)
+        if spec.name in ONE_TYPE:
+            inputs.discard("token_type_ids")
+        ids = frame_tokenizer(aside, spec.frame, inputs, spec.longest(model.config))
     (aside / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
     _put_in_place(aside, folder)
@@ -71,14 +82,23 @@ def model_card(
     header: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation" if causal else "fill-mask",
-        "tags": [name, "causal-language-model" if causal else "masked-language-model"],
+        "tags": [TAG, name, "causal-language-model" if causal else "masked-language-model"],
     }
     if examples and not causal:
         header["widget"] = [{"text": text} for text in examples]
-    use = [_USE.replace("AUTO", auto), _USE_OF_DATA.get(kind, "")]
+    code = _USE_TRANSFORMERS if _in_transformers(model_spec(name).config) else _USE
+    use = [code.replace("AUTO", auto), _USE_OF.get((name, kind), "")]
     parts = [f"---\n{_yaml(header)}---", f"# {name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"
+
+
+def copy_projections(model: nn.Module, copied: Mapping[str, str]) -> None:
+    """Give modules that pretraining did not reach the weights of those beside them, by `ModelSpec.copied`."""
+    for parent in model.modules():
+        for copy_of, original in copied.items():
+            if hasattr(parent, copy_of):
+                parent.get_submodule(copy_of).load_state_dict(parent.get_submodule(original).state_dict())
 
 
 def _yaml(values: Mapping[str, Any]) -> str:
@@ -94,8 +114,15 @@ from transformers import AUTO, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("this/folder", trust_remote_code=True)
 model = AUTO.from_pretrained("this/folder", trust_remote_code=True)
 ```"""
-_USE_OF_DATA = {
-    "segments": """A text of any length is read whole, twice over, so that its first token knows its last:
+_USE_TRANSFORMERS = """transformers knows this model; no code comes with it and `trust_remote_code` is not needed:
+
+```python
+from transformers import AUTO, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("this/folder")
+model = AUTO.from_pretrained("this/folder")
+```"""
+_USE_SEGMENTS = """A text of any length is read whole, twice over, so that its first token knows its last:
 
 ```python
 import torch
@@ -108,8 +135,8 @@ with torch.no_grad():  # else the second pass keeps what gradients need, of the 
 ```
 
 To go segment by segment, give each call the `mems` that the call before returned; none begin a document. A segment is
-its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts a single text.""",
-    "stream": """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next. A
+its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts a single text."""
+_USE_STREAM = """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next. A
 vocabulary of words has `<eos>` for the end of each line, and Segatron's `positions` need to know which tokens end a
 sentence and which a paragraph, that is a line; other models leave the two arguments alone. Sentences are told here by
 their stops, which is close to how the corpus tells them:
@@ -134,9 +161,29 @@ with torch.no_grad():
         )
         output = model(piece, mems=mems, sentence_ends=sentences, paragraph_ends=paragraphs)
         mems = output.mems
-```""",
-}
-"""By the kind of data that a model learns from."""
+```"""
+_USE_OF = {("ernie_doc", "segments"): _USE_SEGMENTS, ("transformer_xl", "stream"): _USE_STREAM}
+"""By the name of a model and the kind of data that it learnt from."""
+
+
+def _in_transformers(config: type[PretrainedConfig]) -> bool:
+    return config.__module__.startswith("transformers.")
+
+
+def _files_of(*owners: PretrainedConfig | PreTrainedModel) -> list[Path]:
+    return [Path(inspect.getfile(type(owner))) for owner in owners]
+
+
+def _is_export(folder: Path, code: Sequence[Path]) -> bool:
+    """By the tag in its README.md, which earlier versions did not write, or by the model's code."""
+    card = folder / "README.md"
+    if code and all((folder / file.name).exists() for file in code):
+        return True
+    try:
+        header = card.read_text(encoding="utf-8").split("---\n")[1]
+        return TAG in yaml.safe_load(header)["tags"]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, IndexError, KeyError, TypeError):
+        return False
 
 
 def _spec(config: PretrainedConfig) -> ModelSpec:
@@ -162,9 +209,11 @@ def _config_json(model: PreTrainedModel, ids: Mapping[str, int]) -> str:
     """`ids` of special tokens go over those that the model's configuration has."""
     config: PretrainedConfig = copy.deepcopy(model.config)
     config.update(dict(ids))
+    config.architectures = [type(model).__name__]
+    if _in_transformers(type(config)):
+        return config.to_json_string()
     classes = vars(sys.modules[type(model).__module__])
     name = type(config).__name__.removesuffix("Config")
-    config.architectures = [type(model).__name__]
     config.auto_map = {"AutoConfig": f"{Path(inspect.getfile(type(config))).stem}.{name}Config"}
     for auto, suffix in AUTO_CLASSES.items():
         if name + suffix in classes:

@@ -26,6 +26,10 @@ PADDLE_STATIC = ("word_embedding", "params/word_embedding")
 """`Form.files` of the kinds that can be read."""
 
 
+def _as_they_are(weights: Mapping[str, Tensor], source: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
+    return dict(weights)
+
+
 @dataclass(frozen=True)
 class Form:
     """One form in which weights of others come, and the way from there to a model of ours."""
@@ -44,6 +48,8 @@ class Form:
     """Beginnings of names that it may lack; they are left out of the folder."""
     new: tuple[str, ...] = ()
     """Globs of names that it cannot have; they are drawn at random."""
+    fit: Callable[[Mapping[str, Tensor], Mapping[str, Any], Any], dict[str, Tensor]] = _as_they_are
+    """Weights with our names, the source's configuration and ours -> weights of the sizes that ours asks for."""
 
     def holds(self, path: Path) -> bool:
         """Whether a weights file is of this form by its name."""

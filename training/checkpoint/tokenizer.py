@@ -1,14 +1,16 @@
 """Tokenizers of converted and exported folders: taken over from their source, and framing text as in pretraining."""
 
+import inspect
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
+from transformers import PretrainedConfig
 
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
@@ -28,6 +30,15 @@ FILES = (
 GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 """What the two files of GPT-2's BPE are called."""
 
+CLASSES = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}
+"""model_type of a source -> the class of its tokenizer, where its files do not tell."""
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+"""What transformers' tokenizers can give a model; BERT's gives all."""
+
 FRAMES = {
     "segments": ("$A {sep} {cls}", "$A {sep} $B:1 {sep}:1 {cls}"),
     "bare": ("$A", "$A $B:1"),
@@ -35,8 +46,10 @@ FRAMES = {
 """By `ModelSpec.frame`: how one text and two are put. "" is as the tokenizer has it."""
 
 
-def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int) -> Path | None:
+def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind: str = "") -> Path | None:
     """Copy tokenizer files into `folder`, completed so that AutoTokenizer knows them; None if there are none.
+
+    `kind` is the source's model_type.
 
     Raises `UserError` for more tokens than `vocab_size`, or for ERNIE-Doc's English vocabulary without its BPE.
     """
@@ -64,8 +77,20 @@ def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int) -> Pa
             cased = sum(token.isascii() and token.isalpha() and not token.islower() for token in tokens)
             settings["do_lower_case"] = cased * 100 < len(tokens)
             log.info("do_lower_case %s: %d tokens have capitals", settings["do_lower_case"], cased)
+    elif kind in CLASSES:
+        settings.setdefault("tokenizer_class", CLASSES[kind])
     _write(settings_path, settings)
     return folder
+
+
+def name_special_tokens(config: PretrainedConfig, folder: Path) -> None:
+    """Set ids of special tokens that `config` knows and leaves open, by BERT's names in the vocab.txt of `folder`."""
+    vocabulary = folder / "vocab.txt"
+    tokens = read_vocabulary(vocabulary) if vocabulary.exists() else []
+    for role in ("cls", "sep"):
+        field, name = f"{role}_token_id", f"[{role.upper()}]"
+        if field in inspect.signature(type(config)).parameters and getattr(config, field) is None and name in tokens:
+            setattr(config, field, tokens.index(name))
 
 
 def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
@@ -84,14 +109,33 @@ def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
     shutil.copyfile(pair[1], folder / "merges.txt")
 
 
-def frame_tokenizer(folder: Path, frame: str) -> dict[str, int]:
+def frame_tokenizer(
+    folder: Path, frame: str, inputs: Collection[str] = INPUTS, longest: int | None = None
+) -> dict[str, int]:
     """Let the tokenizer in `folder` put a text as its model has seen it (`ModelSpec.frame`).
 
-    A segment is "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place. Returns the
-    configuration's pad_token_id, cls_token_id and sep_token_id for segments.
+    It gives those of INPUTS that are among `inputs`, and warns of more than `longest` tokens. A segment is
+    "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place. Returns the configuration's
+    pad_token_id, cls_token_id and sep_token_id for segments.
     """
-    if frame not in FRAMES:
-        return {}
+    ids = _put_frame(folder, frame) if frame in FRAMES else {}
+    _join_merges(folder / "tokenizer.json")
+    path = folder / "tokenizer_config.json"
+    settings = _read(path)
+    if set(INPUTS) - set(inputs):
+        settings["model_input_names"] = [name for name in settings.get("model_input_names", INPUTS) if name in inputs]
+    if frame == "segments":
+        settings.pop("model_max_length", None)  # a document of any length is read whole
+        settings["padding_side"] = "left"
+    elif longest is not None:
+        settings["model_max_length"] = longest
+    if settings != _read(path):
+        _write(path, settings)
+    return ids if frame == "segments" else {}
+
+
+def _put_frame(folder: Path, frame: str) -> dict[str, int]:
+    """Rewrite what tokenizer.json does around a text; the ids of pad, cls and sep by their keys in a configuration."""
     path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
     settings = _read(settings_path)
     if not path.exists() or settings.get("tokenizer_class") != "PreTrainedTokenizerFast":
@@ -111,14 +155,17 @@ def frame_tokenizer(folder: Path, frame: str) -> dict[str, int]:
     )
     values = _read(path)
     values["post_processor"] = json.loads(backend.to_str())["post_processor"]
-    if merges := values["model"].get("merges"):  # pairs are not read by the tokenizers of transformers 4.40
-        values["model"]["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
     _write(path, values)
-    if frame != "segments":
-        return {}
-    settings.pop("model_max_length", None)  # a document of any length is read whole
-    _write(settings_path, settings | {"padding_side": "left"})
     return {f"{role}_token_id": number for role, number in ids.items()}
+
+
+def _join_merges(path: Path) -> None:
+    """The pairs of a BPE's tokenizer.json become texts: the tokenizers of transformers 4.40 read no other."""
+    values = _read(path)
+    merges = values.get("model", {}).get("merges")
+    if merges and not isinstance(merges[0], str):
+        values["model"]["merges"] = [" ".join(merge) for merge in merges]
+        _write(path, values)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,240 @@
+"""RoBERTa, BERT or a Longformer -> a Longformer of any length (Beltagy et al. 2020, section 5).
+
+Local attention takes over the weights of full attention, global attention begins as a copy of them, and the table of
+positions is repeated. A text no longer than the source could read gives the source's outputs, as far as the window
+covers it.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+from preprocessing.errors import UserError, nearest
+from training.checkpoint.sources import TORCH, Form
+from training.models.longformer.plan import COPIED
+
+log = logging.getLogger("reread")
+
+LENGTH, WINDOW = 4096, 512
+"""Of a Longformer that is made without naming them."""
+TABLE = "longformer.embeddings.position_embeddings.weight"
+HEADS = ("lm_head.",)
+"""Parameters that a source may lack."""
+
+KINDS = {
+    "longformer": "Longformer",
+    "bert": "BERT",
+    "roberta": "RoBERTa",
+    "xlm-roberta": "RoBERTa",
+    "camembert": "RoBERTa",
+}
+"""model_type -> what it is."""
+KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+)
+"""Settings that are the source's."""
+ONLY: dict[str, Any] = {
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
+    "is_decoder": False,
+    "autoregressive": False,
+}
+"""Settings of sources and the one value of each that Longformer is."""
+
+NAMES = (
+    (re.compile(r"^module\."), ""),
+    (re.compile(r"^(?:roberta|bert|longformer)\.|^(?=embeddings\.|encoder\.|pooler\.)"), "longformer."),
+    (re.compile(r"^cls\.predictions\.transform\.dense\."), "lm_head.dense."),
+    (re.compile(r"^cls\.predictions\.transform\.LayerNorm\."), "lm_head.layer_norm."),
+    (re.compile(r"^cls\.predictions\."), "lm_head."),
+    (re.compile(r"\.gamma$"), ".weight"),
+    (re.compile(r"\.beta$"), ".bias"),
+)
+"""Names of transformers' RoBERTa, BERT and Longformer and of allenai's RobertaLong -> ours; each that fits counts."""
+LEFT_OUT = re.compile(r"^longformer\.pooler\.|^cls\.seq_relationship\.|\.position_ids$|\.token_type_ids$")
+"""What masked language modelling has no use for, and tables that are computed anew."""
+TIED = {
+    "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+}
+
+
+def forms(length: int | None = None, window: int | None = None, positions: str = "copied") -> tuple[Form, ...]:
+    """Sources of a Longformer that reads `length` tokens, each of which sees `window` / 2 on each side.
+
+    `positions`: "copied" repeats the source's; "random" draws all of them, for comparison. Without `length` it is 4096,
+    or the source's own if that is more; without `window`, that of a Longformer made longer, else 512.
+    Raises `UserError` for values that no Longformer has.
+    """
+    if length is not None and length < 1:
+        raise UserError(f"--length: {length}; give the number of tokens to read, such as {LENGTH}")
+    if window is not None and (window < 2 or window % 2):
+        raise UserError(f"--window: {window}; give an even number from 2 on: half of it lies on each side of a token")
+    if positions not in ("copied", "random"):
+        raise UserError(f"--positions: {positions}; {nearest(positions, ('copied', 'random'))}")
+    return tuple(
+        Form(
+            name=name,
+            files=TORCH,
+            reason=partial(_reason, name),
+            config=partial(config_values, length=length, window=window),
+            weights=from_transformers,
+            fit=partial(fit_length, positions=positions),
+            heads=HEADS,
+        )
+        for name in ("Longformer", "RoBERTa", "BERT")
+    )
+
+
+def config_values(source: Mapping[str, Any], length: int | None, window: int | None) -> dict[str, Any]:
+    """Keys for `LongformerConfig` from the config.json of a source.
+
+    Raises ValueError for a source that Longformer cannot be, or that reads more than `length` tokens already.
+    """
+    theirs = _settings(source)
+    values = {key: getattr(theirs, key) for key in KEYS}
+    had = theirs.max_position_embeddings - _first(theirs)
+    if length is None:
+        length = max(LENGTH, had)
+        log.info("length %d: --length is not given, and the source has %d positions", length, had)
+    if length < had:
+        raise ValueError(
+            f"the source reads {had} tokens already; give a --length from {had} on, and for shorter text lower "
+            "train.data.sequence_length alone"
+        )
+    if window is None:
+        values["attention_window"] = _own_window(source) or WINDOW
+        log.info("window %s: --window is not given", values["attention_window"])
+    else:
+        values["attention_window"] = window
+    sep = getattr(theirs, "sep_token_id", None)
+    values["sep_token_id"] = theirs.eos_token_id if sep is None else sep
+    return values | {"max_position_embeddings": length + theirs.pad_token_id + 1}
+
+
+def from_transformers(source: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of RoBERTa, BERT or Longformer by their names in transformers, or of allenai's RobertaLong -> ours, fp32.
+
+    Positions are the source's still, and global attention may be missing: see `fit_length`. Unknown names stay.
+    Raises `UserError` if two tensors get one name, or a decoder is not tied.
+    """
+    weights: dict[str, Tensor] = {}
+    ignored = []
+    for name, tensor in source.items():
+        new = name
+        for pattern, replacement in NAMES:
+            new = pattern.sub(replacement, new)
+        if LEFT_OUT.search(new):
+            ignored.append(name)
+        elif new in weights:
+            raise UserError(f"{name}: another tensor of the source is already {new}")
+        else:
+            weights[new] = tensor.float()
+    for copy, original in TIED.items():
+        if copy in weights and not torch.equal(weights.setdefault(original, weights[copy]), weights[copy]):
+            raise UserError(f"{copy} differs from {original}: this decoder is not tied, Longformer's is")
+        weights.pop(copy, None)
+    if ignored:
+        log.info("left out, of no use here: %s", ", ".join(ignored))
+    return weights
+
+
+def fit_length(
+    weights: Mapping[str, Tensor], source: Mapping[str, Any], config: PretrainedConfig, positions: str = "copied"
+) -> dict[str, Tensor]:
+    """`weights` of a model with the settings `source` -> those of one with `config`, which reads longer texts.
+
+    A table of the source [rows, D] becomes [config.max_position_embeddings, D]. Global projections are copies of local
+    ones where the source has none. Raises `UserError` if the table is not of the size that `source` tells.
+    """
+    full = dict(weights)
+    for name, tensor in weights.items():
+        for copy, original in COPIED.items():
+            full.setdefault(name.replace(f".self.{original}.", f".self.{copy}."), tensor.clone())
+    if TABLE in weights:
+        full[TABLE] = _positions(weights[TABLE], _settings(source), config, positions)
+    return full
+
+
+def _positions(table: Tensor, theirs: PretrainedConfig, config: PretrainedConfig, positions: str) -> Tensor:
+    """The first row of a text is pad_token_id + 1 in our table [rows, D]; those before it, of padding, are set too."""
+    if len(table) != theirs.max_position_embeddings:
+        raise UserError(
+            f"{TABLE} has {len(table)} rows and by the configuration {theirs.max_position_embeddings}; mend config.json"
+        )
+    rows, first = config.max_position_embeddings, config.pad_token_id + 1
+    if positions == "random":
+        log.info("positions drawn at random, all %d rows", rows)
+        return torch.empty(rows, table.shape[1]).normal_(std=config.initializer_range)
+    old = table[_first(theirs) :]
+    before = table[:first] if _first(theirs) else table[:1].expand(first, -1)
+    log.info("positions copied: %d of them, again and again, to %d", len(old), rows - first)
+    return torch.cat([before, old[torch.arange(rows - first) % len(old)]])
+
+
+def _first(theirs: PretrainedConfig) -> int:
+    """The source's row for a text's first token: BERT's positions begin at 0, the others' after that of padding."""
+    return 0 if theirs.model_type == "bert" else theirs.pad_token_id + 1
+
+
+def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
+    """`source` with the defaults of its type. Raises ValueError for what Longformer cannot be."""
+    for key, value in ONLY.items():
+        if source.get(key, value) != value:
+            raise ValueError(f"{key} is {source[key]!r}; Longformer is made from models with {value!r} alone")
+    if any(dilation != 1 for dilation in source.get("attention_dilation", ())):
+        raise ValueError("attention_dilation: attention with gaps is not supported")
+    kind = _kind(source)
+    if kind == "bert" and source.get("hidden_act", "gelu") != "gelu":
+        raise ValueError(
+            f"hidden_act is {source['hidden_act']!r}, in BERT's head too; Longformer's head has gelu alone"
+        )
+    try:
+        theirs = CONFIG_MAPPING[kind].from_dict(dict(source))
+    except Exception as error:  # what is raised depends on the version of transformers
+        raise ValueError(" ".join(str(error).split())) from None
+    if theirs.pad_token_id is None:
+        raise ValueError("pad_token_id is missing; positions are counted from it")
+    return theirs
+
+
+def _kind(source: Mapping[str, Any]) -> str:
+    """model_type; old configurations lack it, and Google's name no architecture either."""
+    if "model_type" in source:
+        return str(source["model_type"])
+    names = " ".join(source.get("architectures") or ())
+    return "roberta" if "Roberta" in names else "bert" if "Bert" in names or "type_vocab_size" in source else ""
+
+
+def _own_window(source: Mapping[str, Any]) -> int | list[int] | None:
+    """What a Longformer has; allenai's own code counts one side alone."""
+    window = source.get("attention_window")
+    if "attention_mode" not in source or window is None:
+        return window
+    return [2 * side for side in window] if isinstance(window, list) else 2 * window
+
+
+def _reason(name: str, source: Mapping[str, Any]) -> str:
+    kind = _kind(source)
+    if ("Longformer" if "attention_window" in source else KINDS.get(kind)) != name or kind not in KINDS:
+        return ""
+    return f"its model_type is {kind}" if "model_type" in source else "so its configuration looks, without a model_type"
