@@ -56,6 +56,9 @@ def test_data_that_a_model_does_not_learn_from_is_refused() -> None:
     config = model_config(ernie_doc, {}, 100, None)
     with pytest.raises(UserError, match=r"train.data.kind: rows, but ernie_doc learns from segments"):
         check_data(ernie_doc, config, DataSettings(corpus=Path("x")))
+    with pytest.raises(UserError, match=r"special_tokens: false, but nezha reads text with"):
+        bare = DataSettings(corpus=Path("x"), next_sentence=False, special_tokens=False)
+        check_data(NEZHA, model_config(NEZHA, {}, 100, None), bare)
     with pytest.raises(UserError, match=r"reorder_classes: 33, but 5 chunks have 153 orders"):
         check_data(ernie_doc, config, SegmentSettings(kind="segments", corpus=Path("x"), reorder_chunks=5))
     segments = SegmentSettings(kind="segments", corpus=Path("x"))

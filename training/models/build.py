@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError, nearest
-from training.config import AnyData, SegmentSettings
+from training.config import AnyData, DataSettings, SegmentSettings
 from training.data.segments import reorder_classes
 from training.models import ModelSpec
 
@@ -49,6 +49,12 @@ def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None
     """Raises `UserError` if the model does not learn from such data, has too few positions or classes for it, or would
     read documents twice and remember nothing."""
     spec.head(data.kind)
+    if isinstance(data, DataSettings) and data.special_tokens == (spec.frame == "bare"):
+        raise UserError(
+            f"train.data.special_tokens: {str(data.special_tokens).lower()}, but {spec.name} reads text "
+            f"{'without' if data.special_tokens else 'with'} [CLS] and [SEP]; set it to "
+            f"{str(not data.special_tokens).lower()}"
+        )
     longest = spec.longest(config)
     if longest is not None and data.sequence_length > longest:
         raise UserError(
