@@ -1,0 +1,42 @@
+"""How Longformer is split over tensor-parallel devices, what a step of it costs, and what pretraining leaves alone."""
+
+from collections.abc import Mapping
+
+from transformers import LongformerConfig
+
+from training.models.longformer.modeling_longformer import windows
+
+TENSOR_PLAN = {
+    "*.word_embeddings": "vocabulary",
+    "*.attention.self": "attention",
+    "*.attention.self.query*": "column",
+    "*.attention.self.key*": "column",
+    "*.attention.self.value*": "column",
+    "*.attention.output.dense": "row",
+    "*.layer.*.intermediate.dense": "column",
+    "*.layer.*.output.dense": "row",
+    "lm_head.decoder": "vocabulary",
+    "lm_head.bias": "vocabulary",
+}
+"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
+
+COPIED = {"query_global": "query", "key_global": "key", "value_global": "value"}
+"""Pretraining has no global tokens: what meets them starts as a copy of what it trained (section 3.2's end)."""
+
+
+def flops(config: LongformerConfig, length: int, totals: Mapping[str, float]) -> float:
+    """Training FLOPs of totals["rows"] rows of `length` tokens of which totals["predicted"] go through the head.
+
+    Three times the forward pass, a multiply and an add counted as two, dense matrix products alone. A query meets
+    2w + 1 keys or the whole row: keys that lie in its chunk but not in its window are work, but not progress.
+    """
+    width, tokens = config.hidden_size, totals["rows"] * length
+    dense = 2 * tokens * (4 * width * width + 2 * width * config.intermediate_size)
+    layers = sum(dense + 4 * tokens * min(2 * window + 1, length) * width for window in windows(config))
+    head = 2 * totals["predicted"] * width * (width + config.vocab_size)
+    return 3.0 * (layers + head)
+
+
+def longest(config: LongformerConfig) -> int:
+    """Tokens a row may have: positions count from pad_token_id + 1."""
+    return config.max_position_embeddings - config.pad_token_id - 1
