@@ -97,6 +97,16 @@ def test_other_world_sizes_see_the_same_rows(corpus: Corpus) -> None:
             assert all(same(a, b, slice(lanes.start, lanes.stop)) for a, b in zip(whole, parts, strict=True))
 
 
+def test_of_long_rows_fewer_are_drawn_at_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, asked = packed(corpus, sequence_length=5000), []
+    draw = source.rows
+    monkeypatch.setattr(source, "rows", lambda positions: asked.append(len(positions)) or draw(positions))
+    batches = rows_by_step(source, 8, range(8), 0)
+    for _ in range(15):
+        next(batches)
+    assert asked == [8, 104, 104]  # the most that have fewer than 2**19 tokens
+
+
 def test_passes_come_in_another_order_and_copies_come_again(corpus: Corpus) -> None:
     source = packed(corpus, copies=2)
     n = len(source)
