@@ -5,7 +5,12 @@ from training.tasks.language_model import LanguageModel
 from training.tasks.masked_lm import MaskedLanguageModel
 from training.tasks.task import Pass, Task
 
-TASKS: dict[str, type[Task]] = {"rows": MaskedLanguageModel, "segments": DocumentModel, "stream": LanguageModel}
+TASKS: dict[str, type[Task]] = {
+    "rows": MaskedLanguageModel,
+    "packed": MaskedLanguageModel,
+    "segments": DocumentModel,
+    "stream": LanguageModel,
+}
 """`data.kind` -> what is trained."""
 
 __all__ = ["TASKS", "Pass", "Task"]
