@@ -1,0 +1,19 @@
+"""RAN, the Recurrent Attention Network (Li et al. 2023, arXiv:2306.06843)."""
+
+from training.models.ran.configuration_ran import RanConfig
+from training.models.ran.modeling_ran import (
+    RanForCausalLM,
+    RanForMaskedLM,
+    RanForSequenceClassification,
+    RanForTokenClassification,
+    RanModel,
+)
+
+__all__ = [
+    "RanConfig",
+    "RanForCausalLM",
+    "RanForMaskedLM",
+    "RanForSequenceClassification",
+    "RanForTokenClassification",
+    "RanModel",
+]

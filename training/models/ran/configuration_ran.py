@@ -1,0 +1,207 @@
+"""Configuration of RAN; copied beside exported weights, so it imports transformers alone."""
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "rannet": {
+        "min_window_size": 16,
+        "cell_transform": "empty",
+        "cell_activation": "swish",
+        "attention_activation": "swish",
+        "attention_residual": True,
+        "norm_denominator": "rms",
+        "cell_residual": "gated",
+        "first_cell_residual": False,
+        "review_cells": "raw",
+        "review_activation": "swish",
+        "review_output": True,
+        "review_residual": True,
+        "classifier": "gated",
+    },
+    "paper": {
+        "min_window_size": 1,
+        "cell_transform": "always",
+        "cell_activation": "linear",
+        "attention_activation": "linear",
+        "attention_residual": False,
+        "norm_denominator": "std",
+        "cell_residual": "plain",
+        "first_cell_residual": True,
+        "review_cells": "residual",
+        "review_activation": "linear",
+        "review_output": False,
+        "review_residual": False,
+        "classifier": "linear",
+    },
+}
+"""What each profile says of the switches that are None."""
+
+CHOICES = {
+    "profile": tuple(PROFILES),
+    "cell_transform": ("empty", "always"),
+    "cell_activation": ("swish", "linear"),
+    "attention_activation": ("swish", "linear"),
+    "norm_denominator": ("rms", "std"),
+    "cell_residual": ("gated", "plain", "none"),
+    "review_cells": ("raw", "residual"),
+    "review_activation": ("swish", "linear"),
+    "classifier": ("gated", "linear"),
+    "pooling": ("max", "mean"),
+    "cell_pooling": ("last", "mean", "max"),
+}
+
+
+class RanConfig(PretrainedConfig):
+    """Sizes, and a switch for each point in which the authors' code (rannet 0.3.1) is not what the paper writes.
+
+    profile: "rannet" or "paper"; what the switches are that are None. They are stored as they came out.
+    head_size: width of a head, whatever hidden_size is: the paper's 96 million parameters are 12 heads of 768 each.
+    window_size: tokens W that attend to each other.
+
+    Symbols: X_i the tokens of window i, G_i its cell, G_0 the one a layer begins with, G'_i what window i gives of it;
+    swish(x) = x sigmoid(x); GLU(x) = (W_t x + b_t) sigmoid(W_g x + b_g); LN layer norm. "rannet" is said first.
+
+    min_window_size: a rest of the text shorter than this is read with the window before it (16), or 1: the rest is
+        a window of its own, as in the paper. Causal and prefix masks always read it on its own, since the borders of
+        windows must not depend on what comes after.
+    cell_transform: eq. 1, LN(a(W_c g)) of the cell g that is handed in: where it is zero, "empty", otherwise g itself
+        (its value is then LN's bias, a learned cell); or "always" (also rannet up to 0.2.1).
+    cell_activation: a in eq. 1, "swish" or "linear" (none).
+    attention_activation: eq. 3, q = a(W_q z + b_q), so k, v, and the output projection; "swish" or "linear".
+    attention_residual: after eq. 4, LN(attention + GLU(LN([G_{i-1}; X_i]))), or attention alone.
+    norm_denominator: eq. 5, (x - mean) / d in the standard normalisation of tokens and cells and in each LN, where d
+        is the root mean square of x ("rms") or the standard deviation ("std").
+    cell_residual: eq. 6, "gated": G_i = LN(G'_i + GLU(G'_{i-1})), "plain": G'_i + G_{i-1}; "none": G'_i.
+    first_cell_residual: whether eq. 6 holds for i = 1, with G_0 before it, or G_1 is G'_1.
+    review_cells: eq. 8, what memory review reads: G'_i ("raw") or G_i ("residual").
+    review_activation: eq. 9, q = a(W_q o + b_q), so k, v, and the output projection if there is one.
+    review_output: after eq. 9, whether there is an output projection.
+    review_residual: after eq. 9, LN(review + GLU(q)), or review alone. As the paper writes it, tokens keep nothing of
+        themselves but which cells they look at: in a text of one window all come out equal, and there is little to
+        predict masked words from. Set it to pretrain with the paper's other equations.
+    classifier: eq. 10, of the pooled tokens O and the cell G: "gated", GLU(swish(W_d G + b_d)) + W_p O + b_p, or
+        "linear", W_g G + W_o O + b.
+
+    Ablations, each one setting: memory_review false (LN of the tokens instead), cell_residual "none", rotary false (no
+    positions), pooling "mean" (O in eq. 11; "max"), window_size, num_hidden_layers, and cell_handover false (each
+    layer begins with an empty cell instead of the last cell of the layer below).
+    cell_pooling: G in eq. 10: the "last" cell, or "mean" or "max" of G'_i.
+    layer_residual: from the second layer on, a layer's input is added to its output, as the authors' examples do it
+        with more than two layers.
+    official_padding: as in rannet, windows are cut by the padded length, windows of padding alone change the cell,
+        and padding is pooled. False: padding changes nothing.
+
+    Raises ValueError for values that contradict each other.
+    """
+
+    model_type = "ran"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 30522,
+        profile: str = "rannet",
+        hidden_size: int = 768,
+        num_hidden_layers: int = 2,
+        num_attention_heads: int = 12,
+        head_size: int = 768,
+        window_size: int = 256,
+        min_window_size: int | None = None,
+        cell_transform: str | None = None,
+        cell_activation: str | None = None,
+        attention_activation: str | None = None,
+        attention_residual: bool | None = None,
+        norm_denominator: str | None = None,
+        cell_residual: str | None = None,
+        first_cell_residual: bool | None = None,
+        review_cells: str | None = None,
+        review_activation: str | None = None,
+        review_output: bool | None = None,
+        review_residual: bool | None = None,
+        classifier: str | None = None,
+        memory_review: bool = True,
+        rotary: bool = True,
+        pooling: str = "max",
+        cell_pooling: str = "last",
+        cell_handover: bool = True,
+        layer_residual: bool = False,
+        official_padding: bool = False,
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        classifier_dropout: float | None = 0.1,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-7,
+        pad_token_id: int = 0,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if profile not in PROFILES:
+            raise ValueError(f"profile is one of {', '.join(PROFILES)}, not {profile!r}")
+        switches = {
+            "min_window_size": min_window_size,
+            "cell_transform": cell_transform,
+            "cell_activation": cell_activation,
+            "attention_activation": attention_activation,
+            "attention_residual": attention_residual,
+            "norm_denominator": norm_denominator,
+            "cell_residual": cell_residual,
+            "first_cell_residual": first_cell_residual,
+            "review_cells": review_cells,
+            "review_activation": review_activation,
+            "review_output": review_output,
+            "review_residual": review_residual,
+            "classifier": classifier,
+        }
+        self.profile = profile
+        for name, value in switches.items():
+            setattr(self, name, PROFILES[profile][name] if value is None else value)
+        if first_cell_residual is None and self.cell_residual == "none":
+            self.first_cell_residual = False
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.head_size = head_size
+        self.window_size = window_size
+        self.memory_review = memory_review
+        self.rotary = rotary
+        self.pooling = pooling
+        self.cell_pooling = cell_pooling
+        self.cell_handover = cell_handover
+        self.layer_residual = layer_residual
+        self.official_padding = official_padding
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.classifier_dropout = classifier_dropout
+        self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
+        self._check(tie_word_embeddings)
+        kwargs.update(
+            pad_token_id=pad_token_id,
+            tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
+        )
+        super().__init__(**kwargs)
+
+    def _check(self, tied: bool) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is one of {', '.join(choices)}, not {getattr(self, name)!r}")
+        if min(self.hidden_size, self.num_hidden_layers, self.num_attention_heads, self.head_size) < 1:
+            raise ValueError("hidden_size, num_hidden_layers, num_attention_heads and head_size are 1 or more")
+        if not 1 <= self.min_window_size <= self.window_size:
+            raise ValueError(
+                f"min_window_size {self.min_window_size} is at least 1 and at most window_size {self.window_size}"
+            )
+        if self.rotary and self.head_size % 2:
+            raise ValueError(f"rotary positions need an even head_size, not {self.head_size}")
+        if self.first_cell_residual and self.cell_residual == "none":
+            raise ValueError("first_cell_residual is true, but there is no residual: cell_residual is none")
+        if not tied:
+            raise ValueError("the language-model head shares the word embeddings: tie_word_embeddings is true")
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens a row may have: positions are counted within a window, so they do not end."""
+        return None

@@ -1,0 +1,138 @@
+"""Where RAN's weights and settings stand in the files of others."""
+
+import inspect
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from preprocessing.errors import UserError
+from training.checkpoint.sources import TENSORFLOW as TENSORFLOW_FILES
+from training.checkpoint.sources import TORCH, Form
+from training.models.ran.configuration_ran import RanConfig
+
+log = logging.getLogger("reread")
+
+HEADS = ("cls.",)
+"""Parameters that a source may lack."""
+
+RANNET = {
+    "token-embedding/embeddings": "embeddings.word_embeddings.weight",
+    "embedding-layernorm/*": "embeddings.LayerNorm.*",
+    "ran-N/cell-initializer/kernel": "encoder.layer.N.initial.dense.weight",
+    "ran-N/cell-initializer-layernorm/*": "encoder.layer.N.initial.LayerNorm.*",
+    "ran-N/concat-layernorm/*": "encoder.layer.N.LayerNorm.*",
+    "ran-N/encode-attn/dense-q/*": "encoder.layer.N.attention.query.*",
+    "ran-N/encode-attn/dense-k/*": "encoder.layer.N.attention.key.*",
+    "ran-N/encode-attn/dense-v/*": "encoder.layer.N.attention.value.*",
+    "ran-N/encode-attn/dense-o/*": "encoder.layer.N.attention.output.*",
+    "ran-N/encode-attn/glu/dense-t/*": "encoder.layer.N.attention.residual.linear.*",
+    "ran-N/encode-attn/glu/dense-g/*": "encoder.layer.N.attention.residual.gate.*",
+    "ran-N/encode-attn/layernorm/*": "encoder.layer.N.attention.residual.LayerNorm.*",
+    "ran-N/cell-glu/dense-t/*": "encoder.layer.N.cell.residual.linear.*",
+    "ran-N/cell-glu/dense-g/*": "encoder.layer.N.cell.residual.gate.*",
+    "ran-N/cell-residual-layernorm/*": "encoder.layer.N.cell.residual.LayerNorm.*",
+    "ran-N/output-attn/dense-q/*": "encoder.layer.N.review.query.*",
+    "ran-N/output-attn/dense-k/*": "encoder.layer.N.review.key.*",
+    "ran-N/output-attn/dense-v/*": "encoder.layer.N.review.value.*",
+    "ran-N/output-attn/dense-o/*": "encoder.layer.N.review.output.*",
+    "ran-N/output-attn/glu/dense-t/*": "encoder.layer.N.review.residual.linear.*",
+    "ran-N/output-attn/glu/dense-g/*": "encoder.layer.N.review.residual.gate.*",
+    "ran-N/output-attn/layernorm/*": "encoder.layer.N.review.residual.LayerNorm.*",
+    "output-cell-dense/*": "pooler.cell.*",
+    "output-cell-glu/dense-t/*": "pooler.gated.linear.*",
+    "output-cell-glu/dense-g/*": "pooler.gated.gate.*",
+    "output-pooling-dense/*": "pooler.tokens.*",
+    "mlm-hidden/dense/*": "cls.predictions.transform.dense.*",
+    "mlm-hidden/layernorm/*": "cls.predictions.transform.LayerNorm.*",
+    "mlm-matching/bias": "cls.predictions.bias",
+}
+"""rannet's name in lower case, without its prefix -> ours; N is a layer's number, * stands for the leaves below."""
+LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+"""A kernel is [in, out] and is transposed."""
+SETTINGS = {
+    "vocab_size": "vocab_size",
+    "embedding_size": "hidden_size",
+    "ran_layers": "num_hidden_layers",
+    "head_num": "num_attention_heads",
+    "head_size": "head_size",
+    "window_size": "window_size",
+    "min_window_size": "min_window_size",
+    "cell_pooling": "cell_pooling",
+    "kernel_initializer_range": "initializer_range",
+}
+"""rannet's key -> ours."""
+DEFAULTS = {"embedding_size": 512, "ran_layers": 2, "head_num": 8, "head_size": 128, "window_size": 256}
+"""What rannet takes for keys that its configuration lacks and where ours has another default."""
+
+
+def config_from_rannet(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys for `RanConfig` from rannet's config.json.
+
+    Raises ValueError for what our model cannot be.
+    """
+    if source.get("cell_initializer_type", "zero") != "zero":
+        raise ValueError(f"cell_initializer_type is {source['cell_initializer_type']}; only models with zero are read")
+    given = {**DEFAULTS, **source}
+    values = {ours: given[theirs] for theirs, ours in SETTINGS.items() if theirs in given}
+    dropout = source.get("dropout_rate", 0.1)
+    return {
+        **values,
+        "profile": "rannet",
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+        "layer_norm_eps": 1e-7,
+    }
+
+
+def from_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
+    """rannet's weights by name -> ours, float32; a whole state_dict, to be loaded with strict=True.
+
+    Names are those of an exported TensorFlow checkpoint ("rannet/ran-0/..."), or those of a Keras model's weights
+    after their number in its list ("017|cell-initializer/kernel:0"), which tells the layer where the name does not.
+    With the language-model head they are for `RanForMaskedLM` and `RanForCausalLM`. Without, for `RanModel`: with its
+    classification vector if the source has one, else for one without a pooler.
+
+    Raises `UserError` for names that are no part of RAN, and if two become one.
+    """
+    weights: dict[str, Tensor] = {}
+    layer = ""
+    for name in sorted(source):
+        theirs = _plain(name)
+        number = re.match(r"ran-(\d+)/", theirs)
+        if number:
+            layer = number[1]
+        elif theirs.startswith("cell-initializer"):
+            theirs = f"ran-{layer}/{theirs}"
+        new = _renamed(theirs)
+        if new is None or new in weights:
+            raise UserError(f"{name}: {'no part of RAN' if new is None else f'another tensor is already {new}'}")
+        tensor = torch.from_numpy(np.array(source[name], np.float32))
+        weights[new] = tensor.T.contiguous() if theirs.endswith("/kernel") else tensor
+    if not any(name.startswith("cls.") for name in weights):
+        return weights
+    weights = {name if name.startswith("cls.") else f"ran.{name}": tensor for name, tensor in weights.items()}
+    weights["cls.predictions.decoder.weight"] = weights["ran.embeddings.word_embeddings.weight"]
+    weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"]
+    return weights
+
+
+def _plain(name: str) -> str:
+    """A name without its number, its prefix, and what TensorFlow adds."""
+    name = re.sub(r"^\d+\|", "", name.lower().removesuffix(":0").removesuffix("/.attributes/variable_value"))
+    name = re.sub(r"^rannet/", "", name).replace("window-loop/", "")
+    return re.sub(r"^(?=(dense|layernorm)/)", "mlm-hidden/", name)
+
+
+def _renamed(name: str) -> str | None:
+    owner, _, leaf = name.rpartition("/")
+    number = re.match(r"ran-(\d+)/", owner)
+    owner = re.sub(r"^ran-\d+/", "ran-N/", owner)
+    new = RANNET.get(f"{owner}/{leaf}")
+    if new is None and leaf in LEAVES and f"{owner}/*" in RANNET:
+        new = RANNET[f"{owner}/*"].removesuffix("*") + LEAVES[leaf]
+    return new and new.replace(".N.", f".{number[1] if number else ''}.")

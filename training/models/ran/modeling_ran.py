@@ -1,0 +1,813 @@
+"""RAN: self-attention in windows, and a cell that carries what was read from window to window (Li et al. 2023).
+
+A layer reads the text in windows of W tokens. Each window attends to itself and to the cell [D] that the windows before
+it left; the cell's own output is the next cell. At the end all tokens look back at all cells (memory review). There is
+no feed-forward network. `RanConfig` names the points in which the authors' code and the paper differ.
+
+Only the chain of cells is sequential: tokens of all windows are projected at once, then one query a window updates the
+cell, then all windows attend in parallel. `RanLayer.by_windows` does the same one window after the other.
+
+This one file is trained, split over devices and copied beside exported weights. It knows nothing of parallelism: a
+layer takes its number of heads from the tensor it gets, so Linear layers can be swapped for split ones from outside.
+Runs on transformers 4.40 to 5.
+
+Shapes: B rows, L tokens, D hidden size, N heads, h head size, V vocabulary, n windows, W `window_size`, P places in a
+window: W, and more where the rest of a text is read with its last window.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.utils import ModelOutput
+
+from .configuration_ran import RanConfig
+
+
+class Windows(NamedTuple):
+    """Where the tokens of a batch stand in windows, and who sees whom. Nothing here waits for the device."""
+
+    size: int
+    """W, or L in a shorter batch."""
+    count: int
+    """n, of the longest row that fits in."""
+    tail: int
+    """P - W."""
+    rotary: tuple[Tensor, Tensor] | None
+    """Cosines and sines of the angles at places 1 to P, [P, h / 2] each; the cell stands at 0."""
+    places: Tensor | None
+    """Where each token stands [B, L] among the n * P places; None if tail is 0."""
+    filled: Tensor | None
+    """[B, n], whether a window has tokens; None if all have."""
+    keys: Tensor | None
+    """[B, n, 1, 1, 1 + P], whether there is a token; the cell, first, always is. None if all are."""
+    visible: Tensor | None
+    """[B, n, 1, 1 or P, 1 + P], what a token may look at; None for everything."""
+    reviewed: Tensor | None
+    """[B, 1, 1 or L, n], the cells that a token may look back at; None for all. Or [B, 1, L, 1 + n]: see `ordered`."""
+    blank: Tensor | None
+    """[B, L, 1], 0 at padding, whose queries review all cells alike in the authors' code; None if there is none."""
+    ordered: bool
+    """Whether tokens may not see all others; then the layer's first cell is reviewed too, so that there always is one.
+    """
+
+    @classmethod
+    def of(
+        cls, config: RanConfig, hidden: Tensor, attention_mask: Tensor | None, segment_ids: Tensor | None, causal: bool
+    ) -> "Windows":
+        """For hidden [B, L, D]; attention_mask [B, L], 1 for tokens; segment_ids [B, L], else causal or everything.
+
+        With segment ids a token sees those whose sum of ids up to them is no greater than its own: ids of 0 are a
+        prefix in which all see each other, and from the first 1 on each token sees the prefix and what is before it.
+        """
+        (rows, length), device = hidden.shape[:2], hidden.device
+        ordered = causal or segment_ids is not None
+        size = min(config.window_size, length)
+        shortest = 1 if ordered else config.min_window_size
+        ends = torch.full((1, 1), length, device=device)
+        tokens = None if attention_mask is None else attention_mask != 0
+        own_ends = tokens is not None and not config.official_padding
+        if tokens is not None and own_ends:
+            ends = (tokens * torch.arange(1, length + 1, device=device)).amax(1, keepdim=True)
+        count = _windows(length, size, shortest)
+        tail = min(shortest - 1, length - size) if own_ends else max(length - count * size, 0)
+        numbers, offsets = torch.arange(count, device=device), torch.arange(size + tail, device=device)
+        last = _windows(ends, size, shortest) - 1  # [B or 1, 1]
+        at = numbers[:, None] * size + offsets  # [n, P], the token at each place
+        there = (at < ends[..., None]) & (torch.minimum(at // size, last[..., None]) == numbers[:, None])
+        places = None
+        if tail:
+            token = torch.arange(length, device=device)
+            window = torch.minimum(token // size, torch.where(token < ends, last, count - 1))
+            places = (window * (size + tail) + token - window * size).expand(rows, -1)
+        self = cls(size, count, tail, _rotary(config, size + tail, hidden), places, *[None] * 5, ordered=ordered)
+        filled = None
+        if tokens is not None:
+            there = there & self.cut(tokens)
+            filled = None if config.official_padding else there.any(-1)
+        keys = None
+        if tokens is not None or count * (size + tail) != length:
+            keys = F.pad(there, (1, 0), value=True).expand(rows, -1, -1)[:, :, None, None]
+        self = self._replace(filled=filled, keys=keys, visible=keys)
+        if ordered:
+            order = torch.arange(1, length + 1, device=device).expand(rows, -1)
+            order = order if segment_ids is None else segment_ids.cumsum(1)
+            prefix = order == 0 if tokens is None else (order == 0) & tokens
+            order = self.cut(order)
+            seen = F.pad(order[:, :, None] <= order[..., None], (1, 0), value=True)[:, :, None]
+            # Windows before the token's own, and those that are prefix from end to end
+            before = numbers < (torch.arange(length, device=device) // size)[:, None]
+            whole = (numbers + 1) * config.window_size <= prefix.sum(1, keepdim=True)
+            before = F.pad(before | whole[:, None], (1, 0), value=True)[:, None]
+            return self._replace(visible=seen if keys is None else seen & keys, reviewed=before)
+        if filled is not None:  # a row of padding alone looks at its first cell
+            self = self._replace(reviewed=(filled | (numbers == 0))[:, None, None])
+        if tokens is not None and config.official_padding:
+            self = self._replace(blank=tokens[..., None])
+        return self
+
+    def cut(self, x: Tensor) -> Tensor:
+        """[B, L, ...] -> [B, n, P, ...], zeros or a neighbour's tokens where there is none."""
+        blocks = self.count + (self.tail > 0)
+        padding = blocks * self.size - x.shape[1]
+        x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, max(padding, 0)))[:, : blocks * self.size]
+        x = x.unflatten(1, (blocks, self.size))
+        return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
+
+    def join(self, x: Tensor, length: int) -> Tensor:
+        """[B, n, P, D] -> [B, L, D]."""
+        x = x.flatten(1, 2)
+        if self.places is None:
+            return x[:, :length]
+        return x.gather(1, self.places[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _windows(length: Any, size: int, shortest: int) -> Any:
+    """How many windows texts of `length`, a number or a tensor of them, have."""
+    full = length // size
+    return full + ((length % size >= shortest) | (full == 0))
+
+
+def _rotary(config: RanConfig, places: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Computed here, as buffers outside checkpoints load as garbage; in float64, rounded once."""
+    if not config.rotary:
+        return None
+    columns = torch.arange(0, config.head_size, 2, device=like.device, dtype=torch.float64)
+    angles = torch.arange(1, places + 1, device=like.device)[:, None] * 10000.0 ** (-columns / config.head_size)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Turn neighbouring columns of x [..., P, h] by the angles of their places (Su et al. 2021, section 3.4)."""
+    if rotary is None:
+        return x
+    (cos, sin), (a, b) = rotary, x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
+
+
+def standardise(x: Tensor, config: RanConfig) -> Tensor:
+    """(x - mean) / d over the last dimension, in float32 at least; the paper's standard normalisation, eq. 5."""
+    exact = _at_least_float32(x)
+    centred = exact - exact.mean(-1, keepdim=True)
+    measured = exact if config.norm_denominator == "rms" else centred
+    return (centred * (measured.square().mean(-1, keepdim=True) + config.layer_norm_eps).rsqrt()).to(x.dtype)
+
+
+def _activated(x: Tensor, activation: str) -> Tensor:
+    return F.silu(x) if activation == "swish" else x
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+class RanLayerNorm(nn.Module):
+    """`standardise`, then a weight and a bias."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.ones(config.hidden_size))
+        self.bias = nn.Parameter(torch.zeros(config.hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return standardise(x, self.config) * self.weight + self.bias
+
+
+class RanGatedLinear(nn.Module):
+    """(W_t x + b_t) sigmoid(W_g x + b_g) (Dauphin et al. 2017)."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.gate = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.gate(x).sigmoid()
+
+
+class RanGatedResidual(RanGatedLinear):
+    """LN(y + GLU(x))."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__(config)
+        self.LayerNorm = RanLayerNorm(config)
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.LayerNorm(y + super().forward(x))
+
+
+class RanHeads(nn.Module):
+    """Attention itself: no parameters, and dropout that differs between split heads."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.dropout = config.attention_probs_dropout_prob
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """q [B, N, Q, h], k and v [B, N, K, h], mask [B, 1, 1 or Q, K] -> [B, Q, N * h]."""
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
+
+
+class RanAttention(nn.Module):
+    """A window's attention (eq. 3 and 4) but for the heads, which `RanLayer` calls."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.head_size = config.head_size
+        self.activation = config.attention_activation
+        width = config.num_attention_heads * config.head_size
+        self.query = nn.Linear(config.hidden_size, width)
+        self.key = nn.Linear(config.hidden_size, width)
+        self.value = nn.Linear(config.hidden_size, width)
+        self.heads = RanHeads(config)
+        self.output = nn.Linear(width, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.residual = RanGatedResidual(config) if config.attention_residual else None
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """[B, ..., D] -> queries, keys and values [B, ..., N * h]."""
+        return [_activated(linear(x), self.activation) for linear in (self.query, self.key, self.value)]
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, ..., P, N * h] -> [B, ..., N, P, h]."""
+        return x.unflatten(-1, (-1, self.head_size)).transpose(-3, -2)
+
+    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+        """What the heads give [..., N * h], and what they were given [..., D] -> [..., D]."""
+        output = self.dropout(_activated(self.output(context), self.activation))
+        return output if self.residual is None else self.residual(output, x)
+
+
+class RanInitialCell(nn.Module):
+    """Eq. 1."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.always = config.cell_transform == "always"
+        self.activation = config.cell_activation
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.LayerNorm = RanLayerNorm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, cell: Tensor) -> Tensor:
+        """[B, D], rows of zeros for empty cells -> [B, D]."""
+        made = self.dropout(self.LayerNorm(_activated(self.dense(cell), self.activation)))
+        return made if self.always else torch.where((cell == 0).all(-1, keepdim=True), made, cell)
+
+
+class RanCellResidual(nn.Module):
+    """Eq. 6."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.kind = config.cell_residual
+        self.residual = RanGatedResidual(config) if self.kind == "gated" else None
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, raw: Tensor, raw_before: Tensor, cell_before: Tensor) -> Tensor:
+        """What a window gives of the cell, what the one before gave, and the cell that it left, all [B, D]."""
+        if self.residual is not None:
+            return self.dropout(self.residual(raw, raw_before))
+        return raw + cell_before if self.kind == "plain" else raw
+
+
+class RanReview(nn.Module):
+    """Memory review: all tokens attend to cells with one head (eq. 8 and 9)."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.activation = config.review_activation
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size) if config.review_output else None
+        self.residual = RanGatedResidual(config) if config.review_residual else None
+
+    def forward(self, tokens: Tensor, cells: Tensor, windows: Windows) -> Tensor:
+        """tokens [B, L, D], cells [B, n or 1 + n, D] -> [B, L, D]."""
+        q = _activated(self.query(tokens), self.activation)
+        k, v = (_activated(linear(cells), self.activation)[:, None] for linear in (self.key, self.value))
+        looking = q if windows.blank is None else q * windows.blank
+        dropout = self.attention_dropout if self.training else 0.0
+        review = F.scaled_dot_product_attention(
+            looking[:, None], k, v, attn_mask=windows.reviewed, dropout_p=dropout
+        ).squeeze(1)
+        if self.output is not None:
+            review = _activated(self.output(review), self.activation)
+        review = self.dropout(review)
+        return review if self.residual is None else self.residual(review, q)
+
+
+class RanLayer(nn.Module):
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.initial = RanInitialCell(config)
+        self.LayerNorm = RanLayerNorm(config)
+        self.attention = RanAttention(config)
+        self.cell = RanCellResidual(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.review = RanReview(config) if config.memory_review else None
+        self.output_LayerNorm = None if config.memory_review else RanLayerNorm(config)
+
+    def forward(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
+
+        Returns tokens [B, L, D], the last cell [B, D] and what each window gave of it [B, n, D].
+        """
+        z = self.dropout(self.LayerNorm(hidden))
+        q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
+        q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
+        cells = _Cells(self, self.initial(cell), windows)
+        keys, values = [], []
+        for number in range(windows.count):
+            z_cell = self.dropout(self.LayerNorm(cells.last))[:, None]
+            q_cell, *own = (self.attention.split(x) for x in self.attention.project(z_cell))  # at 0, so not rotated
+            key, value = (torch.cat([x, of[:, number]], dim=2) for x, of in zip(own, (k, v), strict=True))
+            mask = None if windows.keys is None else windows.keys[:, number]
+            context = self.attention.heads(q_cell, key, value, mask)
+            cells.update(self.dropout(standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
+            keys.append(key)
+            values.append(value)
+        mask = None if windows.visible is None else windows.visible.flatten(0, 1)
+        key, value = (torch.stack(x, dim=1).flatten(0, 1) for x in (keys, values))
+        context = self.attention.heads(q.flatten(0, 1), key, value, mask)
+        outputs = self.attention.finish(context.unflatten(0, (len(hidden), -1)), windows.cut(z))
+        outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
+        return self._reviewed(outputs, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
+
+    def by_windows(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
+        """As `forward`, but for dropout: the recurrence as it is written, one window after the other."""
+        cells = _Cells(self, self.initial(cell), windows)
+        outputs = []
+        for number, window in enumerate(windows.cut(hidden).unbind(1)):
+            z = self.dropout(self.LayerNorm(torch.cat([cells.last[:, None], window], dim=1)))
+            q, k, v = (self.attention.split(x) for x in self.attention.project(z))
+            q, k = (torch.cat([x[:, :, :1], rotate(x[:, :, 1:], windows.rotary)], dim=2) for x in (q, k))
+            mask = windows.visible
+            if mask is not None:
+                of_cell = mask[:, number, :, :1] if windows.keys is None else windows.keys[:, number]
+                of_cell = torch.ones_like(of_cell) if windows.keys is None else of_cell
+                mask = torch.cat([of_cell, mask[:, number].expand(-1, -1, window.shape[1], -1)], dim=2)
+            output = self.attention.finish(self.attention.heads(q, k, v, mask), z)
+            output = self.dropout(standardise(output, self.config))
+            cells.update(output[:, 0])
+            outputs.append(output[:, 1:])
+        tokens = windows.join(torch.stack(outputs, dim=1), hidden.shape[1])
+        return self._reviewed(tokens, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
+
+    def _reviewed(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
+        if self.output_LayerNorm is not None:
+            return self.output_LayerNorm(tokens)
+        memory = cells.raw if self.config.review_cells == "raw" else cells.all[1:]
+        memory = [cells.all[0], *memory] if windows.ordered else memory
+        return self.review(tokens, torch.stack(memory, dim=1), windows)
+
+
+class _Cells:
+    """The chain of a layer's cells, window by window."""
+
+    def __init__(self, layer: RanLayer, initial: Tensor, windows: Windows) -> None:
+        self.layer, self.windows = layer, windows
+        self.raw: list[Tensor] = []
+        """What windows give of the cell, G'_i [B, D]."""
+        self.all = [initial]
+        """G_0, G_1, ... [B, D]."""
+
+    @property
+    def last(self) -> Tensor:
+        return self.all[-1]
+
+    def update(self, raw: Tensor) -> None:
+        """The next window gave `raw` [B, D]; where it has no tokens, the cell stays."""
+        cell = raw
+        if self.raw or self.layer.config.first_cell_residual:
+            cell = self.layer.cell(raw, [self.all[0], *self.raw][-1], self.last)
+        if self.windows.filled is not None:
+            cell = torch.where(self.windows.filled[:, len(self.raw), None], cell, self.last)
+        self.raw.append(raw)
+        self.all.append(cell)
+
+
+class RanEmbeddings(nn.Module):
+    """Words alone: positions are turned into queries and keys of each window."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        # No padding_idx: whether [PAD]'s row learns must not depend on how the table is split
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.LayerNorm = RanLayerNorm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """[B, L] -> [B, L, D]."""
+        return self.dropout(self.LayerNorm(self.word_embeddings(input_ids)))
+
+
+class RanEncoder(nn.Module):
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = nn.ModuleList(RanLayer(config) for _ in range(config.num_hidden_layers))
+        self.gradient_checkpointing = False
+
+    def forward(
+        self, hidden: Tensor, memory: Tensor | None, windows: Windows, every: bool = False
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """hidden [B, L, D]; memory [layers, B, D], the cells that layers begin with, or None to hand cells on.
+
+        Returns the last layer's output [B, L, D] (`every`: after the input and all outputs before it), the last cell of
+        each layer [layers, B, D], and what the windows gave of it in the last layer [B, n, D].
+        """
+        states, cells = [hidden], []
+        cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
+        for number, layer in enumerate(self.layer):
+            cell = cell if memory is None else memory[number]
+            if self.gradient_checkpointing and self.training:
+                output, cell, raw = checkpoint(layer, hidden, cell, windows, use_reentrant=False)
+            else:
+                output, cell, raw = layer(hidden, cell, windows)
+            hidden = hidden + output if self.config.layer_residual and number else output
+            states = [*states, hidden] if every else [hidden]
+            cells.append(cell)
+            cell = cell if self.config.cell_handover else empty
+        return states, torch.stack(cells), raw
+
+
+class RanPooler(nn.Module):
+    """The classification vector of tokens and cell (eq. 10 and 11)."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Linear(config.hidden_size, config.hidden_size)
+        if config.classifier == "gated":
+            self.cell = nn.Linear(config.hidden_size, config.hidden_size)
+            self.gated = RanGatedLinear(config)
+            self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        else:
+            self.cell = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(
+        self, hidden: Tensor, cell: Tensor, raw: Tensor, tokens: Tensor | None, filled: Tensor | None
+    ) -> Tensor:
+        """hidden [B, L, D] of which `tokens` [B, L] count, the last cell [B, D], raw [B, n, D] with `filled` [B, n]."""
+        if self.config.cell_pooling != "last":
+            cell = _pooled(raw, filled, self.config.cell_pooling)
+        pooled = self.tokens(_pooled(hidden, tokens, self.config.pooling))
+        if self.config.classifier == "gated":
+            return self.gated(self.dropout(F.silu(self.cell(cell)))) + pooled
+        return self.cell(cell) + pooled
+
+
+def _pooled(x: Tensor, counted: Tensor | None, kind: str) -> Tensor:
+    """Maximum or mean over dimension 1 of x [B, n, D] where `counted` [B, n]; 0 where nothing is."""
+    if counted is None:
+        return x.amax(1) if kind == "max" else x.mean(1)
+    counted = counted[..., None]
+    if kind == "mean":
+        return torch.where(counted, x, 0).sum(1) / counted.sum(1).clamp(min=1)
+    lowest = x.masked_fill(~counted, torch.finfo(x.dtype).min).amax(1)
+    return torch.where(counted.any(1), lowest, 0)
+
+
+class RanTransform(nn.Module):
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.LayerNorm = RanLayerNorm(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.LayerNorm(F.silu(self.dense(self.dropout(x))))
+
+
+class RanPredictions(nn.Module):
+    """The language-model head; `decoder` shares its weight with the word embeddings, its bias with `bias`."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.transform = RanTransform(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.decoder.bias = self.bias
+
+    def _tie_weights(self) -> None:  # transformers 4 calls it
+        self.decoder.bias = self.bias
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> logits [..., V], float32 whatever the weights' type."""
+        return _at_least_float32(self.decoder(self.transform(hidden)))
+
+
+class RanHead(nn.Module):
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.predictions = RanPredictions(config)
+
+
+@dataclass
+class RanModelOutput(ModelOutput):
+    """`cell` is the last one [B, D]; `mems` one tensor [layers, B, D] with causal and prefix masks; `hidden_states` the
+    embeddings and each layer's output [B, L, D]."""
+
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    cell: Tensor | None = None
+    mems: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class RanCausalLMOutput(ModelOutput):
+    """`loss` a scalar, `logits` [B, L, V]; the rest as in `RanModelOutput`."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    mems: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
+class RanPreTrainedModel(PreTrainedModel):
+    config_class = RanConfig
+    base_model_prefix = "ran"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["RanLayer"]
+    config: RanConfig
+    cls: RanHead
+
+    mems_dim = 1
+    """The dimension of `mems` in which rows are."""
+
+    def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
+        """One tensor of zeros [layers, rows, D], what a text begins with."""
+        shape = (self.config.num_hidden_layers, rows, self.config.hidden_size)
+        return (torch.zeros(shape, dtype=self.dtype, device=self.device),)
+
+    def get_output_embeddings(self) -> Any:
+        return self.cls.predictions.decoder if hasattr(self, "cls") else None
+
+    def set_output_embeddings(self, value: Any) -> None:
+        self.cls.predictions.decoder = value
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. Truncated as in the authors' code.
+        if isinstance(module, nn.Linear | nn.Embedding):
+            deviation = self.config.initializer_range
+            nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        if isinstance(module, RanLayerNorm):
+            nn.init.ones_(module.weight)
+        if isinstance(module, nn.Linear | RanLayerNorm) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, RanPredictions):
+            nn.init.zeros_(module.bias)
+
+
+class RanModel(RanPreTrainedModel):
+    _keys_to_ignore_on_load_unexpected = [r"^cls\."]
+
+    def __init__(self, config: RanConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.embeddings = RanEmbeddings(config)
+        self.encoder = RanEncoder(config)
+        self.pooler = RanPooler(config) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.embeddings.word_embeddings = value
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        causal: bool = False,
+        segment_ids: Tensor | None = None,
+        mems: tuple[Tensor, ...] | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
+
+        causal: tokens see what is before them: in their window, and by the cells of the windows before.
+        segment_ids [B, L]: a prefix mask, see `Windows.of`. Windows of prefix alone are reviewed by all tokens.
+        mems: of causal and prefix masks, what the call for the text before returned; rows of zeros are empty.
+        Without these masks a layer begins with the last cell of the layer below; with them, where that would show
+        what comes, with its own cell of the text before.
+
+        Returns last_hidden_state [B, L, D], pooler_output [B, D] (eq. 10), cell [B, D], the last one, and with the
+        masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask.
+        """
+        ordered = causal or segment_ids is not None
+        if mems and not ordered:
+            raise ValueError("mems are handed on where tokens see only what is before them: set causal or segment_ids")
+        hidden = self.embeddings(input_ids)
+        windows = Windows.of(self.config, hidden, attention_mask, segment_ids, causal)
+        memory = None
+        if ordered:
+            memory = (mems or self.empty_mems(len(input_ids)))[0].to(hidden.dtype)
+        every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        states, cells, raw = self.encoder(hidden, memory, windows, every)
+        if memory is not None and windows.filled is not None:  # a row of padding alone has nothing to remember
+            cells = torch.where(windows.filled.any(1)[:, None], cells, memory)
+        pooled = None
+        if self.pooler is not None:
+            tokens = None if attention_mask is None or self.config.official_padding else attention_mask != 0
+            pooled = self.pooler(states[-1], cells[-1], raw, tokens, windows.filled)
+        output = RanModelOutput(
+            last_hidden_state=states[-1],
+            pooler_output=pooled,
+            cell=cells[-1],
+            mems=(cells.detach(),) if ordered else None,
+            hidden_states=tuple(states) if every else None,
+        )
+        return _returned(self, output, return_dict)
+
+
+class RanForMaskedLM(RanPreTrainedModel):
+    _tied_weights_keys = {
+        "cls.predictions.decoder.weight": "ran.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    _keys_to_ignore_on_load_unexpected = [r"^ran\.pooler\."]
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__(config)
+        self.ran = RanModel(config, add_pooling_layer=False)
+        self.cls = RanHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        masked_positions: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """As `RanModel`, with labels [B, L], -100 where nothing is predicted; logits [B, L, V] in float32.
+
+        masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n] and
+        logits [n, V].
+        """
+        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
+        hidden = encoded.last_hidden_state
+        if masked_positions is not None:
+            hidden = hidden.flatten(0, 1).index_select(0, masked_positions)
+        logits = self.cls.predictions(hidden)
+        output = MaskedLMOutput(
+            loss=None if labels is None else _cross_entropy(logits, labels),
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+        )
+        return _returned(self, output, return_dict)
+
+
+class RanForCausalLM(RanPreTrainedModel):
+    """The next token, with memory; with `segment_ids`, sequence to sequence: the target after its source."""
+
+    _tied_weights_keys = RanForMaskedLM._tied_weights_keys
+    _keys_to_ignore_on_load_unexpected = [r"^ran\.pooler\."]
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__(config)
+        self.ran = RanModel(config, add_pooling_layer=False)
+        self.cls = RanHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        mems: tuple[Tensor, ...] | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """As `RanModel` with a causal mask, or the prefix mask of segment_ids: logits [B, L, V] in float32, and mems.
+
+        labels [B, L]: as elsewhere in transformers the tokens themselves, shifted in here; -100 is left out.
+        """
+        encoded = self.ran(
+            input_ids,
+            attention_mask,
+            causal=True,
+            segment_ids=segment_ids,
+            mems=mems,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        logits = self.cls.predictions(encoded.last_hidden_state)
+        output = RanCausalLMOutput(
+            loss=None if labels is None else _cross_entropy(logits[:, :-1], labels[:, 1:]),
+            logits=logits,
+            mems=encoded.mems,
+            hidden_states=encoded.hidden_states,
+        )
+        return _returned(self, output, return_dict)
+
+
+class RanForSequenceClassification(RanPreTrainedModel):
+    """Dropout and a linear layer on the classification vector."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^cls\."]
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.ran = RanModel(config)
+        self.dropout = nn.Dropout(_classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """logits [B, labels] in float32. By config.problem_type, or else num_labels and the type of `labels`, the loss
+        is a mean square (labels [B], numbers), cross entropy ([B], classes) or binary cross entropy ([B, labels])."""
+        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
+        logits = _at_least_float32(self.classifier(self.dropout(encoded.pooler_output)))
+        output = SequenceClassifierOutput(
+            loss=None if labels is None else self._loss(logits, labels),
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+        )
+        return _returned(self, output, return_dict)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        kind = self.config.problem_type
+        if kind == "regression" or (kind is None and self.num_labels == 1):
+            return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
+        if kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return _cross_entropy(logits, labels)
+
+
+class RanForTokenClassification(RanPreTrainedModel):
+    """Dropout and a linear layer on each token."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^ran\.pooler\."]
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.ran = RanModel(config, add_pooling_layer=False)
+        self.dropout = nn.Dropout(_classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """logits [B, L, labels] in float32; labels [B, L], -100 where there is none."""
+        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
+        logits = _at_least_float32(self.classifier(self.dropout(encoded.last_hidden_state)))
+        output = TokenClassifierOutput(
+            loss=None if labels is None else _cross_entropy(logits, labels),
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+        )
+        return _returned(self, output, return_dict)
+
+
+def _classifier_dropout(config: RanConfig) -> float:
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def _returned(model: PreTrainedModel, output: ModelOutput, return_dict: bool | None) -> Any:
+    wanted = model.config.return_dict if return_dict is None else return_dict
+    return output if wanted else output.to_tuple()

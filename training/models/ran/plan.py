@@ -1,0 +1,41 @@
+"""How RAN is split over tensor-parallel devices, and what a step of it costs."""
+
+from collections.abc import Mapping
+
+from training.models.ran.configuration_ran import RanConfig
+
+TENSOR_PLAN = {
+    "*.word_embeddings": "vocabulary",
+    "*.attention.query": "column",
+    "*.attention.key": "column",
+    "*.attention.value": "column",
+    "*.attention.heads": "split",
+    "*.attention.output": "row",
+    "cls.predictions.decoder": "vocabulary",
+    "cls.predictions.bias": "vocabulary",
+}
+"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole: memory
+review has one head, and what works on cells alone is little."""
+
+
+def flops(config: RanConfig, length: int, totals: Mapping[str, float]) -> float:
+    """Training FLOPs of totals["rows"] rows of `length` tokens of which totals["predicted"] go through the head.
+
+    Three times the forward pass, a multiply and an add counted as two, dense matrix products alone: of tokens, of the
+    chain of cells, and of memory review. Masked scores are counted; the classification vector is not.
+    """
+    width, heads = config.hidden_size, config.num_attention_heads * config.head_size
+    full, rest = divmod(length, config.window_size)
+    merged = full and rest < config.min_window_size
+    windows = [config.window_size] * full + ([] if merged else [rest])
+    if merged:
+        windows[-1] += rest
+    cells, square = len(windows), 2 * width * width
+    projections = 8 * width * heads + 2 * square * config.attention_residual
+    layer = (length + cells) * projections + 4 * heads * sum((1 + tokens) ** 2 for tokens in windows)
+    layer += square * (1 + 2 * (cells - 1 + config.first_cell_residual) * (config.cell_residual == "gated"))
+    if config.memory_review:
+        of_token = 1 + config.review_output + 2 * config.review_residual
+        layer += square * (length * of_token + 2 * cells) + 4 * length * cells * width
+    head = 2 * totals["predicted"] * width * (width + config.vocab_size)
+    return 3.0 * (totals["rows"] * config.num_hidden_layers * layer + head)
