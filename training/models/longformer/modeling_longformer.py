@@ -163,6 +163,8 @@ class LongformerEmbeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        if config.pad_token_id is None:
+            raise ValueError("pad_token_id: positions count from it; give one")
         self.padding = config.pad_token_id
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, position_ids: Tensor | None) -> Tensor:
@@ -176,7 +178,7 @@ class LongformerEmbeddings(nn.Module):
 
     def _positions(self, input_ids: Tensor) -> Tensor:
         """RoBERTa's: tokens count from padding + 1, padding is at its own id."""
-        is_text = (input_ids != self.padding).long()
+        is_text = input_ids.ne(self.padding).long()
         positions = is_text.cumsum(1) * is_text + self.padding
         longest = self.position_embeddings.num_embeddings - self.padding - 1
         if input_ids.shape[1] > longest and is_text.sum(1).max() > longest:
@@ -203,7 +205,8 @@ class LongformerSelfAttention(nn.Module):
         """hidden [B, L, D] -> [B, L, D], or this device's heads of it; zeros for padding."""
         z = self._local(hidden, sight)
         if sight.places is not None:
-            rows = torch.where(sight.chosen[..., None], self._global(hidden, sight), _take(z, sight.places))
+            rows = self._global(hidden, sight.places, sight)
+            rows = torch.where(sight.chosen[..., None], rows, _take(z, sight.places))
             z = z.scatter(1, sight.places[..., None].expand_as(rows), rows)
         return z if sight.real is None else z.masked_fill(~sight.real[..., None], 0.0)
 
@@ -215,11 +218,11 @@ class LongformerSelfAttention(nn.Module):
         if sight.places is not None:
             columns = [_take(x, sight.places).repeat_interleave(chunks.count, 0) for x in (k, v)]
             keys = [torch.cat(pair, dim=1) for pair in zip(keys, columns, strict=True)]
-        return chunks.rows(self._attend(chunks.queries(q), *keys, sight.local(chunks, q)))
+        return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
 
-    def _global(self, hidden: Tensor, sight: Sight) -> Tensor:
+    def _global(self, hidden: Tensor, places: Tensor, sight: Sight) -> Tensor:
         """[B, G, D]: global tokens meet all tokens, by projections of their own."""
-        q = self.query_global(_take(hidden, sight.places))
+        q = self.query_global(_take(hidden, places))
         return self._attend(q, self.key_global(hidden), self.value_global(hidden), sight.whole(q))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

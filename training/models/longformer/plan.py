@@ -39,4 +39,4 @@ def flops(config: LongformerConfig, length: int, totals: Mapping[str, float]) ->
 
 def longest(config: LongformerConfig) -> int:
     """Tokens a row may have: positions count from pad_token_id + 1."""
-    return config.max_position_embeddings - config.pad_token_id - 1
+    return config.max_position_embeddings - (config.pad_token_id or 0) - 1
