@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pipeline.launch import inside_distributed_run
 from pipeline.recipe import Ablation, load_recipe
-from pipeline.stages import RUNS, evaluate_stage, preprocess_stage, train_stage
+from pipeline.stages import RUNS, evaluate_stage, preprocess_stage, start_stage, train_stage
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 
@@ -32,6 +32,7 @@ def ablate(name: str, overrides: list[str]) -> None:
     trained = [load_recipe(name, changed, "train") for changed in changes]  # a mistake is told before hours of work
     if recipe.preprocess is not None:
         preprocess_stage(recipe)
+    start_stage(recipe)
     measured = {}
     for row, changed, one in zip(recipe.ablations, changes, trained, strict=True):
         print(f"{row.name}: {' '.join(row.overrides) or 'as the recipe says'}", file=sys.stderr)
@@ -47,7 +48,7 @@ def table(rows: list[Ablation], measured: dict[str, dict[str, float]]) -> Table:
     """One line a row: what the paper gives for it, then the losses and accuracies measured here."""
     published = list(dict.fromkeys(figure for row in rows for figure in row.published))
     found = dict.fromkeys(name for figures in measured.values() for name in figures)
-    ours = [name for name in found if name.endswith(("loss", "accuracy", "perplexity"))]
+    ours = [name for name in found if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))]
     result = Table(title="paper (its own tasks and size) | ours (held-out text)")
     for column in ("", *(f"paper: {figure}" for figure in published), *(name.replace("_", " ") for name in ours)):
         result.add_column(column)

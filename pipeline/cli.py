@@ -104,7 +104,9 @@ def export(
 def convert(
     source: Annotated[Path, typer.Argument(help="A folder or weights file: PyTorch, safetensors, TF, Paddle")],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
-    model: Annotated[str, typer.Option(help="What to make: nezha, ernie_doc, transformer_xl, longformer")] = "nezha",
+    model: Annotated[
+        str, typer.Option(help="What to make: nezha, ernie_doc, transformer_xl, ran, longformer")
+    ] = "nezha",
     length: Annotated[int | None, typer.Option(help="longformer: tokens to read; default: 4096")] = None,
     window: Annotated[
         int | None, typer.Option(help="longformer: width of local attention, both sides; default: 512")

@@ -35,6 +35,16 @@ class Ablation(Settings):
     """What the paper gives for it, by the name of the figure."""
 
 
+class Start(Settings):
+    """How `train.init` is made where it is not there yet: another recipe is carried out and its model converted."""
+
+    recipe: str
+    overrides: list[str] = []
+    """Of that recipe, as on the command line; its corpus is this recipe's."""
+    convert: dict[str, Any] = {}
+    """Options of `reread convert` for this recipe's type of model (longformer: length, window, positions)."""
+
+
 class Recipe(Settings):
     """What `reread run` carries out: each section is one stage, absent sections are skipped."""
 
@@ -42,6 +52,7 @@ class Recipe(Settings):
     """Names the run folder, runs/<name>."""
     description: str = ""
     preprocess: PreprocessSettings | None = None
+    start: Start | None = None
     train: TrainSettings | None = None
     ablations: list[Ablation] = []
     """The rows of `reread ablate`."""

@@ -67,6 +67,7 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
         _train_here(recipe, train, run)
         return
     check_same_run(run, recipe)
+    start_stage(recipe)
     processes = train.parallel.processes or _devices()
     if processes == 1:
         _train_here(recipe, train, run)
@@ -75,6 +76,23 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
     status = launch(arguments, processes)
     if status:
         sys.exit(status)
+
+
+def start_stage(recipe: Recipe) -> None:
+    """Make `train.init` as the recipe's `start` says: what is there is not made again."""
+    from training.checkpoint.convert import convert
+
+    train = _train_section(recipe)
+    if recipe.start is None or train.init is None or (train.init / "config.json").exists():
+        return
+    overrides = [f"data.corpus={train.data.corpus}", *recipe.start.overrides]
+    other = load_recipe(recipe.start.recipe, overrides, "train")
+    log.info("%s is not there: recipe %s is trained and converted", train.init, other.name)
+    train_stage(other, ["train", recipe.start.recipe, *overrides])
+    folder = RUNS / other.name / "export"
+    if not folder.exists():
+        export_stage(RUNS / other.name, folder)
+    convert(folder, train.init, train.model["type"], **recipe.start.convert)
 
 
 def export_stage(run: Path, output: Path | None, step: int | None = None) -> Path:

@@ -29,6 +29,8 @@ AUTO_CLASSES = {
     "AutoModelForMaskedLM": "ForMaskedLM",
     "AutoModelForPreTraining": "ForPreTraining",
     "AutoModelForCausalLM": "ForCausalLM",
+    "AutoModelForSequenceClassification": "ForSequenceClassification",
+    "AutoModelForTokenClassification": "ForTokenClassification",
 }
 """transformers' Auto classes and how the class that each gives is called, after the model's name."""
 ONE_TYPE = ("longformer",)
@@ -162,7 +164,30 @@ with torch.no_grad():
         output = model(piece, mems=mems, sentence_ends=sentences, paragraph_ends=paragraphs)
         mems = output.mems
 ```"""
-_USE_OF = {("ernie_doc", "segments"): _USE_SEGMENTS, ("transformer_xl", "stream"): _USE_STREAM}
+_USE_RAN = """A text of any length is read whole, in windows that hand on what they know; the tokenizer puts no special
+tokens around it."""
+_USE_RAN_STREAM = """`logits` are those of the next token. Memory goes from one piece of a text to the next:
+
+```python
+import torch
+
+ids = [token for line in filter(str.strip, text.splitlines()) for token in tokenizer(line).input_ids]
+mems = None
+with torch.no_grad():
+    for piece in torch.tensor(ids).split(150):
+        output = model(piece[None], mems=mems)
+        mems = output.mems
+```"""
+_USE_LONGFORMER = """Name the tokens that a task turns on in `global_attention_mask` [batch, tokens], 1 for those that
+see the whole text and are seen by it: the first for classification, those of the question for question answering."""
+_USE_OF = {
+    ("ernie_doc", "segments"): _USE_SEGMENTS,
+    ("transformer_xl", "stream"): _USE_STREAM,
+    ("ran", "rows"): _USE_RAN,
+    ("ran", "stream"): _USE_RAN_STREAM,
+    ("longformer", "packed"): _USE_LONGFORMER,
+    ("longformer", "rows"): _USE_LONGFORMER,
+}
 """By the name of a model and the kind of data that it learnt from."""
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
+from training.checkpoint.export import copy_projections
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.source import Source
@@ -51,4 +52,5 @@ def restore_model(
         )
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
+    copy_projections(model, spec.copied)
     return model, step

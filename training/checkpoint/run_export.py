@@ -31,7 +31,7 @@ def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) ->
             figures |= {
                 name: round(value, 4)
                 for name, value in line.items()
-                if name.endswith(("loss", "accuracy", "perplexity"))
+                if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))
             }
     sections = {
         "Figures at the end": {"steps": step, **figures},
