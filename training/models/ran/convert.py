@@ -54,6 +54,8 @@ RANNET = {
 """rannet's name in lower case, without its prefix -> ours; N is a layer's number, * stands for the leaves below."""
 LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 """A kernel is [in, out] and is transposed."""
+IGNORED = re.compile(r"optimizer|(^|/)adam|(^|/)(_checkpointable_object_graph|global_step|save_counter)(/|$)")
+"""What a training checkpoint holds beside weights, in lower case."""
 SETTINGS = {
     "vocab_size": "vocab_size",
     "embedding_size": "hidden_size",
@@ -73,8 +75,10 @@ DEFAULTS = {"embedding_size": 512, "ran_layers": 2, "head_num": 8, "head_size": 
 def config_from_rannet(source: Mapping[str, Any]) -> dict[str, Any]:
     """Keys for `RanConfig` from rannet's config.json.
 
+    The switches are those of rannet above 0.2.1, which its log line says: no file tells which version it is of.
     Raises ValueError for what our model cannot be.
     """
+    log.info("profile rannet with cell_transform empty, as rannet above 0.2.1 ('V3 models'); older ones want always")
     if source.get("cell_initializer_type", "zero") != "zero":
         raise ValueError(f"cell_initializer_type is {source['cell_initializer_type']}; only models with zero are read")
     given = {**DEFAULTS, **source}
@@ -101,7 +105,10 @@ def from_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
     """
     weights: dict[str, Tensor] = {}
     layer = ""
-    for name in sorted(source):
+    ignored = [name for name in source if IGNORED.search(name.lower())]
+    if ignored:
+        log.info("ignored %d tensors, no weights: %s, ...", len(ignored), ignored[0])
+    for name in sorted(set(source) - set(ignored)):
         theirs = _plain(name)
         number = re.match(r"ran-(\d+)/", theirs)
         if number:
@@ -110,7 +117,8 @@ def from_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
             theirs = f"ran-{layer}/{theirs}"
         new = _renamed(theirs)
         if new is None or new in weights:
-            raise UserError(f"{name}: {'no part of RAN' if new is None else f'another tensor is already {new}'}")
+            problem = f"another tensor is already {new}" if new else "no part of RAN"
+            raise UserError(f"{name}: {problem}; give a checkpoint written by rannet's RanNet.export_checkpoint")
         tensor = torch.from_numpy(np.array(source[name], np.float32))
         weights[new] = tensor.T.contiguous() if theirs.endswith("/kernel") else tensor
     if not any(name.startswith("cls.") for name in weights):
@@ -136,3 +144,41 @@ def _renamed(name: str) -> str | None:
     if new is None and leaf in LEAVES and f"{owner}/*" in RANNET:
         new = RANNET[f"{owner}/*"].removesuffix("*") + LEAVES[leaf]
     return new and new.replace(".N.", f".{number[1] if number else ''}.")
+
+
+def _of_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
+    """`from_rannet` under the names of `RanForMaskedLM`, without copies and classification vector."""
+    weights = {name: tensor for name, tensor in from_rannet(source).items() if ".decoder." not in name}
+    weights = {name if name.startswith(("ran.", "cls.")) else f"ran.{name}": one for name, one in weights.items()}
+    pooler = [name for name in weights if name.startswith("ran.pooler.")]
+    if pooler:
+        log.info("left out, no part of a language model: %s", ", ".join(pooler))
+    return {name: tensor for name, tensor in weights.items() if name not in pooler}
+
+
+def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: config[key] for key in inspect.signature(RanConfig).parameters if key in config}
+
+
+FORMS = (
+    Form(
+        name="RAN as it is exported",
+        files=TORCH,
+        reason=lambda config: "its model_type is ran" if config.get("model_type") == "ran" else "",
+        config=_ours,
+        weights=lambda source: {
+            name: tensor.float() for name, tensor in source.items() if not name.startswith("cls.predictions.decoder.")
+        },
+        heads=HEADS,
+    ),
+    Form(
+        name="rannet's TensorFlow checkpoint",
+        files=TENSORFLOW_FILES,
+        reason=lambda config: (
+            "its configuration has ran_layers or head_num" if {"ran_layers", "head_num"} & config.keys() else ""
+        ),
+        config=config_from_rannet,
+        weights=_of_rannet,
+        heads=HEADS,
+    ),
+)

@@ -15,8 +15,8 @@ Shapes: B rows, L tokens, D hidden size, N heads, h head size, V vocabulary, n w
 window: W, and more where the rest of a text is read with its last window.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,8 @@ from transformers.utils import ModelOutput
 from .configuration_ran import RanConfig
 
 
-class Windows(NamedTuple):
+@dataclass(frozen=True)
+class Windows:
     """Where the tokens of a batch stand in windows, and who sees whom. Nothing here waits for the device."""
 
     size: int
@@ -40,83 +41,82 @@ class Windows(NamedTuple):
     """P - W."""
     rotary: tuple[Tensor, Tensor] | None
     """Cosines and sines of the angles at places 1 to P, [P, h / 2] each; the cell stands at 0."""
-    places: Tensor | None
+    places: Tensor | None = None
     """Where each token stands [B, L] among the n * P places; None if tail is 0."""
-    filled: Tensor | None
+    filled: Tensor | None = None
     """[B, n], whether a window has tokens; None if all have."""
-    keys: Tensor | None
+    keys: Tensor | None = None
     """[B, n, 1, 1, 1 + P], whether there is a token; the cell, first, always is. None if all are."""
-    visible: Tensor | None
-    """[B, n, 1, 1 or P, 1 + P], what a token may look at; None for everything."""
-    reviewed: Tensor | None
-    """[B, 1, 1 or L, n], the cells that a token may look back at; None for all. Or [B, 1, L, 1 + n]: see `ordered`."""
-    blank: Tensor | None
+    visible: Tensor | None = None
+    """[B, n, 1, 1 or P, 1 + P], what each token may look at; None for everything."""
+    reviewed: Tensor | None = None
+    """[B, 1, 1, n], the cells that tokens may look back at; None for all. If ordered, [B, 1, L, 1 + n]."""
+    blank: Tensor | None = None
     """[B, L, 1], 0 at padding, whose queries review all cells alike in the authors' code; None if there is none."""
-    ordered: bool
-    """Whether tokens may not see all others; then the layer's first cell is reviewed too, so that there always is one.
-    """
+    ordered: bool = False
+    """Whether tokens may not see all others; then the cell that a layer begins with is reviewed too, by all."""
 
     @classmethod
     def of(
-        cls, config: RanConfig, hidden: Tensor, attention_mask: Tensor | None, segment_ids: Tensor | None, causal: bool
+        cls, config: RanConfig, like: Tensor, tokens: Tensor | None, segment_ids: Tensor | None, causal: bool
     ) -> "Windows":
-        """For hidden [B, L, D]; attention_mask [B, L], 1 for tokens; segment_ids [B, L], else causal or everything.
+        """For hidden states `like` [B, L, D]; tokens [B, L], False at padding; segment_ids [B, L], or causal, or all.
 
         With segment ids a token sees those whose sum of ids up to them is no greater than its own: ids of 0 are a
         prefix in which all see each other, and from the first 1 on each token sees the prefix and what is before it.
         """
-        (rows, length), device = hidden.shape[:2], hidden.device
+        (rows, length), device = like.shape[:2], like.device
         ordered = causal or segment_ids is not None
         size = min(config.window_size, length)
         shortest = 1 if ordered else config.min_window_size
-        ends = torch.full((1, 1), length, device=device)
-        tokens = None if attention_mask is None else attention_mask != 0
-        own_ends = tokens is not None and not config.official_padding
-        if tokens is not None and own_ends:
-            ends = (tokens * torch.arange(1, length + 1, device=device)).amax(1, keepdim=True)
         count = _windows(length, size, shortest)
-        tail = min(shortest - 1, length - size) if own_ends else max(length - count * size, 0)
-        numbers, offsets = torch.arange(count, device=device), torch.arange(size + tail, device=device)
-        last = _windows(ends, size, shortest) - 1  # [B or 1, 1]
-        at = numbers[:, None] * size + offsets  # [n, P], the token at each place
-        there = (at < ends[..., None]) & (torch.minimum(at // size, last[..., None]) == numbers[:, None])
-        places = None
-        if tail:
-            token = torch.arange(length, device=device)
-            window = torch.minimum(token // size, torch.where(token < ends, last, count - 1))
-            places = (window * (size + tail) + token - window * size).expand(rows, -1)
-        self = cls(size, count, tail, _rotary(config, size + tail, hidden), places, *[None] * 5, ordered=ordered)
-        filled = None
+        ends = torch.full((1, 1), length, device=device)
+        tail = max(length - count * size, 0)
+        if tokens is not None and not config.official_padding:  # a row's windows follow from its own length
+            ends = (tokens * torch.arange(1, length + 1, device=device)).amax(1, keepdim=True)
+            tail = min(shortest - 1, length - size)
+        last = _windows(ends, size, shortest) - 1
+        token = torch.arange(length, device=device)
+        window = torch.minimum(token // size, torch.where(token < ends, last, count - 1))
+        places = (window * (size + tail) + token - window * size).expand(rows, -1) if tail else None
+        windows = cls(size, count, tail, _rotary(config, size + tail, like), places, ordered=ordered)
+        token = torch.arange(count, device=device)[:, None] * size + torch.arange(size + tail, device=device)
+        window = torch.minimum(token // size, last[..., None])
+        there = (token < ends[..., None]) & (window == torch.arange(count, device=device)[:, None])
         if tokens is not None:
-            there = there & self.cut(tokens)
-            filled = None if config.official_padding else there.any(-1)
-        keys = None
+            there = there & windows.cut(tokens)
+            if config.official_padding:
+                windows = replace(windows, blank=tokens[..., None])
+            else:
+                filled = there.any(-1)  # a row of padding alone reviews its first cell
+                reviewed = filled | (torch.arange(count, device=device) == 0)
+                windows = replace(windows, filled=filled, reviewed=reviewed[:, None, None])
         if tokens is not None or count * (size + tail) != length:
             keys = F.pad(there, (1, 0), value=True).expand(rows, -1, -1)[:, :, None, None]
-        self = self._replace(filled=filled, keys=keys, visible=keys)
-        if ordered:
-            order = torch.arange(1, length + 1, device=device).expand(rows, -1)
-            order = order if segment_ids is None else segment_ids.cumsum(1)
-            prefix = order == 0 if tokens is None else (order == 0) & tokens
-            order = self.cut(order)
-            seen = F.pad(order[:, :, None] <= order[..., None], (1, 0), value=True)[:, :, None]
-            # Windows before the token's own, and those that are prefix from end to end
-            before = numbers < (torch.arange(length, device=device) // size)[:, None]
-            whole = (numbers + 1) * config.window_size <= prefix.sum(1, keepdim=True)
-            before = F.pad(before | whole[:, None], (1, 0), value=True)[:, None]
-            return self._replace(visible=seen if keys is None else seen & keys, reviewed=before)
-        if filled is not None:  # a row of padding alone looks at its first cell
-            self = self._replace(reviewed=(filled | (numbers == 0))[:, None, None])
-        if tokens is not None and config.official_padding:
-            self = self._replace(blank=tokens[..., None])
-        return self
+            windows = replace(windows, keys=keys, visible=keys)
+        return windows._in_order(config, tokens, segment_ids, window.new_zeros(rows, length)) if ordered else windows
+
+    def _in_order(
+        self, config: RanConfig, tokens: Tensor | None, segment_ids: Tensor | None, zeros: Tensor
+    ) -> "Windows":
+        """With a causal or prefix mask; zeros [B, L]."""
+        order = torch.arange(1, zeros.shape[1] + 1, device=zeros.device) + zeros
+        order = order if segment_ids is None else segment_ids.cumsum(1)
+        prefix = order == 0 if tokens is None else (order == 0) & tokens
+        order = self.cut(order)
+        visible = F.pad(order[:, :, None] <= order[..., None], (1, 0), value=True)[:, :, None]
+        # Cells of windows before the token's own, and of those that are prefix from end to end
+        number = torch.arange(self.count, device=zeros.device)
+        before = number < (torch.arange(zeros.shape[1], device=zeros.device) // self.size)[:, None]
+        whole = (number + 1) * config.window_size <= prefix.sum(1, keepdim=True)
+        reviewed = F.pad(before | whole[:, None], (1, 0), value=True)[:, None]
+        return replace(self, visible=visible if self.keys is None else visible & self.keys, reviewed=reviewed)
 
     def cut(self, x: Tensor) -> Tensor:
-        """[B, L, ...] -> [B, n, P, ...], zeros or a neighbour's tokens where there is none."""
+        """[B, L, ...] -> [B, n, P, ...]; zeros or the next window's tokens where a window has none."""
         blocks = self.count + (self.tail > 0)
-        padding = blocks * self.size - x.shape[1]
-        x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, max(padding, 0)))[:, : blocks * self.size]
-        x = x.unflatten(1, (blocks, self.size))
+        lacking = max(blocks * self.size - x.shape[1], 0)
+        x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, lacking))[:, : blocks * self.size].unflatten(1, (blocks, self.size))
         return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
 
     def join(self, x: Tensor, length: int) -> Tensor:
@@ -318,7 +318,8 @@ class RanLayer(nn.Module):
         self.cell = RanCellResidual(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.review = RanReview(config) if config.memory_review else None
-        self.output_LayerNorm = None if config.memory_review else RanLayerNorm(config)
+        if self.review is None:
+            self.output_LayerNorm = RanLayerNorm(config)
 
     def forward(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
         """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
@@ -344,7 +345,7 @@ class RanLayer(nn.Module):
         context = self.attention.heads(q.flatten(0, 1), key, value, mask)
         outputs = self.attention.finish(context.unflatten(0, (len(hidden), -1)), windows.cut(z))
         outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
-        return self._reviewed(outputs, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
+        return self._review(outputs, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
 
     def by_windows(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
         """As `forward`, but for dropout: the recurrence as it is written, one window after the other."""
@@ -354,20 +355,20 @@ class RanLayer(nn.Module):
             z = self.dropout(self.LayerNorm(torch.cat([cells.last[:, None], window], dim=1)))
             q, k, v = (self.attention.split(x) for x in self.attention.project(z))
             q, k = (torch.cat([x[:, :, :1], rotate(x[:, :, 1:], windows.rotary)], dim=2) for x in (q, k))
-            mask = windows.visible
-            if mask is not None:
-                of_cell = mask[:, number, :, :1] if windows.keys is None else windows.keys[:, number]
-                of_cell = torch.ones_like(of_cell) if windows.keys is None else of_cell
-                mask = torch.cat([of_cell, mask[:, number].expand(-1, -1, window.shape[1], -1)], dim=2)
+            mask = None
+            if windows.visible is not None:
+                mask = windows.visible[:, number].expand(-1, -1, window.shape[1], -1)
+                of_cell = torch.ones_like(mask[:, :, :1]) if windows.keys is None else windows.keys[:, number]
+                mask = torch.cat([of_cell, mask], dim=2)
             output = self.attention.finish(self.attention.heads(q, k, v, mask), z)
             output = self.dropout(standardise(output, self.config))
             cells.update(output[:, 0])
             outputs.append(output[:, 1:])
         tokens = windows.join(torch.stack(outputs, dim=1), hidden.shape[1])
-        return self._reviewed(tokens, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
+        return self._review(tokens, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
 
-    def _reviewed(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
-        if self.output_LayerNorm is not None:
+    def _review(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
+        if self.review is None:
             return self.output_LayerNorm(tokens)
         memory = cells.raw if self.config.review_cells == "raw" else cells.all[1:]
         memory = [cells.all[0], *memory] if windows.ordered else memory
@@ -380,7 +381,7 @@ class _Cells:
     def __init__(self, layer: RanLayer, initial: Tensor, windows: Windows) -> None:
         self.layer, self.windows = layer, windows
         self.raw: list[Tensor] = []
-        """What windows give of the cell, G'_i [B, D]."""
+        """G'_i [B, D], what each window gave; a window without tokens repeats the one before."""
         self.all = [initial]
         """G_0, G_1, ... [B, D]."""
 
@@ -390,11 +391,13 @@ class _Cells:
 
     def update(self, raw: Tensor) -> None:
         """The next window gave `raw` [B, D]; where it has no tokens, the cell stays."""
+        before = self.raw[-1] if self.raw else self.all[0]
         cell = raw
         if self.raw or self.layer.config.first_cell_residual:
-            cell = self.layer.cell(raw, [self.all[0], *self.raw][-1], self.last)
+            cell = self.layer.cell(raw, before, self.last)
         if self.windows.filled is not None:
-            cell = torch.where(self.windows.filled[:, len(self.raw), None], cell, self.last)
+            filled = self.windows.filled[:, len(self.raw), None]
+            raw, cell = torch.where(filled, raw, before), torch.where(filled, cell, self.last)
         self.raw.append(raw)
         self.all.append(cell)
 
@@ -616,7 +619,8 @@ class RanModel(RanPreTrainedModel):
         if mems and not ordered:
             raise ValueError("mems are handed on where tokens see only what is before them: set causal or segment_ids")
         hidden = self.embeddings(input_ids)
-        windows = Windows.of(self.config, hidden, attention_mask, segment_ids, causal)
+        tokens = None if attention_mask is None else attention_mask != 0
+        windows = Windows.of(self.config, hidden, tokens, segment_ids, causal)
         memory = None
         if ordered:
             memory = (mems or self.empty_mems(len(input_ids)))[0].to(hidden.dtype)
@@ -626,8 +630,8 @@ class RanModel(RanPreTrainedModel):
             cells = torch.where(windows.filled.any(1)[:, None], cells, memory)
         pooled = None
         if self.pooler is not None:
-            tokens = None if attention_mask is None or self.config.official_padding else attention_mask != 0
-            pooled = self.pooler(states[-1], cells[-1], raw, tokens, windows.filled)
+            counted = None if self.config.official_padding else tokens
+            pooled = self.pooler(states[-1], cells[-1], raw, counted, windows.filled)
         output = RanModelOutput(
             last_hidden_state=states[-1],
             pooler_output=pooled,
@@ -732,10 +736,10 @@ class RanForSequenceClassification(RanPreTrainedModel):
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__(config)
-        self.num_labels = config.num_labels
+        self.num_labels = cast(int, config.num_labels)
         self.ran = RanModel(config)
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     def forward(
@@ -774,10 +778,10 @@ class RanForTokenClassification(RanPreTrainedModel):
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__(config)
-        self.num_labels = config.num_labels
+        self.num_labels = cast(int, config.num_labels)
         self.ran = RanModel(config, add_pooling_layer=False)
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     def forward(
