@@ -14,14 +14,18 @@ import yaml
 from safetensors import safe_open
 from torch import nn
 
-from preprocessing.config import TokenizerSettings
+from preprocessing.config import TokenizerSettings, VocabularySettings
 from preprocessing.errors import UserError
 from preprocessing.tokenizer import load_tokenizer
+from preprocessing.vocabulary import train_vocabulary
 from preprocessing.wordlevel import train_words
 from training.checkpoint import export
-from training.checkpoint.export import model_card, write_huggingface
+from training.checkpoint.export import copy_projections, model_card, write_huggingface
+from training.models import model_spec
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
+from training.models.longformer import LongformerConfig, LongformerForMaskedLM
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
 from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
 
 FORMS: list[dict[str, Any]] = [
@@ -84,6 +88,28 @@ told = [tokens["input_ids"], tokens["attention_mask"], pair["input_ids"], pair["
         [config.pad_token_id, config.cls_token_id, config.sep_token_id],
         load(AutoTokenizer, stream)("中国")["input_ids"]]
 json.dump(told, open(inputs + ".json", "w"))
+"""
+
+LOAD_WITHOUT_CODE = """
+import json, sys, torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+assert not any(name.split(".")[0] in ("training", "preprocessing") for name in sys.modules)
+told = []
+for folder in sys.argv[2:]:
+    ours = folder.endswith("ran")  # its code lies in the folder
+    load = dict(pretrained_model_name_or_path=folder, trust_remote_code=True) if ours else dict(
+        pretrained_model_name_or_path=folder)
+    model, found = AutoModelForMaskedLM.from_pretrained(**load, output_loading_info=True)
+    assert not any(found[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys")), found
+    assert ours or type(model).__module__ == "transformers.models.longformer.modeling_longformer"
+    ids, mask = torch.load(sys.argv[1])
+    with torch.no_grad():
+        torch.save(model.eval()(ids, attention_mask=mask).logits, folder + "/out")
+    tokenizer = AutoTokenizer.from_pretrained(**load)
+    pair, batch = tokenizer("a", "国")["input_ids"], dict(tokenizer(["a", "a国"], padding=True))
+    told.append([dict(tokenizer("a 国a")), pair, batch, tokenizer.model_max_length,
+                 tokenizer.decode(tokenizer("国a")["input_ids"], skip_special_tokens=True)])
+json.dump(told, open(sys.argv[1] + ".json", "w"))
 """
 
 
@@ -178,6 +204,103 @@ def test_models_with_memory_carry_it_in_another_process(tmp_path: Path, tokenize
     assert plain == [5, 6]
 
 
+def random_weights(model: Any) -> Any:
+    """`model` with all its parameters drawn anew, biases too, and no dropout."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+def longformer(**changes: Any) -> LongformerForMaskedLM:
+    """Positions for 30 tokens, windows of 4."""
+    sizes: dict[str, Any] = {"vocab_size": 400, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 24, "attention_window": 4, "max_position_embeddings": 31, "pad_token_id": 0}
+    return random_weights(LongformerForMaskedLM(LongformerConfig(**{**sizes, **changes})))
+
+
+def ran() -> RanForMaskedLM:
+    sizes: dict[str, Any] = {"vocab_size": 400, "hidden_size": 16, "num_attention_heads": 2, "head_size": 8}
+    return random_weights(RanForMaskedLM(RanConfig(**sizes, window_size=4, min_window_size=2)))
+
+
+@pytest.fixture
+def tokenizers(tmp_path: Path, tokenizer: Path) -> dict[str, Path]:
+    """Tokenizers as a corpus has them, by kind."""
+    (tmp_path / "vocabulary").mkdir()
+    bpe = train_vocabulary(["a a a 国"], VocabularySettings(type="bpe", size=270), True, tmp_path / "vocabulary")
+    for kind, path in (("wordpiece", tokenizer), ("bpe", bpe)):
+        load_tokenizer(path, TokenizerSettings(path=path)).save(tmp_path / kind)
+    return {kind: tmp_path / kind for kind in ("wordpiece", "bpe")}
+
+
+def test_a_longformer_is_transformers_own_and_tokenizers_frame_as_the_rows_were(
+    tmp_path: Path, tokenizers: dict[str, Path]
+) -> None:
+    models: dict[str, Any] = {"longformer": longformer(), "ran": ran()}
+    kinds = [(kind, name) for kind in tokenizers for name in models]
+    for kind, name in kinds:
+        write_huggingface(tmp_path / f"{kind}-{name}", models[name], tokenizers[kind], model_card(name, "rows", "", {}))
+    ids, mask = torch.arange(58).view(2, 29) + 1, torch.ones(2, 29, dtype=torch.int64)
+    ids[1, 20:] = mask[1, 20:] = 0
+    torch.save((ids, mask), tmp_path / "inputs")
+    folders = [f"{kind}-{name}" for kind, name in kinds]
+    run_elsewhere(tmp_path, LOAD_WITHOUT_CODE, "inputs", *folders)
+    told = json.loads((tmp_path / "inputs.json").read_text())
+    for folder, (kind, name), row in zip(folders, kinds, told, strict=True):
+        with torch.no_grad():
+            expected = models[name](ids, attention_mask=mask).logits
+        found = torch.load(tmp_path / folder / "out")
+        torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-5)
+        a, both, other = (corpus_ids(tokenizers[kind], text) for text in ("a", "a 国a", "国"))
+        begin, between, end = {"wordpiece": ([2], [3], [3]), "bpe": ([0], [2, 2], [2])}[kind]
+        if name == "ran":
+            begin, between, end = [], [], []
+        single, pair, batch, longest, text = row
+        assert single == {"input_ids": begin + both + end, "attention_mask": [1] * len(begin + both + end)}
+        assert pair == begin + a + between + other + end
+        padded = len(batch["attention_mask"][0]) - len(begin + a + end)
+        assert padded > 0
+        assert batch["attention_mask"][0] == [1] * len(begin + a + end) + [0] * padded
+        assert longest == 30 if name == "longformer" else longest > 10**9
+        assert text.replace(" ", "") == "国a"
+
+
+def corpus_ids(folder: Path, text: str) -> list[int]:
+    return load_tokenizer(folder, TokenizerSettings(path=folder)).encode(text)[0].tolist()
+
+
+def test_what_transformers_has_itself_is_exported_without_code(tmp_path: Path, tokenizer: Path) -> None:
+    card = model_card("longformer", "packed", "Pretrained.", {})
+    write_huggingface(tmp_path / "out", longformer(type_vocab_size=1), tokenizer, card)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"README.md", "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"}
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert "auto_map" not in config
+    assert (config["architectures"], config["model_type"]) == (["LongformerForMaskedLM"], "longformer")
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["model_input_names"] == ["input_ids", "attention_mask"]
+    assert settings["model_max_length"] == 30
+    assert "`trust_remote_code` is not needed" in card
+    assert "trust_remote_code=True" not in card
+    assert "global_attention_mask" in card
+
+
+def test_global_projections_get_what_the_local_ones_learnt() -> None:
+    model = longformer()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    copy_projections(model, model_spec("longformer").copied)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name.replace("_global", "")]), name
+    layers = model.longformer.encoder.layer
+    assert not torch.equal(
+        before["longformer.encoder.layer.0.attention.self.query_global.weight"], layers[0].attention.self.query.weight
+    )
+    with torch.no_grad():
+        layers[0].attention.self.query.weight.zero_()  # copies are of their own
+    assert layers[0].attention.self.query_global.weight.any()
+
+
 def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: Path, tokenizer: Path) -> None:
     write_huggingface(tmp_path / "out", pretraining(), tokenizer, "# card")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -241,11 +364,31 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
     assert (tmp_path / "mine" / "config.json").read_text() == "someone else's model"
 
 
+def test_an_export_without_code_is_known_by_its_tag(tmp_path: Path) -> None:
+    card = model_card("longformer", "packed", "Pretrained.", {})
+    write_huggingface(tmp_path / "out", longformer(), None, card)
+    write_huggingface(tmp_path / "out", longformer(), None, card + "second")
+    assert (tmp_path / "out" / "README.md").read_text() == card + "second"
+    write_huggingface(tmp_path / "out", pretraining(), None, "another model")
+    assert (tmp_path / "out" / "configuration_nezha.py").exists()
+    for number, other in enumerate(
+        (card.replace("- reread\n", ""), "reread", "---\n- reread\n---\n", "---\ntags: 3\n---")
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "README.md").write_text(other)
+        with pytest.raises(UserError, match="is no exported model"):
+            write_huggingface(folder, longformer(), None, card)
+        assert [path.name for path in folder.iterdir()] == ["README.md"]
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "tag", "auto", "use"),
     [
         ("ernie_doc", "segments", "fill-mask", "AutoModelForMaskedLM", "read = model.read(ids)"),
         ("transformer_xl", "stream", "text-generation", "AutoModelForCausalLM", "mems = output.mems"),
+        ("ran", "rows", "fill-mask", "AutoModelForMaskedLM", "puts no special"),
+        ("ran", "stream", "text-generation", "AutoModelForCausalLM", "mems = output.mems"),
     ],
 )
 def test_the_card_of_a_model_with_memory_says_how_to_use_it(
@@ -267,19 +410,25 @@ def test_what_the_cards_of_models_with_memory_tell_to_run_runs(tmp_path: Path, t
     stream = TransformerXLForCausalLM(TransformerXLConfig(vocab_size=7, **sizes, positions="segatron-exact"))
     program = 'text = "= a =\\n \\nb a . a . \\na 中 ?"\n'
     words_folder = tmp_path / "words"
-    models = (("ernie_doc", "segments", segments, tokenizer), ("transformer_xl", "stream", stream, words_folder))
+    cells = RanForCausalLM(RanConfig(vocab_size=7, hidden_size=16, num_attention_heads=2, head_size=8))
+    models: tuple[Any, ...] = (
+        ("ran", "stream", cells, words_folder),
+        ("ernie_doc", "segments", segments, tokenizer),
+        ("transformer_xl", "stream", stream, words_folder),
+    )
     for name, kind, model, files in models:
         card = model_card(name, kind, "Pretrained.", {})
         write_huggingface(tmp_path / name, model, files, card)
         blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
         assert len(blocks) == 2
         program += "\n".join(blocks).replace("this/folder", str(tmp_path / name))
+        program += f"\n{name} = output.logits.shape\n" if kind == "stream" else ""
     program += """
 tokens = tokenizer.convert_ids_to_tokens(ids)
 assert tokens == ["=", "a", "=", "<eos>", "b", "a", ".", "a", ".", "<eos>", "a", "<unk>", "?", "<eos>"], tokens
 assert [place for place, ends in enumerate(sentence_ends) if ends] == [3, 6, 9, 13]
 assert [place for place, ends in enumerate(paragraph_ends) if ends] == [3, 9, 13]
-assert output.logits.shape == (1, 14, 7) and not read.last_hidden_state.requires_grad
+assert transformer_xl == ran == (1, 14, 7) and not read.last_hidden_state.requires_grad
 """
     run_elsewhere(tmp_path, program)
 
