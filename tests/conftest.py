@@ -94,3 +94,41 @@ def stream_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     }
     optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # a small eps makes much of rounding
     return train_values(corpus, **{"model": model, "data": data, "optimizer": optimizer, **changes})
+
+
+def ran_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """The `train` section of a tiny RAN on rows of several windows of `corpus`, dropout on."""
+    model = {
+        "type": "ran",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_size": 8,
+        "window_size": 12,
+        "min_window_size": 4,
+    }
+    data = {"corpus": str(corpus), "sequence_length": 48, "next_sentence": False, "special_tokens": False}
+    optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}
+    return train_values(corpus, **{"model": model, "data": data, "optimizer": optimizer, **changes})
+
+
+def ran_stream_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """The same model as a language model that hands its cells from segment to segment."""
+    data = {"kind": "stream", "corpus": str(corpus), "sequence_length": 24, "evaluation_length": 24}
+    return ran_values(corpus, **{"data": data, **changes})
+
+
+def longformer_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """The `train` section of a tiny Longformer on packed rows of several windows of `corpus`, dropout on."""
+    model = {
+        "type": "longformer",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 49,
+        "attention_window": 8,
+    }
+    data = {"kind": "packed", "corpus": str(corpus), "sequence_length": 48}
+    optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}
+    return train_values(corpus, **{"model": model, "data": data, "optimizer": optimizer, **changes})

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import document_values, stream_values
+from tests.conftest import document_values, ran_stream_values, stream_values
 from tests.distributed.test_training import curve, train_in_process
 from training.checkpoint.store import CheckpointStore
 from training.parallel.mesh import Mesh
 
-KINDS = {"documents": document_values, "stream": stream_values}
+KINDS = {"documents": document_values, "stream": stream_values, "ran": ran_stream_values}
 
 
 def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
     values = KINDS[kind](corpus, **changes)
-    names = ("hidden_dropout_prob", "attention_probs_dropout_prob") if kind == "documents" else ("dropout", "dropatt")
+    names = ("dropout", "dropatt") if kind == "stream" else ("hidden_dropout_prob", "attention_probs_dropout_prob")
     values["model"] |= dict.fromkeys(names, 0.0)
     return values
 

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import train_values
+from tests.conftest import longformer_values, ran_values, train_values
+from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.parallel.mesh import Mesh
+
+MODELS = {"nezha": train_values, "ran": ran_values, "longformer": longformer_values}
 
 
 def train_in_process(values: dict[str, Any], run: Path) -> None:
@@ -28,12 +31,14 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("accumulate", [True, False])
-def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, accumulate) -> None:
+@pytest.mark.parametrize(
+    ("model", "accumulate"), [("nezha", True), ("nezha", False), ("ran", True), ("longformer", True)]
+)
+def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, model, accumulate) -> None:
     """1x1, 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation."""
     curves = {}
     for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)):
-        values = no_dropout(train_values(sample_corpus, parallel={"tensor": tensor}))
+        values = no_dropout(MODELS[model](sample_corpus, parallel={"tensor": tensor}))
         values["micro_batch"] = 1 if accumulate else 8
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
@@ -107,7 +112,8 @@ def test_overflow_on_one_rank_skips_the_step_on_all(ranks, sample_corpus, tmp_pa
     assert moved[0] == [True, True, False, True, True, True]
 
 
-def test_half_precision_learns_like_fp32(ranks, sample_corpus, tmp_path) -> None:
+@pytest.mark.parametrize("model", list(MODELS))
+def test_half_precision_learns_like_fp32(ranks, sample_corpus, tmp_path, model) -> None:
     """fp16 and bf16 with fp32 masters follow the fp32 curve; activation checkpointing changes nothing."""
     for name, changes in {
         "fp32": {},
@@ -117,7 +123,23 @@ def test_half_precision_learns_like_fp32(ranks, sample_corpus, tmp_path) -> None
     }.items():
         run = tmp_path / name
         run.mkdir()
-        ranks(1, train_in_process, no_dropout(train_values(sample_corpus, **changes)), run)
+        ranks(1, train_in_process, no_dropout(MODELS[model](sample_corpus, **changes)), run)
     assert curve(tmp_path / "fp16") == pytest.approx(curve(tmp_path / "fp32"), rel=5e-3)
     assert curve(tmp_path / "bf16") == pytest.approx(curve(tmp_path / "fp32"), rel=3e-2)
     assert curve(tmp_path / "recomputed") == pytest.approx(curve(tmp_path / "fp32"), rel=1e-6)
+
+
+def test_frozen_weights_stay_at_every_split(ranks, sample_corpus, tmp_path) -> None:
+    """Only the positions learn, the same at 1x1 and 2x2; all else is bit for bit what it was."""
+    states = {}
+    for tensor, data, steps in ((1, 1, 0), (1, 1, 6), (2, 2, 6)):
+        values = no_dropout(longformer_values(sample_corpus, parallel={"tensor": tensor}, steps=steps))
+        values["trainable"] = ["*.position_embeddings.weight"]
+        run = tmp_path / f"{tensor}x{data}-{steps}"
+        run.mkdir()
+        ranks(tensor * data, train_in_process, values, run)
+        states[tensor, steps] = CheckpointStore(run / "checkpoints", 2, Mesh()).read_full(steps, "model.")
+    for name, tensor in states[1, 0].items():
+        assert torch.equal(states[2, 6][name], tensor) == (not name.endswith("position_embeddings.weight")), name
+    positions = "longformer.embeddings.position_embeddings.weight"
+    assert torch.allclose(states[2, 6][positions], states[1, 6][positions], atol=1e-5)

@@ -164,8 +164,7 @@ def _column(linear: Any, cut: _Cut, name: str, reduce_input: bool, multiple: int
     layer.weight = weight
     if linear.bias is not None:
         layer.bias = cut(linear.bias, 0, name, multiple)
-    layer.register_forward_hook(_output_alone)
-    return layer
+    return _plain(layer)
 
 
 def _row(linear: Any, cut: _Cut, name: str) -> nn.Module:
@@ -183,8 +182,7 @@ def _row(linear: Any, cut: _Cut, name: str) -> nn.Module:
     layer.weight = weight
     if linear.bias is not None:
         layer.bias = linear.bias
-    layer.register_forward_hook(_output_alone)
-    return layer
+    return _plain(layer)
 
 
 def _split_vocabulary(module: Any, cut: _Cut, name: str) -> nn.Module:
@@ -218,9 +216,16 @@ def _split_vocabulary(module: Any, cut: _Cut, name: str) -> nn.Module:
     return module
 
 
-def _output_alone(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor | None]) -> Tensor:
-    """megatron-core's layers return (output, bias)."""
-    return output[0]
+def _plain(layer: nn.Module) -> nn.Module:
+    """`layer` as nn.Linear is called: megatron-core's take three dimensions and return (output, bias)."""
+    forward = layer.forward
+
+    def plain(x: Tensor) -> Tensor:
+        output: Tensor = forward(x.flatten(0, -2))[0]
+        return output.unflatten(0, x.shape[:-1])
+
+    layer.forward = plain
+    return layer
 
 
 def _split_attention(module: nn.Module, mesh: Mesh, sum_inputs: bool) -> None:
