@@ -433,7 +433,7 @@ def test_saved_folders_are_read_as_they_were(kind: Any, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     again, found = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not found["missing_keys"] and not found["unexpected_keys"]
-    assert torch.equal(again.eval()(ids).logits, model(ids).logits)
+    torch.testing.assert_close(again.eval()(ids).logits, model(ids).logits)  # bits depend on where the weights lie
     assert again.cls.predictions.decoder.weight is again.ran.embeddings.word_embeddings.weight
     encoder, found = RanModel.from_pretrained(tmp_path, output_loading_info=True)
     assert all("pooler" in name for name in found["missing_keys"])

@@ -259,8 +259,11 @@ class RanInitialCell(nn.Module):
 
     def forward(self, cell: Tensor) -> Tensor:
         """[B, D], rows of zeros for empty cells -> [B, D]."""
-        made = self.dropout(self.LayerNorm(_activated(self.dense(cell), self.activation)))
-        return made if self.always else torch.where((cell == 0).all(-1, keepdim=True), made, cell)
+        empty = (cell == 0).all(-1, keepdim=True)
+        if self.always:  # an empty cell is left out of it: the norm of zeros has gradients that no float16 holds
+            given = self.dense(torch.where(empty, torch.ones_like(cell), cell))
+            cell = self.dropout(self.LayerNorm(_activated(given, self.activation)))
+        return torch.where(empty, self.dropout(self.LayerNorm.bias.expand_as(cell)), cell)
 
 
 class RanCellResidual(nn.Module):
@@ -331,10 +334,11 @@ class RanLayer(nn.Module):
         q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
         cells = _Cells(self, self.initial(cell), windows)
         keys, values = [], []
+        k, v = k.unbind(1), v.unbind(1)  # not indexed: the gradient of one window alone is as large as that of all
         for number in range(windows.count):
             z_cell = self.dropout(self.LayerNorm(cells.last))[:, None]
             q_cell, *own = (self.attention.split(x) for x in self.attention.project(z_cell))  # at 0, so not rotated
-            key, value = (torch.cat([x, of[:, number]], dim=2) for x, of in zip(own, (k, v), strict=True))
+            key, value = (torch.cat([x, of[number]], dim=2) for x, of in zip(own, (k, v), strict=True))
             mask = None if windows.keys is None else windows.keys[:, number]
             context = self.attention.heads(q_cell, key, value, mask)
             cells.update(self.dropout(standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
