@@ -70,45 +70,47 @@ class Windows:
         size = min(config.window_size, length)
         shortest = 1 if ordered else config.min_window_size
         count = _windows(length, size, shortest)
-        ends = torch.full((1, 1), length, device=device)
-        tail = max(length - count * size, 0)
-        if tokens is not None and not config.official_padding:  # a row's windows follow from its own length
-            ends = (tokens * torch.arange(1, length + 1, device=device)).amax(1, keepdim=True)
+        own = None if config.official_padding else tokens
+        if own is not None:  # a row's windows follow from its own length
+            ends = (own * torch.arange(1, length + 1, device=device)).amax(1, keepdim=True)
             tail = min(shortest - 1, length - size)
+        else:
+            ends = torch.full((1, 1), length, device=device)
+            tail = max(length - count * size, 0)
         last = _windows(ends, size, shortest) - 1
-        token = torch.arange(length, device=device)
-        window = torch.minimum(token // size, torch.where(token < ends, last, count - 1))
-        places = (window * (size + tail) + token - window * size).expand(rows, -1) if tail else None
+        index, number = torch.arange(length, device=device), torch.arange(count, device=device)
+        places = None
+        if tail:
+            window = torch.minimum(index // size, torch.where(index < ends, last, count - 1))
+            places = (window * (size + tail) + index - window * size).expand(rows, -1)
         windows = cls(size, count, tail, _rotary(config, size + tail, like), places, ordered=ordered)
-        token = torch.arange(count, device=device)[:, None] * size + torch.arange(size + tail, device=device)
-        window = torch.minimum(token // size, last[..., None])
-        there = (token < ends[..., None]) & (window == torch.arange(count, device=device)[:, None])
+        at = number[:, None] * size + torch.arange(size + tail, device=device)  # [n, P], the token that may stand there
+        there = (at < ends[..., None]) & (torch.minimum(at // size, last[..., None]) == number[:, None])
         if tokens is not None:
             there = there & windows.cut(tokens)
-            if config.official_padding:
-                windows = replace(windows, blank=tokens[..., None])
-            else:
-                filled = there.any(-1)  # a row of padding alone reviews its first cell
-                reviewed = filled | (torch.arange(count, device=device) == 0)
-                windows = replace(windows, filled=filled, reviewed=reviewed[:, None, None])
         if tokens is not None or count * (size + tail) != length:
             keys = F.pad(there, (1, 0), value=True).expand(rows, -1, -1)[:, :, None, None]
             windows = replace(windows, keys=keys, visible=keys)
-        return windows._in_order(config, tokens, segment_ids, window.new_zeros(rows, length)) if ordered else windows
+        if own is not None:
+            filled = there.any(-1)
+            reviewed = filled | (number == 0)  # by a row of padding alone, its first cell
+            windows = replace(windows, filled=filled, reviewed=reviewed[:, None, None])
+        elif tokens is not None:
+            windows = replace(windows, blank=tokens[..., None])
+        if not ordered:
+            return windows
+        order = segment_ids.cumsum(1) if segment_ids is not None else index.expand(rows, -1) + 1
+        return windows._in_order(order, tokens, config.window_size)
 
-    def _in_order(
-        self, config: RanConfig, tokens: Tensor | None, segment_ids: Tensor | None, zeros: Tensor
-    ) -> "Windows":
-        """With a causal or prefix mask; zeros [B, L]."""
-        order = torch.arange(1, zeros.shape[1] + 1, device=zeros.device) + zeros
-        order = order if segment_ids is None else segment_ids.cumsum(1)
+    def _in_order(self, order: Tensor, tokens: Tensor | None, window_size: int) -> "Windows":
+        """Where a token sees those whose `order` [B, L] is no greater than its own; of 0 is the prefix."""
         prefix = order == 0 if tokens is None else (order == 0) & tokens
+        index, number = (torch.arange(size, device=order.device) for size in (order.shape[1], self.count))
         order = self.cut(order)
         visible = F.pad(order[:, :, None] <= order[..., None], (1, 0), value=True)[:, :, None]
         # Cells of windows before the token's own, and of those that are prefix from end to end
-        number = torch.arange(self.count, device=zeros.device)
-        before = number < (torch.arange(zeros.shape[1], device=zeros.device) // self.size)[:, None]
-        whole = (number + 1) * config.window_size <= prefix.sum(1, keepdim=True)
+        before = number < (index // self.size)[:, None]
+        whole = (number + 1) * window_size <= prefix.sum(1, keepdim=True)
         reviewed = F.pad(before | whole[:, None], (1, 0), value=True)[:, None]
         return replace(self, visible=visible if self.keys is None else visible & self.keys, reviewed=reviewed)
 
@@ -178,6 +180,13 @@ class RanLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return standardise(x, self.config) * self.weight + self.bias
+
+
+class RanCellNorm(RanLayerNorm):
+    """Its bias is the cell that a text begins with, and is drawn as large as the cells to come.
+
+    Where the authors' code begins, at zero, the norm that reads it has gradients 1 / sqrt(eps) times as large.
+    """
 
 
 class RanGatedLinear(nn.Module):
@@ -254,7 +263,7 @@ class RanInitialCell(nn.Module):
         self.always = config.cell_transform == "always"
         self.activation = config.cell_activation
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.LayerNorm = RanLayerNorm(config)
+        self.LayerNorm = RanCellNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, cell: Tensor) -> Tensor:
@@ -263,7 +272,7 @@ class RanInitialCell(nn.Module):
         if self.always:  # an empty cell is left out of it: the norm of zeros has gradients that no float16 holds
             given = self.dense(torch.where(empty, torch.ones_like(cell), cell))
             cell = self.dropout(self.LayerNorm(_activated(given, self.activation)))
-        return torch.where(empty, self.dropout(self.LayerNorm.bias.expand_as(cell)), cell)
+        return torch.where(empty, self.dropout(torch.zeros_like(cell) + self.LayerNorm.bias), cell)
 
 
 class RanCellResidual(nn.Module):
@@ -334,11 +343,11 @@ class RanLayer(nn.Module):
         q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
         cells = _Cells(self, self.initial(cell), windows)
         keys, values = [], []
-        k, v = k.unbind(1), v.unbind(1)  # not indexed: the gradient of one window alone is as large as that of all
+        by_window = (k.unbind(1), v.unbind(1))  # indexed, the gradient of each would be as large as that of all
         for number in range(windows.count):
             z_cell = self.dropout(self.LayerNorm(cells.last))[:, None]
             q_cell, *own = (self.attention.split(x) for x in self.attention.project(z_cell))  # at 0, so not rotated
-            key, value = (torch.cat([x, of[number]], dim=2) for x, of in zip(own, (k, v), strict=True))
+            key, value = (torch.cat([x, of[number]], dim=2) for x, of in zip(own, by_window, strict=True))
             mask = None if windows.keys is None else windows.keys[:, number]
             context = self.attention.heads(q_cell, key, value, mask)
             cells.update(self.dropout(standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
@@ -579,6 +588,8 @@ class RanPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
         if isinstance(module, RanPredictions):
             nn.init.zeros_(module.bias)
+        if isinstance(module, RanCellNorm):
+            nn.init.normal_(module.bias)
 
 
 class RanModel(RanPreTrainedModel):

@@ -33,7 +33,8 @@ def flops(config: RanConfig, length: int, totals: Mapping[str, float]) -> float:
     cells, square = len(windows), 2 * width * width
     projections = 8 * width * heads + 2 * square * config.attention_residual
     layer = (length + cells) * projections + 4 * heads * sum((1 + tokens) ** 2 for tokens in windows)
-    layer += square * (1 + 2 * (cells - 1 + config.first_cell_residual) * (config.cell_residual == "gated"))
+    layer += square * (config.cell_transform == "always")
+    layer += square * (2 * (cells - 1 + config.first_cell_residual) * (config.cell_residual == "gated"))
     if config.memory_review:
         of_token = 1 + config.review_output + 2 * config.review_residual
         layer += square * (length * of_token + 2 * cells) + 4 * length * cells * width
