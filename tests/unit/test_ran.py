@@ -259,6 +259,8 @@ def test_memory_needs_a_mask() -> None:
     model = build(RanModel)
     with pytest.raises(ValueError, match="set causal or segment_ids"):
         model(some_ids(1, 5), mems=model.empty_mems(1))
+    with pytest.raises(ValueError, match=r"one tensor \[2, 1, 12\], not \[\[2, 3, 12\]\]"):
+        model(some_ids(1, 5), causal=True, mems=model.empty_mems(3))
 
 
 SWITCHES: list[dict[str, Any]] = [

@@ -182,13 +182,6 @@ class RanLayerNorm(nn.Module):
         return standardise(x, self.config) * self.weight + self.bias
 
 
-class RanCellNorm(RanLayerNorm):
-    """Its bias is the cell that a text begins with, and is drawn as large as the cells to come.
-
-    Where the authors' code begins, at zero, the norm that reads it has gradients 1 / sqrt(eps) times as large.
-    """
-
-
 class RanGatedLinear(nn.Module):
     """(W_t x + b_t) sigmoid(W_g x + b_g) (Dauphin et al. 2017)."""
 
@@ -263,7 +256,7 @@ class RanInitialCell(nn.Module):
         self.always = config.cell_transform == "always"
         self.activation = config.cell_activation
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.LayerNorm = RanCellNorm(config)
+        self.LayerNorm = RanLayerNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, cell: Tensor) -> Tensor:
@@ -297,10 +290,10 @@ class RanReview(nn.Module):
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
         self.activation = config.review_activation
-        self.attention_dropout = config.attention_probs_dropout_prob
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.head = RanHeads(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.output = nn.Linear(config.hidden_size, config.hidden_size) if config.review_output else None
         self.residual = RanGatedResidual(config) if config.review_residual else None
@@ -310,10 +303,7 @@ class RanReview(nn.Module):
         q = _activated(self.query(tokens), self.activation)
         k, v = (_activated(linear(cells), self.activation)[:, None] for linear in (self.key, self.value))
         looking = q if windows.blank is None else q * windows.blank
-        dropout = self.attention_dropout if self.training else 0.0
-        review = F.scaled_dot_product_attention(
-            looking[:, None], k, v, attn_mask=windows.reviewed, dropout_p=dropout
-        ).squeeze(1)
+        review = self.head(looking[:, None], k, v, windows.reviewed)
         if self.output is not None:
             review = _activated(self.output(review), self.activation)
         review = self.dropout(review)
@@ -345,7 +335,7 @@ class RanLayer(nn.Module):
         keys, values = [], []
         by_window = (k.unbind(1), v.unbind(1))  # indexed, the gradient of each would be as large as that of all
         for number in range(windows.count):
-            z_cell = self.dropout(self.LayerNorm(cells.last))[:, None]
+            z_cell = self.dropout(self.LayerNorm(cells.all[-1]))[:, None]
             q_cell, *own = (self.attention.split(x) for x in self.attention.project(z_cell))  # at 0, so not rotated
             key, value = (torch.cat([x, of[number]], dim=2) for x, of in zip(own, by_window, strict=True))
             mask = None if windows.keys is None else windows.keys[:, number]
@@ -358,14 +348,14 @@ class RanLayer(nn.Module):
         context = self.attention.heads(q.flatten(0, 1), key, value, mask)
         outputs = self.attention.finish(context.unflatten(0, (len(hidden), -1)), windows.cut(z))
         outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
-        return self._review(outputs, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
+        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
 
     def by_windows(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
         """As `forward`, but for dropout: the recurrence as it is written, one window after the other."""
         cells = _Cells(self, self.initial(cell), windows)
         outputs = []
         for number, window in enumerate(windows.cut(hidden).unbind(1)):
-            z = self.dropout(self.LayerNorm(torch.cat([cells.last[:, None], window], dim=1)))
+            z = self.dropout(self.LayerNorm(torch.cat([cells.all[-1][:, None], window], dim=1)))
             q, k, v = (self.attention.split(x) for x in self.attention.project(z))
             q, k = (torch.cat([x[:, :, :1], rotate(x[:, :, 1:], windows.rotary)], dim=2) for x in (q, k))
             mask = None
@@ -378,7 +368,7 @@ class RanLayer(nn.Module):
             cells.update(output[:, 0])
             outputs.append(output[:, 1:])
         tokens = windows.join(torch.stack(outputs, dim=1), hidden.shape[1])
-        return self._review(tokens, cells, windows), cells.last, torch.stack(cells.raw, dim=1)
+        return self._review(tokens, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
 
     def _review(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
         if self.review is None:
@@ -398,19 +388,15 @@ class _Cells:
         self.all = [initial]
         """G_0, G_1, ... [B, D]."""
 
-    @property
-    def last(self) -> Tensor:
-        return self.all[-1]
-
     def update(self, raw: Tensor) -> None:
         """The next window gave `raw` [B, D]; where it has no tokens, the cell stays."""
         before = self.raw[-1] if self.raw else self.all[0]
         cell = raw
         if self.raw or self.layer.config.first_cell_residual:
-            cell = self.layer.cell(raw, before, self.last)
+            cell = self.layer.cell(raw, before, self.all[-1])
         if self.windows.filled is not None:
             filled = self.windows.filled[:, len(self.raw), None]
-            raw, cell = torch.where(filled, raw, before), torch.where(filled, cell, self.last)
+            raw, cell = torch.where(filled, raw, before), torch.where(filled, cell, self.all[-1])
         self.raw.append(raw)
         self.all.append(cell)
 
@@ -467,12 +453,9 @@ class RanPooler(nn.Module):
         super().__init__()
         self.config = config
         self.tokens = nn.Linear(config.hidden_size, config.hidden_size)
-        if config.classifier == "gated":
-            self.cell = nn.Linear(config.hidden_size, config.hidden_size)
-            self.gated = RanGatedLinear(config)
-            self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        else:
-            self.cell = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.gated = RanGatedLinear(config) if config.classifier == "gated" else None
+        self.cell = nn.Linear(config.hidden_size, config.hidden_size, bias=self.gated is not None)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
         self, hidden: Tensor, cell: Tensor, raw: Tensor, tokens: Tensor | None, filled: Tensor | None
@@ -480,10 +463,9 @@ class RanPooler(nn.Module):
         """hidden [B, L, D] of which `tokens` [B, L] count, the last cell [B, D], raw [B, n, D] with `filled` [B, n]."""
         if self.config.cell_pooling != "last":
             cell = _pooled(raw, filled, self.config.cell_pooling)
-        pooled = self.tokens(_pooled(hidden, tokens, self.config.pooling))
-        if self.config.classifier == "gated":
-            return self.gated(self.dropout(F.silu(self.cell(cell)))) + pooled
-        return self.cell(cell) + pooled
+        cell = self.cell(cell)
+        cell = cell if self.gated is None else self.gated(self.dropout(F.silu(cell)))
+        return cell + self.tokens(_pooled(hidden, tokens, self.config.pooling))
 
 
 def _pooled(x: Tensor, counted: Tensor | None, kind: str) -> Tensor:
@@ -492,9 +474,10 @@ def _pooled(x: Tensor, counted: Tensor | None, kind: str) -> Tensor:
         return x.amax(1) if kind == "max" else x.mean(1)
     counted = counted[..., None]
     if kind == "mean":
-        return torch.where(counted, x, 0).sum(1) / counted.sum(1).clamp(min=1)
-    lowest = x.masked_fill(~counted, torch.finfo(x.dtype).min).amax(1)
-    return torch.where(counted.any(1), lowest, 0)
+        total = torch.where(counted, _at_least_float32(x), 0).sum(1)
+        return (total / counted.sum(1).clamp(min=1)).to(x.dtype)
+    greatest = x.masked_fill(~counted, torch.finfo(x.dtype).min).amax(1)
+    return torch.where(counted.any(1), greatest, 0)
 
 
 class RanTransform(nn.Module):
@@ -588,8 +571,10 @@ class RanPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
         if isinstance(module, RanPredictions):
             nn.init.zeros_(module.bias)
-        if isinstance(module, RanCellNorm):
-            nn.init.normal_(module.bias)
+        if isinstance(module, RanInitialCell):
+            # As large as the cells to come. At zero, where the authors' code begins, the norm that reads it has
+            # gradients 1 / sqrt(eps) times as large.
+            nn.init.normal_(module.LayerNorm.bias)
 
 
 class RanModel(RanPreTrainedModel):
@@ -628,11 +613,15 @@ class RanModel(RanPreTrainedModel):
         what comes, with its own cell of the text before.
 
         Returns last_hidden_state [B, L, D], pooler_output [B, D] (eq. 10), cell [B, D], the last one, and with the
-        masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask.
+        masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask or of
+        another shape.
         """
         ordered = causal or segment_ids is not None
         if mems and not ordered:
             raise ValueError("mems are handed on where tokens see only what is before them: set causal or segment_ids")
+        expected = (self.config.num_hidden_layers, len(input_ids), self.config.hidden_size)
+        if mems and [tuple(tensor.shape) for tensor in mems] != [expected]:
+            raise ValueError(f"mems are one tensor {list(expected)}, not {[list(tensor.shape) for tensor in mems]}")
         hidden = self.embeddings(input_ids)
         tokens = None if attention_mask is None else attention_mask != 0
         windows = Windows.of(self.config, hidden, tokens, segment_ids, causal)
@@ -657,7 +646,7 @@ class RanModel(RanPreTrainedModel):
         return _returned(self, output, return_dict)
 
 
-class RanForMaskedLM(RanPreTrainedModel):
+class RanLanguageModel(RanPreTrainedModel):
     _tied_weights_keys = {
         "cls.predictions.decoder.weight": "ran.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -670,6 +659,8 @@ class RanForMaskedLM(RanPreTrainedModel):
         self.cls = RanHead(config)
         self.post_init()
 
+
+class RanForMaskedLM(RanLanguageModel):
     def forward(
         self,
         input_ids: Tensor,
@@ -690,25 +681,13 @@ class RanForMaskedLM(RanPreTrainedModel):
         if masked_positions is not None:
             hidden = hidden.flatten(0, 1).index_select(0, masked_positions)
         logits = self.cls.predictions(hidden)
-        output = MaskedLMOutput(
-            loss=None if labels is None else _cross_entropy(logits, labels),
-            logits=logits,
-            hidden_states=encoded.hidden_states,
-        )
+        loss = None if labels is None else _cross_entropy(logits, labels)
+        output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
         return _returned(self, output, return_dict)
 
 
-class RanForCausalLM(RanPreTrainedModel):
+class RanForCausalLM(RanLanguageModel):
     """The next token, with memory; with `segment_ids`, sequence to sequence: the target after its source."""
-
-    _tied_weights_keys = RanForMaskedLM._tied_weights_keys
-    _keys_to_ignore_on_load_unexpected = [r"^ran\.pooler\."]
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__(config)
-        self.ran = RanModel(config, add_pooling_layer=False)
-        self.cls = RanHead(config)
-        self.post_init()
 
     def forward(
         self,
@@ -735,27 +714,31 @@ class RanForCausalLM(RanPreTrainedModel):
             return_dict=True,
         )
         logits = self.cls.predictions(encoded.last_hidden_state)
-        output = RanCausalLMOutput(
-            loss=None if labels is None else _cross_entropy(logits[:, :-1], labels[:, 1:]),
-            logits=logits,
-            mems=encoded.mems,
-            hidden_states=encoded.hidden_states,
-        )
+        loss = None if labels is None else _cross_entropy(logits[:, :-1], labels[:, 1:])
+        output = RanCausalLMOutput(loss, logits, encoded.mems, encoded.hidden_states)
         return _returned(self, output, return_dict)
 
 
-class RanForSequenceClassification(RanPreTrainedModel):
-    """Dropout and a linear layer on the classification vector."""
+class RanClassifier(RanPreTrainedModel):
+    """Dropout and a linear layer."""
 
-    _keys_to_ignore_on_load_unexpected = [r"^cls\."]
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^ran\.pooler\."]
 
-    def __init__(self, config: RanConfig) -> None:
+    def __init__(self, config: RanConfig, pooling: bool) -> None:
         super().__init__(config)
         self.num_labels = cast(int, config.num_labels)
-        self.ran = RanModel(config)
-        self.dropout = nn.Dropout(_classifier_dropout(config))
+        self.ran = RanModel(config, add_pooling_layer=pooling)
+        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
+
+
+class RanForSequenceClassification(RanClassifier):
+    """From the classification vector."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__(config, pooling=True)
 
     def forward(
         self,
@@ -770,11 +753,8 @@ class RanForSequenceClassification(RanPreTrainedModel):
         is a mean square (labels [B], numbers), cross entropy ([B], classes) or binary cross entropy ([B, labels])."""
         encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
         logits = _at_least_float32(self.classifier(self.dropout(encoded.pooler_output)))
-        output = SequenceClassifierOutput(
-            loss=None if labels is None else self._loss(logits, labels),
-            logits=logits,
-            hidden_states=encoded.hidden_states,
-        )
+        loss = None if labels is None else self._loss(logits, labels)
+        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
         return _returned(self, output, return_dict)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -786,18 +766,11 @@ class RanForSequenceClassification(RanPreTrainedModel):
         return _cross_entropy(logits, labels)
 
 
-class RanForTokenClassification(RanPreTrainedModel):
-    """Dropout and a linear layer on each token."""
-
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^ran\.pooler\."]
+class RanForTokenClassification(RanClassifier):
+    """From each token."""
 
     def __init__(self, config: RanConfig) -> None:
-        super().__init__(config)
-        self.num_labels = cast(int, config.num_labels)
-        self.ran = RanModel(config, add_pooling_layer=False)
-        self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
-        self.post_init()
+        super().__init__(config, pooling=False)
 
     def forward(
         self,
@@ -811,16 +784,9 @@ class RanForTokenClassification(RanPreTrainedModel):
         """logits [B, L, labels] in float32; labels [B, L], -100 where there is none."""
         encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
         logits = _at_least_float32(self.classifier(self.dropout(encoded.last_hidden_state)))
-        output = TokenClassifierOutput(
-            loss=None if labels is None else _cross_entropy(logits, labels),
-            logits=logits,
-            hidden_states=encoded.hidden_states,
-        )
+        loss = None if labels is None else _cross_entropy(logits, labels)
+        output = TokenClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
         return _returned(self, output, return_dict)
-
-
-def _classifier_dropout(config: RanConfig) -> float:
-    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
