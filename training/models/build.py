@@ -38,8 +38,8 @@ def model_config(
         tokens = {name: number for name, number in tokens.items() if name in known}
         start = _config_of(spec, init) if init else {}
         config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
-    except ValueError as error:
-        raise UserError(f"train.model: {error}") from None
+    except Exception as error:  # ValueError of ours; what transformers' own configurations raise depends on the version
+        raise UserError(f"train.model: {' '.join(str(error).split())}") from None
     if config.vocab_size < vocab_size:
         raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
     return config
@@ -86,15 +86,18 @@ def check_vocabulary(init: Path, tokenizer: Path) -> None:
 def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Path | None, seed: int) -> PreTrainedModel:
     """A model of the class `head`: random weights from `seed`, or those of the folder `init`; on CPU in fp32, whole.
 
-    Raises `UserError` if `init` does not fit; heads alone may be missing there.
+    Raises `UserError` for a configuration that contradicts itself, and if `init` does not fit; heads alone may be
+    missing there.
     """
     torch.manual_seed(seed)
-    if init is None:
-        return head(config)
     try:
+        if init is None:
+            return head(config)
         model, found = cast(Any, head).from_pretrained(
             init, config=config, output_loading_info=True, ignore_mismatched_sizes=True
         )
+    except ValueError as error:  # transformers' own configurations check less than ours
+        raise UserError(f"train.model: {error}") from None
     except (RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     if mismatched := sorted(found["mismatched_keys"]):
