@@ -41,7 +41,7 @@ def test_a_model_that_cannot_be_built_is_refused_in_one_line(values, message) ->
 
 def test_what_transformers_own_configuration_lets_pass_is_refused_in_one_line() -> None:
     longformer = model_spec("longformer")
-    with pytest.raises(UserError, match="train.model: attention_window: 7 .* must be even"):
+    with pytest.raises(UserError, match=r"train.model: attention_window: 7 .* must be even"):
         config = model_config(longformer, {"attention_window": 7, "num_hidden_layers": 1}, 100, None)
         build_model(longformer.head("packed"), config, None, 0)
     with pytest.raises(UserError, match="unknown key `hidden_sise` for longformer; did you mean `hidden_size`"):
