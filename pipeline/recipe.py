@@ -144,6 +144,9 @@ def _read(recipe: str) -> dict[str, Any]:
 
 
 def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """`values` over `base`; a section of another `kind` takes nothing from the base's."""
+    if values.get("kind", base.get("kind")) != base.get("kind"):
+        return values
     merged = dict(base)
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)

@@ -128,3 +128,19 @@ def test_a_relaunch_may_change_how_held_out_text_is_read(tmp_path) -> None:
 def test_a_run_that_never_reached_a_checkpoint_may_be_begun_anew(tmp_path) -> None:
     write_recipe(load_recipe("quickstart", ["train.model.num_attention_heads=5"]), tmp_path / "recipe.yaml")
     check_same_run(tmp_path, load_recipe("quickstart", []))
+
+
+def test_a_section_of_another_kind_takes_nothing_from_the_base() -> None:
+    rows, stream = load_recipe("ran-base", []).train, load_recipe("ran-lm", []).train
+    assert rows and stream
+    assert (rows.data.kind, stream.data.kind) == ("rows", "stream")
+    assert stream.model == rows.model
+
+
+def test_longformer_recipes_hold_the_papers_numbers() -> None:
+    base, frozen = load_recipe("longformer-base", []).train, load_recipe("longformer-base-positions", []).train
+    assert base and frozen
+    schedule = (base.schedule.warmup_steps, base.schedule.decay, base.schedule.power)
+    assert (base.steps, base.global_batch, base.data.sequence_length) == (65_000, 64, 4096)
+    assert (base.optimizer.learning_rate, *schedule) == (3e-5, 500, "polynomial", 3)
+    assert (base.trainable, frozen.trainable) == (None, ["*.position_embeddings.weight"])
