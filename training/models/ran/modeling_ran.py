@@ -81,7 +81,7 @@ class Windows:
         index, number = torch.arange(length, device=device), torch.arange(count, device=device)
         places = None
         if tail:
-            window = torch.minimum(index // size, torch.where(index < ends, last, count - 1))
+            window = torch.minimum(index // size, last)  # padding may stand anywhere
             places = (window * (size + tail) + index - window * size).expand(rows, -1)
         windows = cls(size, count, tail, _rotary(config, size + tail, like), places, ordered=ordered)
         at = number[:, None] * size + torch.arange(size + tail, device=device)  # [n, P], the token that may stand there
