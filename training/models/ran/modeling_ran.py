@@ -156,9 +156,10 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
 def standardise(x: Tensor, config: RanConfig) -> Tensor:
     """(x - mean) / d over the last dimension, in float32 at least; the paper's standard normalisation, eq. 5."""
     exact = _at_least_float32(x)
-    centred = exact - exact.mean(-1, keepdim=True)
-    measured = exact if config.norm_denominator == "rms" else centred
-    return (centred * (measured.square().mean(-1, keepdim=True) + config.layer_norm_eps).rsqrt()).to(x.dtype)
+    square, mean = torch.var_mean(exact, dim=-1, correction=0, keepdim=True)
+    if config.norm_denominator == "rms":
+        square = square + mean.square()
+    return ((exact - mean) * (square + config.layer_norm_eps).rsqrt()).to(x.dtype)
 
 
 def _activated(x: Tensor, activation: str) -> Tensor:
