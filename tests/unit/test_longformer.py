@@ -22,6 +22,7 @@ VOCABULARY, PAD = 40, 1
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modeling, "CHUNK", 16)
+    monkeypatch.setattr(modeling, "SCORES", 3000)
 
 
 def tiny(**values: Any) -> LongformerConfig:
