@@ -168,18 +168,17 @@ def test_chunks_are_the_plain_form(length: int, window: int, share: float, padde
 
 def saved_bytes(attention: Any, length: int, sight: Sight) -> int:
     """Distinct bytes that autograd keeps of the attention of one row."""
-    kept: dict[int, int] = {}
+    kept: dict[int, Tensor] = {}  # holds them, that no address is used twice
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     hidden = torch.randn(1, length, 16, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         z = attention(hidden, sight)
     assert z.requires_grad
-    return sum(kept.values())
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -188,18 +187,18 @@ def test_memory_grows_as_the_length(share: int, dropout: float) -> None:
     attention = model_of().longformer.encoder.layer[0].attention.self.train()
     attention.dropout = dropout
     kept = []
-    for length in (256, 512, 1024):
+    for length in (256, 1024):
         marks = torch.ones(1, length, dtype=torch.long)
         marks[0, 0] += share
         kept.append(saved_bytes(attention, length, Sight(marks)))
-    assert kept[1] < 2.1 * kept[0] and kept[2] < 2.1 * kept[1]
+    assert kept[1] < 4.2 * kept[0], "four times the length"
     assert kept[0] > 256 * 16 * 4 * 3, "queries, keys and values are kept at least"
 
 
 def test_gradients_of_chunks_take_memory_that_grows_as_the_length() -> None:
     """What each function of the backward pass hands on, too."""
     peaks = []
-    for length in (256, 512, 1024):
+    for length in (256, 1024):
         largest = 0
         attention = model_of().longformer.encoder.layer[0].attention.self
         z = attention(torch.randn(1, length, 16, requires_grad=True), Sight(None)).sum()
@@ -217,7 +216,7 @@ def test_gradients_of_chunks_take_memory_that_grows_as_the_length() -> None:
                 nodes.extend(parent for parent, _ in node.next_functions)
         z.backward()
         peaks.append(largest)
-    assert peaks[1] < 2.1 * peaks[0] and peaks[2] < 2.1 * peaks[1]
+    assert peaks[1] < 4.2 * peaks[0], "four times the length"
 
 
 def test_layers_of_one_window_share_a_mask_and_a_row_within_it_needs_none() -> None:
