@@ -2,12 +2,22 @@
 
 import pytest
 import torch
+from transformers import LongformerConfig
 
-from tests.conftest import document_values, stream_values, train_values
+from tests.conftest import (
+    document_values,
+    longformer_values,
+    ran_stream_values,
+    ran_values,
+    stream_values,
+    train_values,
+)
 from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
+from training.models.longformer import LongformerForMaskedLM
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.models.ran import RanConfig, RanForMaskedLM
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -85,7 +95,37 @@ def test_segments_with_memory_agree_with_fp32(dtype) -> None:
     assert all(p.grad.isfinite().all() for p in half.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("values_of", [train_values, document_values, stream_values])
+@pytest.mark.parametrize("name", ["ran", "longformer"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_windows_agree_with_fp32_at_length_1024(dtype, name) -> None:
+    """With a padded row and a row of padding alone: no NaN, gradients included."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 1000, "num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    if name == "ran":
+        head, config = RanForMaskedLM, RanConfig(**sizes, **dropout, head_size=64, window_size=128)
+    else:
+        positions = {"max_position_embeddings": 1026, "attention_window": 128, "intermediate_size": 512}
+        head, config = LongformerForMaskedLM, LongformerConfig(**sizes, **dropout, **positions)
+    model, half = head(config).cuda().train(), head(config).cuda().train()
+    half.load_state_dict(model.state_dict())
+    half.to(dtype)
+    ids = torch.randint(5, 1000, (3, 1024), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[1, 300:] = 0
+    mask[2] = 0
+    expected, found = (one(input_ids=ids, attention_mask=mask).logits for one in (model, half))
+    assert found.isfinite().all()
+    real = mask.bool()
+    assert (found - expected)[real].abs().mean() < 0.02 * expected[real].abs().mean() + 0.01
+    found.square().mean().backward()
+    assert all(p.grad.isfinite().all() for p in half.parameters() if p.grad is not None)
+
+
+VALUES = [train_values, document_values, stream_values, ran_values, ran_stream_values, longformer_values]
+
+
+@pytest.mark.parametrize("values_of", VALUES)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_training_on_the_gpu_follows_the_cpu(sample_corpus, tmp_path, precision, values_of, monkeypatch) -> None:
     from training.trainer import train
