@@ -118,6 +118,19 @@ def test_tokens_after_padding_are_read_and_padding_between_is_not() -> None:
     torch.testing.assert_close(output.cell, model(without).cell)
 
 
+@pytest.mark.parametrize("prefix", [0, 8])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_window_of_padding_between_is_not_reviewed_in_order(profile: dict[str, Any], prefix: int) -> None:
+    model, ids, segments = build(RanForCausalLM, **profile), some_ids(1, 32), prefixes(prefix, width=32)
+    mask = torch.ones_like(ids)
+    mask[0, 8:16] = 0
+    output = model(ids, attention_mask=mask, segment_ids=segments)
+    kept = [*range(8), *range(16, 32)]
+    without = model(ids[:, kept], segment_ids=segments[:, kept])
+    torch.testing.assert_close(output.logits[:, kept], without.logits)
+    torch.testing.assert_close(output.mems[0], without.mems[0])
+
+
 def test_official_padding_counts() -> None:
     ids, mask = some_ids(1, 24), mask_of((11,), 24)
     official, own = (build(RanModel, official_padding=value) for value in (True, False))

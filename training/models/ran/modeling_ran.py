@@ -111,7 +111,10 @@ class Windows:
         # Cells of windows before the token's own, and of those that are prefix from end to end
         before = number < (index // self.size)[:, None]
         whole = (number + 1) * window_size <= prefix.sum(1, keepdim=True)
-        reviewed = F.pad(before | whole[:, None], (1, 0), value=True)[:, None]
+        reviewed = before | whole[:, None]
+        if self.filled is not None:  # padding may stand between tokens
+            reviewed = reviewed & self.filled[:, None]
+        reviewed = F.pad(reviewed, (1, 0), value=True)[:, None]
         return replace(self, visible=visible if self.keys is None else visible & self.keys, reviewed=reviewed)
 
     def cut(self, x: Tensor) -> Tensor:
