@@ -96,6 +96,28 @@ def test_windows_in_parallel_are_windows_in_turn(profile: dict[str, Any], window
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
 
 
+def handed_on(length: int) -> int:
+    """Numbers that the functions of a layer's backward pass hand to one another, for one row."""
+    layer = RanLayer(tiny(memory_review=False))
+    hidden = torch.randn(1, length, 12, requires_grad=True)
+    windows = Windows.of(layer.config, hidden, torch.ones(1, length, dtype=torch.bool), None, causal=False)
+    z = layer(hidden, torch.zeros(1, 12), windows)[0].sum()
+    sizes: list[int] = []
+    nodes, met = [z.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in met:
+            met.add(node)
+            node.register_hook(lambda gradients, _: sizes.extend(g.numel() for g in gradients if g is not None))
+            nodes.extend(parent for parent, _ in node.next_functions)
+    z.backward()
+    return sum(sizes)
+
+
+def test_gradients_of_windows_grow_as_the_length() -> None:
+    assert handed_on(512) < 4.2 * handed_on(128), "four times the length"
+
+
 @pytest.mark.parametrize("more", [0, 1, 7, 8, 30])
 @pytest.mark.parametrize("profile", [*PROFILES, {"pooling": "mean", "cell_pooling": "mean"}, {"cell_pooling": "max"}])
 def test_padding_changes_nothing(profile: dict[str, Any], more: int) -> None:
