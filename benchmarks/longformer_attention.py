@@ -3,11 +3,11 @@
     python benchmarks/longformer_attention.py [--lengths 1024 2048 4096 8192 16384] [--window 512] [--rows 1]
         [--global-tokens 0] [--dropout 0] [--rounds 2] [--device cuda --dtype float16]
 
-What is measured is the whole module, projections included: forward without gradients, and forward and backward.
-Ours works out its mask in the first step, as a model does in its first layer for all of one window. Each side runs in
-a process of its own, so that its peak memory is its own: what a step adds to inputs and weights. The sides take
-turns; time is the best of all steps after the first, on CPU in CPU seconds of one thread, which neighbours on the
-machine disturb least.
+What is measured is the whole module, projections included: forward without gradients, and forward and backward. That
+both sides give the same is checked. Ours works out its mask in the first step, as a model does in its first layer for
+all of one window. Each side runs in a process of its own, so that its peak memory is its own: what a step adds to
+inputs and weights. The sides take turns; time is the best of all steps after the first, on CPU in CPU seconds of one
+thread, which neighbours on the machine disturb least.
 
 Attention dropout is off unless --dropout says otherwise: on CPU torch has no fused kernel with dropout (on GPUs it
 has), and scaled_dot_product_attention then writes out probabilities, for windows only.
@@ -16,6 +16,7 @@ has), and scaled_dot_product_attention then writes out probabilities, for window
 import argparse
 import ctypes
 import json
+import math
 import subprocess
 import sys
 import time
@@ -141,18 +142,23 @@ def main() -> None:
         f"  {'ours MB':>7s}  {'theirs MB':>9s}  {'leaner':>7s}"
     )
     for length in options.lengths:
-        report(length, compare(length, options.rounds))
+        report(length, compare(length, options))
 
 
-def compare(length: int, rounds: int) -> dict[str, dict[str, float]]:
+def compare(length: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """The least of each figure of each side."""
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for side in SIDES:
             command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--length", str(length)]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             runs[side].append(json.loads(output.splitlines()[-1]))
-    return {side: {key: min(run[key] for run in runs[side]) for key in runs[side][0]} for side in SIDES}
+    best = {side: {key: min(run[key] for run in runs[side]) for key in runs[side][0]} for side in SIDES}
+    outputs = [figures["output"] for figures in best.values()]
+    tolerance = 1e-4 if options.dtype == "float32" else 2e-2
+    if not options.dropout and not math.isclose(*outputs, rel_tol=tolerance):
+        sys.exit(f"the sides differ at {length} tokens: {outputs}")
+    return best
 
 
 def report(length: int, best: dict[str, dict[str, float]]) -> None:
