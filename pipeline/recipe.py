@@ -35,14 +35,25 @@ class Ablation(Settings):
     """What the paper gives for it, by the name of the figure."""
 
 
+class Conversion(Settings):
+    """Options of `reread convert` for this recipe's type of model; null: as if not given."""
+
+    length: int | None = None
+    window: int | None = None
+    positions: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
 class Start(Settings):
     """How `train.init` is made where it is not there yet: another recipe is carried out and its model converted."""
 
     recipe: str
+    """A built-in one, or a file: in a recipe's file its path is from there, as that of `base` is."""
     overrides: list[str] = []
     """Of that recipe, as on the command line; its corpus is this recipe's."""
-    convert: dict[str, Any] = {}
-    """Options of `reread convert` for this recipe's type of model (longformer: length, window, positions)."""
+    convert: Conversion = Conversion()
 
 
 class Recipe(Settings):
@@ -109,8 +120,9 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
     path = run / "recipe.yaml"
     if not path.exists() or not any((run / "checkpoints").glob("step-*")):
         return
-    old = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("train") or {}
-    new = recipe.model_dump(mode="json")["train"] or {}
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    begun = Recipe.parse(values, str(path))  # what came later than it is there with its default
+    old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
     changed = differences(_learned(old), _learned(new))
     if changed:
         raise UserError(
@@ -135,12 +147,16 @@ def _read(recipe: str) -> dict[str, Any]:
         raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe is a mapping of sections (name, preprocess, train)")
+    start = values.get("start")
+    if isinstance(start, dict) and "recipe" in start:
+        values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
     base = values.pop("base", None)
-    if base is None:
-        return values
-    if str(base).endswith((".yaml", ".yml")):
-        base = str(path.parent / base)
-    return _merge(_read(base), values)
+    return values if base is None else _merge(_read(_beside(path, base)), values)
+
+
+def _beside(path: Path, recipe: Any) -> str:
+    """A recipe that the one at `path` names: a file's path is from there."""
+    return str(path.parent / recipe) if str(recipe).endswith((".yaml", ".yml")) else str(recipe)
 
 
 def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

@@ -80,19 +80,32 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
 
 def start_stage(recipe: Recipe) -> None:
     """Make `train.init` as the recipe's `start` says: what is there is not made again."""
-    from training.checkpoint.convert import convert
-
-    train = _train_section(recipe)
-    if recipe.start is None or train.init is None or (train.init / "config.json").exists():
+    missing = _missing_start(recipe)
+    if recipe.start is None or missing is None:
         return
+    from training.checkpoint.convert import convert, forms_of
+    from training.models import model_spec
+
+    train, options = _train_section(recipe), recipe.start.convert.given()
     overrides = [f"data.corpus={train.data.corpus}", *recipe.start.overrides]
     other = load_recipe(recipe.start.recipe, overrides, "train")
-    log.info("%s is not there: recipe %s is trained and converted", train.init, other.name)
+    if other.name == recipe.name:
+        raise UserError(f"recipe {recipe.name}: start.recipe has this name, too, and so the same run folder; change it")
+    model = model_spec(train.model.get("type", "")).name
+    forms_of(model, options)  # a mistake is told before hours of work
+    log.info("%s is not there: recipe %s is trained and converted", missing, other.name)
     train_stage(other, ["train", recipe.start.recipe, *overrides])
-    folder = RUNS / other.name / "export"
-    if not folder.exists():
-        export_stage(RUNS / other.name, folder)
-    convert(folder, train.init, train.model["type"], **recipe.start.convert)
+    convert(export_stage(RUNS / other.name, None), missing, model, **options)
+
+
+def _missing_start(recipe: Recipe) -> Path | None:
+    """The folder that `start` is to make, unless it is there."""
+    if recipe.start is None:
+        return None
+    init = _train_section(recipe).init
+    if init is None:
+        raise UserError(f"recipe {recipe.name}: `start` makes train.init, which is null; name it, or set start=null")
+    return None if (init / "config.json").exists() else init
 
 
 def export_stage(run: Path, output: Path | None, step: int | None = None) -> Path:
@@ -150,6 +163,11 @@ def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
         try:
             if own_rank() == "0":
                 check_same_run(run, recipe)
+                if missing := _missing_start(recipe):
+                    raise UserError(
+                        f"{missing}: not there, and below torchrun or srun `start` does not make it; make it by "
+                        "starting this recipe once by itself, or by `reread convert`"
+                    )
                 run.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(_only_job(run))
                 write_recipe(recipe, run / "recipe.yaml")

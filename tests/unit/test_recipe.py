@@ -62,6 +62,8 @@ def test_lm_recipes_hold_the_papers_numbers() -> None:
         ("train.steps=many", "train.steps: input should be a valid integer"),
         ("preprocess.tokenizer.train.size=500", "either `path` (an existing vocabulary) or `train`"),
         ("trian.steps=1", "did you mean `train`?"),
+        ("start={recipe: x, convert: {lenght: 8}}", "unknown key `start.convert.lenght`; did you mean `length`?"),
+        ("start={recipe: x, convert: {length: long}}", "start.convert.length: input should be a valid integer"),
         ("steps", "an override is written key=value"),
         ("train.steps.more=1", "`steps` holds a value, not a section"),
     ],
@@ -123,6 +125,19 @@ def test_a_relaunch_may_change_how_held_out_text_is_read(tmp_path) -> None:
     check_same_run(tmp_path, load_recipe("lm-base", data))
     with pytest.raises(UserError, match=r"data\.sequence_length: 150 -> 100"):
         check_same_run(tmp_path, load_recipe("lm-base", ["train.data.sequence_length=100"]))
+
+
+def test_a_run_begun_before_a_setting_was_there_goes_on(tmp_path) -> None:
+    recipe = load_recipe("quickstart", [])
+    write_recipe(recipe, tmp_path / "recipe.yaml")
+    values = yaml.safe_load((tmp_path / "recipe.yaml").read_text(encoding="utf-8"))
+    del values["start"], values["train"]["trainable"], values["train"]["data"]["special_tokens"]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    check_same_run(tmp_path, recipe)
+    bare = ["train.data.next_sentence=false", "train.data.special_tokens=false"]
+    with pytest.raises(UserError, match="special_tokens: True -> False"):
+        check_same_run(tmp_path, load_recipe("quickstart", bare))
 
 
 def test_a_run_that_never_reached_a_checkpoint_may_be_begun_anew(tmp_path) -> None:

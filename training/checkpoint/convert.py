@@ -35,7 +35,7 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
     or does not fit its configuration.
     """
     spec = model_spec(model)
-    found = find_source(source, _forms(model, options), model)
+    found = find_source(source, forms_of(model, options), model)
     if out.resolve() in {folder.resolve() for folder in found.folders}:
         raise UserError(f"{out}: holds the weights to convert; give another output folder")
     log.info("reading %s as %s: %s", found.weights, found.form.name, found.reason)
@@ -58,11 +58,12 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
     log.info("converted %s to %s", found.weights, out)
 
 
-def _forms(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
+def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
+    """What a model of type `model` is made from. Raises `UserError` for options that it does not take."""
     for name in options:
         if name not in OPTIONS.get(model, ()):
             takers = ", ".join(taker for taker, names in OPTIONS.items() if name in names)
-            raise UserError(f"--{name.replace('_', '-')}: not for {model}; models that take it: {takers}")
+            raise UserError(f"--{name}: not for {model}; models that take it: {takers}")
     module = import_module(f"training.models.{model}.convert")
     forms: tuple[Form, ...] = module.forms(**options) if model in OPTIONS else module.FORMS
     return forms
