@@ -10,10 +10,11 @@ from preprocessing.errors import UserError
 from training.checkpoint.export import write_huggingface
 from training.config import DataSettings, SegmentSettings
 from training.models import model_spec
-from training.models.build import build_model, check_data, check_vocabulary, model_config
+from training.models.build import build_model, check_data, check_vocabulary, freeze, model_config
 
 NEZHA = model_spec("nezha")
 TINY = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+TINY_LONGFORMER = {"max_position_embeddings": 20, "attention_window": 4, **TINY} | {"vocab_size": 100}
 
 
 def test_an_unknown_model_key_names_the_nearest() -> None:
@@ -43,6 +44,9 @@ def test_what_transformers_own_configuration_lets_pass_is_refused_in_one_line() 
     longformer = model_spec("longformer")
     with pytest.raises(UserError, match=r"train.model: attention_window: 7 .* must be even"):
         config = model_config(longformer, {"attention_window": 7, "num_hidden_layers": 1}, 100, None)
+        build_model(longformer.head("packed"), config, None, 0)
+    with pytest.raises(UserError, match=r"train.model: KeyError\('gelo'\)"):
+        config = model_config(longformer, {**TINY_LONGFORMER, "hidden_act": "gelo"}, 100, None)
         build_model(longformer.head("packed"), config, None, 0)
     with pytest.raises(UserError, match="unknown key `hidden_sise` for longformer; did you mean `hidden_size`"):
         model_config(longformer, {"hidden_sise": 8}, 100, None)
@@ -95,6 +99,8 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path) -> None:
     ):
         with pytest.raises(UserError, match=rf"train\.init: .*start does not fit train\.model: .*{reason}"):
             build_model(NEZHA.converted, model_config(NEZHA, values, 50, folder), folder, 0)
+    with pytest.raises(UserError, match=r"^train\.init: .*nowhere holds no config\.json"):
+        model_config(NEZHA, {}, 50, tmp_path / "nowhere")
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UserError, match="is of a model of type bert, not nezha"):
         model_config(NEZHA, {}, 50, folder)
@@ -113,3 +119,23 @@ def test_a_start_with_another_vocabulary_is_refused(tmp_path) -> None:
     check_vocabulary(tmp_path / "init", tmp_path / "fewer")
     with pytest.raises(UserError, match="the weights would meet other tokens"):
         check_vocabulary(tmp_path / "init", tmp_path / "other")
+
+
+def test_what_learns_is_named_and_something_must() -> None:
+    longformer = model_spec("longformer")
+    config = model_config(longformer, TINY_LONGFORMER, 50, None)
+    model = build_model(longformer.head("packed"), config, None, 0)
+    freeze(model, ["*.position_embeddings.weight", "lm_head.*"], longformer.copied)
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert "longformer.embeddings.position_embeddings.weight" in learning
+    assert all(name.startswith("lm_head.") or "position" in name for name in learning)
+    freeze(model, None, longformer.copied)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen and all("_global." in name for name in frozen)
+    for trainable, message in (
+        ([], "nothing would learn"),
+        (["*.positions"], r"`\*\.positions` matches no parameter that can learn; these can: longformer"),
+        (["lm_head.*", "*_global.*"], r"`\*_global\.\*` matches no parameter that can learn"),
+    ):
+        with pytest.raises(UserError, match=message):
+            freeze(model, trainable, longformer.copied)

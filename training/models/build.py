@@ -32,11 +32,11 @@ def model_config(
     a vocabulary smaller than the corpus'.
     """
     given = _checked(spec, {key: value for key, value in values.items() if key != "type"})
+    start = _config_of(spec, init) if init else {}
     try:
         known = inspect.signature(spec.config).parameters
         tokens = {f"{name}_token_id": number for name, number in special.items()}
         tokens = {name: number for name, number in tokens.items() if name in known}
-        start = _config_of(spec, init) if init else {}
         config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
     except Exception as error:  # ValueError of ours; what transformers' own configurations raise depends on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
@@ -90,15 +90,13 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     missing there.
     """
     torch.manual_seed(seed)
+    if init is None:
+        return _random(head, config)
     try:
-        if init is None:
-            return head(config)
         model, found = cast(Any, head).from_pretrained(
             init, config=config, output_loading_info=True, ignore_mismatched_sizes=True
         )
-    except ValueError as error:  # transformers' own configurations check less than ours
-        raise UserError(f"train.model: {error}") from None
-    except (RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     if mismatched := sorted(found["mismatched_keys"]):
         tensors = ", ".join(
@@ -113,19 +111,32 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     return model.float()  # transformers 5 keeps the type of the file
 
 
+def _random(head: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    try:
+        return head(config)
+    except Exception as error:  # transformers' own configurations check less than ours
+        text = " ".join(str(error).split())
+        raise UserError(f"train.model: {text if isinstance(error, ValueError) else repr(error)}") from None
+
+
 def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Collection[str]) -> None:
     """Let only parameters learn whose names match one of the globs `trainable`, where it is given, and none of modules
     named in `copied` (`ModelSpec.copied`).
 
-    Raises `UserError` for a glob that matches none.
+    Raises `UserError` for a glob that matches none that could learn, and if there are no globs.
     """
-    names = [name for name, _ in model.named_parameters()]
+    names = [name for name, _ in model.named_parameters() if not set(name.split(".")) & set(copied)]
+    if trainable is not None and not trainable:
+        raise UserError("train.trainable: names no parameter, so nothing would learn; null lets all learn")
     for pattern in trainable or ():
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise UserError(f"train.trainable: `{pattern}` matches no parameter; there are {', '.join(names[:4])}, ...")
+            raise UserError(
+                f"train.trainable: `{pattern}` matches no parameter that can learn; these can: "
+                f"{', '.join(names[:4])}, ..."
+            )
     for name, parameter in model.named_parameters():
         learns = trainable is None or any(fnmatchcase(name, pattern) for pattern in trainable)
-        parameter.requires_grad_(learns and not set(name.split(".")) & set(copied))
+        parameter.requires_grad_(learns and name in names)
     if trainable is not None:
         learning = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
         total = sum(parameter.numel() for parameter in model.parameters())
