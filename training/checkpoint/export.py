@@ -166,7 +166,8 @@ with torch.no_grad():
 ```"""
 _USE_RAN = """A text of any length is read whole, in windows that hand on what they know; the tokenizer puts no special
 tokens around it."""
-_USE_RAN_STREAM = """`logits` are those of the next token. Memory goes from one piece of a text to the next:
+_USE_RAN_STREAM = """`logits` are those of the next token. Memory goes from one piece of a text to the next. Windows
+begin anew with each piece, so make them as long as in training (`sequence_length`), such as 512 tokens:
 
 ```python
 import torch
@@ -174,7 +175,7 @@ import torch
 ids = [token for line in filter(str.strip, text.splitlines()) for token in tokenizer(line).input_ids]
 mems = None
 with torch.no_grad():
-    for piece in torch.tensor(ids).split(150):
+    for piece in torch.tensor(ids).split(512):
         output = model(piece[None], mems=mems)
         mems = output.mems
 ```"""
