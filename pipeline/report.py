@@ -14,14 +14,15 @@ def report(run: Path) -> None:
     metrics = read_metrics(run)
     training = [line for line in metrics if "loss" in line]
     validation = [line for line in metrics if "validation_loss" in line]
-    if not training:
+    if not training and not validation:
         raise UserError(f"{run / 'metrics.jsonl'}: no step logged yet; is `{run}` a run folder?")
     picture = draw_losses(run / "loss.png", run.name, training, validation)
-    first, last = training[0], training[-1]
-    parts = [f"loss {first['loss']:.3f} at step {first['step']} -> {last['loss']:.3f} at step {last['step']}"]
-    shown = {"masked_lm_accuracy": "masked-token accuracy", "perplexity": "perplexity"}
-    parts += [f"{label} {first[name]:.3f} -> {last[name]:.3f}" for name, label in shown.items() if name in last]
-    print(f"{run}: {', '.join(parts)}")
+    if training:  # a run of no steps has held-out figures alone
+        first, last = training[0], training[-1]
+        parts = [f"loss {first['loss']:.3f} at step {first['step']} -> {last['loss']:.3f} at step {last['step']}"]
+        shown = {"masked_lm_accuracy": "masked-token accuracy", "perplexity": "perplexity"}
+        parts += [f"{label} {first[name]:.3f} -> {last[name]:.3f}" for name, label in shown.items() if name in last]
+        print(f"{run}: {', '.join(parts)}")
     if validation:
         shown = {"masked_lm_loss": "masked-token loss", "perplexity": "perplexity"}
         held_out = {label: validation[-1].get(f"validation_{name}") for name, label in shown.items()}

@@ -93,6 +93,15 @@ def test_report_draws_the_losses(tmp_path, capsys) -> None:
     assert "held out: masked-token loss 1.500" in output
 
 
+def test_report_of_a_run_of_no_steps_tells_what_it_started_with(tmp_path, capsys) -> None:
+    log = MetricsLog(tmp_path, 0)
+    log.write(0, {"validation_loss": 2.0, "validation_masked_lm_loss": 1.5})
+    log.close()
+    report(tmp_path)
+    assert (tmp_path / "loss.png").stat().st_size > 1000
+    assert "held out: masked-token loss 1.500" in capsys.readouterr().out
+
+
 def test_report_of_a_language_model_tells_its_perplexity(tmp_path, capsys) -> None:
     log = MetricsLog(tmp_path, 0)
     log.write(1, {"loss": 3.0, "perplexity": 20.0})
