@@ -96,7 +96,7 @@ class StreamSettings(Settings):
     evaluation_length: int = Field(default=64, ge=1)
     """The same for held-out text."""
     evaluation_memory: int = Field(default=640, ge=0)
-    """Tokens of memory for held-out text; in training it is the model's own."""
+    """Tokens of memory for held-out text (Transformer-XL); in training, and in other models, it is the model's own."""
 
 
 def _kind(data: Any) -> str:

@@ -217,7 +217,7 @@ def _split_vocabulary(module: Any, cut: _Cut, name: str) -> nn.Module:
 
 
 def _plain(layer: nn.Module) -> nn.Module:
-    """`layer` as nn.Linear is called: megatron-core's take three dimensions and return (output, bias)."""
+    """`layer` as nn.Linear is called: megatron-core's take three dimensions at most and return (output, bias)."""
     forward = layer.forward
 
     def plain(x: Tensor) -> Tensor:
