@@ -161,7 +161,8 @@ def _beside(path: Path, recipe: Any) -> str:
 
 def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """`values` over `base`; a section of another `kind` takes nothing from the base's."""
-    if values.get("kind", base.get("kind")) != base.get("kind"):
+    kind = base.get("kind", "rows")  # what `data` is that does not say
+    if values.get("kind", kind) != kind:
         return values
     merged = dict(base)
     for key, value in values.items():
