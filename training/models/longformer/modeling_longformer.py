@@ -32,7 +32,7 @@ MASKED = -3e4
 CHUNK = 64
 
 # Scores made at a time where they are written out: few enough for a cache
-SCORES = 2**21
+SCORES = 2**20
 
 
 def windows(config: LongformerConfig) -> list[int]:

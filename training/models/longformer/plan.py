@@ -21,7 +21,7 @@ TENSOR_PLAN = {
 """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
 
 COPIED = {"query_global": "query", "key_global": "key", "value_global": "value"}
-"""Pretraining has no global tokens: what meets them starts as a copy of what it trained (section 3.2's end)."""
+"""Pretraining has no global tokens: the projections that meet them are copied from those that it trained."""
 
 
 def flops(config: LongformerConfig, length: int, totals: Mapping[str, float]) -> float:
