@@ -413,6 +413,12 @@ def test_activation_checkpointing_changes_nothing(profile: dict[str, Any], kind:
         torch.testing.assert_close(a, b, atol=0, rtol=0)
 
 
+def test_a_new_model_begins_with_a_cell_as_large_as_those_to_come() -> None:
+    """At zero, gradients of the norm that reads it overflow float16."""
+    for layer in RanModel(tiny(hidden_size=400)).encoder.layer:
+        assert layer.initial.LayerNorm.bias.std().item() == pytest.approx(1, abs=0.2)
+
+
 def test_attention_takes_its_heads_from_the_tensor() -> None:
     """What tensor parallelism relies on: the outputs of half the heads each add up to those of all."""
     layers = [build(RanForMaskedLM).ran.encoder.layer[0] for _ in range(3)]

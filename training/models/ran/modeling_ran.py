@@ -121,7 +121,9 @@ class Windows:
         """[B, L, ...] -> [B, n, P, ...]; zeros or the next window's tokens where a window has none."""
         blocks = self.count + (self.tail > 0)
         lacking = max(blocks * self.size - x.shape[1], 0)
-        x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, lacking))[:, : blocks * self.size].unflatten(1, (blocks, self.size))
+        if lacking:  # padding by nothing copies
+            x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, lacking))
+        x = x[:, : blocks * self.size].unflatten(1, (blocks, self.size))
         return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
 
     def join(self, x: Tensor, length: int) -> Tensor:
@@ -159,10 +161,11 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
 def standardise(x: Tensor, config: RanConfig) -> Tensor:
     """(x - mean) / d over the last dimension, in float32 at least; the paper's standard normalisation, eq. 5."""
     exact = _at_least_float32(x)
-    square, mean = torch.var_mean(exact, dim=-1, correction=0, keepdim=True)
-    if config.norm_denominator == "rms":
-        square = square + mean.square()
-    return ((exact - mean) * (square + config.layer_norm_eps).rsqrt()).to(x.dtype)
+    if config.norm_denominator == "std":
+        return F.layer_norm(exact, exact.shape[-1:], eps=config.layer_norm_eps).to(x.dtype)
+    # torch.var_mean would do in one pass, and takes ten times as long on CPU
+    square = exact.square().mean(-1, keepdim=True)
+    return ((exact - exact.mean(-1, keepdim=True)) * (square + config.layer_norm_eps).rsqrt()).to(x.dtype)
 
 
 def _activated(x: Tensor, activation: str) -> Tensor:
@@ -184,6 +187,11 @@ class RanLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return standardise(x, self.config) * self.weight + self.bias
+
+
+class RanCellNorm(RanLayerNorm):
+    """Its bias is the cell that a text begins with. A class of its own: transformers 5 initialises a parameter once, by
+    the module that has it."""
 
 
 class RanGatedLinear(nn.Module):
@@ -260,7 +268,7 @@ class RanInitialCell(nn.Module):
         self.always = config.cell_transform == "always"
         self.activation = config.cell_activation
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.LayerNorm = RanLayerNorm(config)
+        self.LayerNorm = RanCellNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, cell: Tensor) -> Tensor:
@@ -333,26 +341,31 @@ class RanLayer(nn.Module):
         Returns tokens [B, L, D], the last cell [B, D] and what each window gave of it [B, n, D].
         """
         z = self.dropout(self.LayerNorm(hidden))
+        context, cells = self._attend(z, cell, windows)
+        outputs = self.attention.finish(context, windows.cut(z))
+        outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
+        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
+
+    def _attend(self, z: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, "_Cells"]:
+        """What the heads give of tokens z [B, L, D], [B, n, P, N * h], and the chain of cells from `cell` [B, D]."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
         q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
         cells = _Cells(self, self.initial(cell), windows)
-        keys, values = [], []
-        by_window = (k.unbind(1), v.unbind(1))  # indexed, the gradient of each would be as large as that of all
-        for number in range(windows.count):
+        keys, values = [], []  # of cells
+        # Unbound, not indexed: the gradient of each window would be as large as that of all
+        for number, (k_window, v_window) in enumerate(zip(k.unbind(1), v.unbind(1), strict=True)):
             z_cell = self.dropout(self.LayerNorm(cells.all[-1]))[:, None]
-            q_cell, *own = (self.attention.split(x) for x in self.attention.project(z_cell))  # at 0, so not rotated
-            key, value = (torch.cat([x, of[number]], dim=2) for x, of in zip(own, by_window, strict=True))
+            q_cell, k_cell, v_cell = map(self.attention.split, self.attention.project(z_cell))  # at 0, so not rotated
+            key, value = torch.cat([k_cell, k_window], dim=2), torch.cat([v_cell, v_window], dim=2)
             mask = None if windows.keys is None else windows.keys[:, number]
             context = self.attention.heads(q_cell, key, value, mask)
             cells.update(self.dropout(standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
-            keys.append(key)
-            values.append(value)
+            keys.append(k_cell)
+            values.append(v_cell)
         mask = None if windows.visible is None else windows.visible.flatten(0, 1)
-        key, value = (torch.stack(x, dim=1).flatten(0, 1) for x in (keys, values))
+        key, value = (torch.cat([torch.stack(x, 1), y], 3).flatten(0, 1) for x, y in ((keys, k), (values, v)))
         context = self.attention.heads(q.flatten(0, 1), key, value, mask)
-        outputs = self.attention.finish(context.unflatten(0, (len(hidden), -1)), windows.cut(z))
-        outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
-        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
+        return context.unflatten(0, (len(z), -1)), cells
 
     def by_windows(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
         """As `forward`, but for dropout: the recurrence as it is written, one window after the other."""
@@ -575,10 +588,10 @@ class RanPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
         if isinstance(module, RanPredictions):
             nn.init.zeros_(module.bias)
-        if isinstance(module, RanInitialCell):
+        if isinstance(module, RanCellNorm):
             # As large as the cells to come. At zero, where the authors' code begins, the norm that reads it has
             # gradients 1 / sqrt(eps) times as large.
-            nn.init.normal_(module.LayerNorm.bias)
+            nn.init.normal_(module.bias)
 
 
 class RanModel(RanPreTrainedModel):
