@@ -59,7 +59,7 @@ def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None
     if longest is not None and data.sequence_length > longest:
         raise UserError(
             f"train.data.sequence_length: {data.sequence_length}, but this model's positions end at {longest}; lower "
-            "it, or raise train.model.max_position_embeddings"
+            "it, or raise train.model.max_position_embeddings (of a Longformer's start: `reread convert --length`)"
         )
     if isinstance(data, SegmentSettings) and data.retrospective and not config.slots:
         raise UserError(
