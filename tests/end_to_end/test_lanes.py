@@ -2,11 +2,8 @@
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from pipeline.ablation import ablate
 from preprocessing.corpus import SENTENCE_END
 from preprocessing.errors import UserError
 from tests.conftest import ROOT, document_values, stream_values
-from tests.end_to_end.test_train import STEPS, final_tensors, finish, start, wait_for_step
+from tests.end_to_end.test_train import STEPS, final_tensors, finish, killed_twice, start
 from tests.unit.corpora import write_corpus
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
@@ -77,13 +74,7 @@ def uninterrupted(kind: str, sample_corpus: Path, tmp_path_factory: pytest.TempP
 def test_resume_is_exact_twice(kind: str, sample_corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
     """Kill -9 of the whole job at a random step, twice: weights, memories and cursors are equal bit for bit."""
     folder = tmp_path / "killed"
-    dice = random.Random(time.time_ns())
-    for low, high in ((6, 18), (21, 36)):
-        process = start(folder, sample_corpus, **values_of(kind, sample_corpus))
-        wait_for_step(folder, dice.randint(low, high), process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    output = finish(start(folder, sample_corpus, **values_of(kind, sample_corpus)))
+    output = killed_twice(folder, sample_corpus, **values_of(kind, sample_corpus))
     assert "going on from the checkpoint of step" in output
     assert len([line for line in figures(folder) if "loss" in line]) == STEPS
     assert figures(folder) == figures(uninterrupted)

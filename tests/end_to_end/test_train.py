@@ -62,6 +62,17 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
     raise AssertionError(f"ended before step {step}: {process.communicate()[0]}")
 
 
+def killed_twice(folder: Path, corpus: Path, **changes: Any) -> str:
+    """Kill -9 of the whole job at a random step, twice; what the run says that then ends."""
+    dice = random.Random(time.time_ns())
+    for low, high in ((6, 18), (21, 36)):
+        process = start(folder, corpus, **changes)
+        wait_for_step(folder, dice.randint(low, high), process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return finish(start(folder, corpus, **changes))
+
+
 def figures(folder: Path) -> list[tuple[float, ...]]:
     """What each step computed; equal figures at every step mean equal samples and weights."""
     names = ("step", "loss", "masked_lm_accuracy", "gradient_norm", "tokens")
@@ -84,13 +95,7 @@ def uninterrupted(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory)
 def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
     """Kill -9 of the whole job at a random step, twice: the same samples, and bit for bit the same fp32 weights."""
     folder = tmp_path / "killed"
-    dice = random.Random(time.time_ns())
-    for low, high in ((6, 18), (21, 36)):
-        process = start(folder, sample_corpus)
-        wait_for_step(folder, dice.randint(low, high), process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    output = finish(start(folder, sample_corpus))
+    output = killed_twice(folder, sample_corpus)
     assert "going on from the checkpoint of step" in output
     assert figures(folder) == figures(uninterrupted)
     expected, found = final_tensors(uninterrupted), final_tensors(folder)
