@@ -11,9 +11,9 @@ import pytest
 import torch
 import yaml
 
-from tests.conftest import longformer_values, ran_values
+from tests.conftest import longformer_values, ran_stream_values, ran_values
 from tests.end_to_end.test_lanes import figures, reread
-from tests.end_to_end.test_train import STEPS, final_tensors, finish, killed_twice, start
+from tests.end_to_end.test_train import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.source import open_source
@@ -46,10 +46,17 @@ def test_resume_is_exact_twice(kind: str, sample_corpus: Path, uninterrupted: Pa
     assert "going on from the checkpoint of step" in output
     assert len([line for line in figures(folder) if "loss" in line]) == STEPS
     assert figures(folder) == figures(uninterrupted)
-    expected, found = final_tensors(uninterrupted), final_tensors(folder)
-    assert expected.keys() == found.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(tensor, found[name]), name
+    assert_same_end(folder, uninterrupted)
+
+
+def test_a_language_models_cells_are_there_after_kill_9_twice(sample_corpus: Path, tmp_path: Path) -> None:
+    values = ran_stream_values(sample_corpus)
+    values = {name: values[name] for name in ("model", "data", "optimizer")}
+    finish(start(tmp_path / "whole", sample_corpus, **values))
+    killed_twice(tmp_path / "killed", sample_corpus, **values)
+    assert figures(tmp_path / "killed") == figures(tmp_path / "whole")
+    assert final_tensors(tmp_path / "whole")["memory.000"].any()
+    assert_same_end(tmp_path / "killed", tmp_path / "whole")
 
 
 def test_inspect_shows_the_rows_of_a_recipe(kind: str, sample_corpus: Path, uninterrupted: Path) -> None:

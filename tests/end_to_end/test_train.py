@@ -85,6 +85,14 @@ def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
     return store.read_full(STEPS, "")
 
 
+def assert_same_end(folder: Path, expected: Path) -> None:
+    """Weights, optimiser state and memories are equal bit for bit."""
+    found, tensors = final_tensors(folder), final_tensors(expected)
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, found[name]), name
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted") / "run"
@@ -98,10 +106,7 @@ def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
     output = killed_twice(folder, sample_corpus)
     assert "going on from the checkpoint of step" in output
     assert figures(folder) == figures(uninterrupted)
-    expected, found = final_tensors(uninterrupted), final_tensors(folder)
-    assert expected.keys() == found.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(tensor, found[name]), name
+    assert_same_end(folder, uninterrupted)
 
 
 def test_one_killed_process_ends_the_job_and_loses_only_its_last_steps(sample_corpus, uninterrupted, tmp_path) -> None:
