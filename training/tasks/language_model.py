@@ -39,6 +39,12 @@ class LanguageModel(Task):
         """Of the lanes that train; evaluation needs none of it."""
         return LaneMemory(self.model, len(self.lanes))
 
+    @property
+    def _is_adaptive(self) -> bool:
+        """Whether the softmax is (Transformer-XL's): such a model gives losses instead of logits, and its memory has a
+        length."""
+        return hasattr(self.model, "softmax")
+
     def batches(self, step: int) -> Loader:
         lanes = np.arange(self.lanes.start, self.lanes.stop, dtype=np.int64)
         length = self.data.sequence_length
@@ -69,7 +75,7 @@ class LanguageModel(Task):
         data, total = self.data, self.zeros()
         if limit is None:
             ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
-            memory = f"; memory of {data.evaluation_memory} tokens" if hasattr(self.model, "softmax") else ""
+            memory = f"; memory of {data.evaluation_memory} tokens" if self._is_adaptive else ""
             log.info("perplexity is per word (%s)%s", ends, memory)
         lanes = max(1, min(self.settings.global_batch, len(self.held_out) // data.evaluation_length))
         steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
@@ -99,7 +105,7 @@ class LanguageModel(Task):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Summed loss, figures and new memory."""
         labels = self.put(rows["labels"])
-        if hasattr(self.model, "softmax"):  # an adaptive one (Transformer-XL's) gives losses instead of logits
+        if self._is_adaptive:
             ends = {name: self.put(rows[name]) for name in ("sentence_ends", "paragraph_ends")}
             output = self.model(self.put(rows["input_ids"]), mems, labels=labels, mem_len=memory_length, **ends)
             total = output.losses.sum()
