@@ -1,4 +1,4 @@
-"""Start one process a device on this machine, when neither torchrun nor srun has done so."""
+"""Start one process a device on this machine, when none of torchrun, srun and horovodrun has done so."""
 
 import os
 import signal
@@ -16,13 +16,14 @@ DEFAULT_GRACE_SECONDS = 10.0
 
 
 def inside_distributed_run() -> bool:
-    """Whether torchrun (RANK) or srun (SLURM_STEP_NUM_TASKS, which a bare batch script lacks) started this process."""
-    return "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    """Whether torchrun (RANK), horovodrun or srun (SLURM_STEP_NUM_TASKS, which a bare batch script lacks) started us."""
+    started = "RANK" in os.environ or "HOROVOD_RANK" in os.environ
+    return started or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
 
 def own_rank() -> str:
     """The number of this process in its run, "0" where it is alone."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    return next((os.environ[name] for name in ("RANK", "HOROVOD_RANK", "SLURM_PROCID") if name in os.environ), "0")
 
 
 def launch(arguments: list[str], processes: int) -> int:
