@@ -16,7 +16,7 @@ DEFAULT_GRACE_SECONDS = 10.0
 
 
 def inside_distributed_run() -> bool:
-    """Whether torchrun (RANK), horovodrun or srun (SLURM_STEP_NUM_TASKS, which a bare batch script lacks) started us."""
+    """Whether torchrun (RANK), horovodrun or srun (SLURM_STEP_NUM_TASKS, which batch scripts lack) started us."""
     started = "RANK" in os.environ or "HOROVOD_RANK" in os.environ
     return started or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
