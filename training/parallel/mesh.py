@@ -158,9 +158,9 @@ def first_host(nodes: str) -> str:
 
 def _rendezvous(rank: int, world: int, device: torch.device) -> None:
     environment = os.environ
-    if "MASTER_ADDR" not in environment and "SLURM_STEP_NODELIST" in environment:
+    if "RANK" not in environment and "SLURM_STEP_NODELIST" in environment:
         # not SLURM_LAUNCH_NODE_IPADDR: srun may have been started on a login node
-        environment["MASTER_ADDR"] = first_host(environment["SLURM_STEP_NODELIST"])
+        environment.setdefault("MASTER_ADDR", first_host(environment["SLURM_STEP_NODELIST"]))
         # a port per job, out of the kernel's ephemeral range
         environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
     if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
