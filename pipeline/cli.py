@@ -31,11 +31,23 @@ def preprocess(
     materialize: Annotated[
         Path | None, typer.Option(help="Also write every masked copy of every sample to this folder")
     ] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="Only this stage, e.g. read or encode; without, all and the merge")
+    ] = None,
+    share: Annotated[
+        str, typer.Option(metavar="I/N", help="With --stage: every N-th part from I on, for one of N machines")
+    ] = "0/1",
 ) -> None:
     """Raw text -> a deduplicated, word-segmented, sharded corpus."""
-    from pipeline.stages import preprocess_stage
+    from pipeline.stages import preprocess_share_stage, preprocess_stage
 
-    preprocess_stage(load_recipe(recipe, overrides or [], "preprocess"), materialize)
+    settings = load_recipe(recipe, overrides or [], "preprocess")
+    if stage is None and share == "0/1":
+        preprocess_stage(settings, materialize)
+    elif stage is None or materialize is not None:
+        raise UserError("--share goes with --stage, and --materialize without")
+    else:
+        preprocess_share_stage(settings, stage, share)
 
 
 @app.command()

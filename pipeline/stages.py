@@ -39,6 +39,16 @@ def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
         write_copies(recipe.preprocess.output, materialize, train.data, train.seed, recipe.preprocess.workers)
 
 
+def preprocess_share_stage(recipe: Recipe, stage: str, share: str) -> None:
+    """One machine's share of one stage; the plain command merges when all are done."""
+    from preprocessing.build import build_share
+    from preprocessing.executor import Share
+
+    if recipe.preprocess is None:
+        raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
+    build_share(recipe.preprocess, stage, Share.parse(share))
+
+
 def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
     from pipeline.inspect import inspect
 

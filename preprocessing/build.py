@@ -1,36 +1,26 @@
-"""Raw text -> corpus: plans the part tasks of `tasks.py`, runs them on this machine and merges what they leave.
+"""Raw text -> corpus: runs the part tasks of `tasks.py`, on one machine or a share on each of many, and merges.
 
-The output depends on the input and the settings alone, never on the number of workers or on interruptions. Work in
-progress lies in OUTPUT/.work; a relaunch does what is missing there, and the folder is a corpus once it holds
+The output depends on the input and the settings alone, never on the number of workers or machines or on interruptions.
+Work in progress lies in OUTPUT/.work; a relaunch does what is missing there, and the folder is a corpus once it holds
 `manifest.json`, which is written last. `preprocess.json` records what the corpus is made from.
 """
 
 import json
 import logging
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
-from pydantic import ValidationError
-
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import FORMAT_VERSION, Block, Manifest, Shard, explained, write_atomically
+from preprocessing.corpus import Block, Manifest, Shard, explained, write_atomically
 from preprocessing.errors import UserError
-from preprocessing.executor import Executor
+from preprocessing.executor import Executor, Share
+from preprocessing.plan import LOCK, WORK, Inputs, check_inputs, clear, finished, join, locked, prepare, write_record
 from preprocessing.report import write_report
-from preprocessing.sources import Source, find_files, plan_parts
-from preprocessing.tasks import Work, forget_work, locked, open_work, token_dtype
-from preprocessing.tokenizer import Tokenizer, load_tokenizer
-from preprocessing.words import WordSegmenter
+from preprocessing.tasks import Work, aside, forget_work, move, open_work, token_dtype
 
 log = logging.getLogger("reread")
-
-WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 
 
 def build(settings: PreprocessSettings) -> Manifest:
@@ -40,27 +30,74 @@ def build(settings: PreprocessSettings) -> Manifest:
     twice, input is refused, or no document is left.
     """
     output = settings.output
-    files = find_files(settings.input)
-    words = WordSegmenter(settings.words)
-    # Loaded here already: a mistake in a vocabulary should show before hours of work.
-    given = settings.tokenizer
-    tokenizer = load_tokenizer(given.path, given) if given.path else None
-    identity = _identity(settings, files, words, tokenizer)
-    try:
-        if (manifest := _finished(output, identity)) is not None:
-            log.info("%s: whole already, made from the same input and settings; nothing to do", output)
+    inputs = check_inputs(settings)
+    with _told(settings):
+        if (manifest := _whole(settings, inputs)) is not None:
             return manifest
-        output.mkdir(parents=True, exist_ok=True)
-        with locked(output / LOCK, wait=False):
-            _prepare(settings, files, identity)
-            work = open_work(output / WORK)
-            work.words = words
-            if tokenizer is not None:
-                work.tokenizer = tokenizer
-            manifest = _run(work, settings.workers)
-            shutil.rmtree(output / WORK)
-            (output / LOCK).unlink()
+        with locked(output / LOCK):
+            if (manifest := _whole(settings, inputs)) is not None:  # since then, by another
+                return manifest
+            prepare(settings, inputs)
+            work = _open(settings, inputs)
+            try:
+                with Executor(settings.workers) as executor:
+                    for stage in work.stages():
+                        executor.run(work, stage)
+                        _check_any_document(work, stage)
+                manifest = _merge(work)
+                _write(work, manifest, inputs.identity)
+            except FileNotFoundError:  # where locks do nothing, another may have been faster
+                if (manifest := _whole(settings, inputs)) is None:
+                    raise
+            clear(output)
+            (output / LOCK).unlink(missing_ok=True)
         return manifest
+
+
+def build_share(settings: PreprocessSettings, stage: str, share: Share) -> None:
+    """Do the share of a stage's tasks that is not done; shares may run at once, on machines that share the folder.
+
+    Raises `UserError` as `build` does, and where stages before are not complete. `build` finishes the corpus.
+    """
+    inputs = check_inputs(settings)
+    with _told(settings):
+        if _whole(settings, inputs) is not None:
+            return
+        with locked(settings.output / LOCK, shared=True):
+            join(settings, inputs)
+            work = _open(settings, inputs)
+            stages = work.stages()
+            if stage not in stages:
+                raise UserError(f"--stage: `{stage}` is not a stage of these settings; they are {', '.join(stages)}")
+            for before in stages[: stages.index(stage)]:
+                _check_complete(work, before, stage)
+            with Executor(settings.workers) as executor:
+                executor.run(work, stage, share)
+
+
+def missing_stages(settings: PreprocessSettings) -> list[str]:
+    """The stages that are not done, in order; the last one where only the merge is left; [] where the corpus is whole.
+
+    Makes the plan if there is none. Raises `UserError` as `build` does, and while others work in the folder.
+    """
+    inputs = check_inputs(settings)
+    with _told(settings):
+        if _whole(settings, inputs) is not None:
+            return []
+        with locked(settings.output / LOCK):
+            prepare(settings, inputs)
+            work = _open(settings, inputs)
+            stages = work.stages()
+            first = next((number for number, stage in enumerate(stages) if work.missing(stage)), len(stages) - 1)
+            return stages[first:]
+
+
+@contextmanager
+def _told(settings: PreprocessSettings) -> Iterator[None]:
+    """What the system refuses is a `UserError`."""
+    output = settings.output
+    try:
+        yield
     except BlockingIOError:
         raise UserError(f"{output}: another `reread preprocess` is writing it; wait for it or stop it") from None
     except OSError as error:
@@ -69,134 +106,45 @@ def build(settings: PreprocessSettings) -> Manifest:
         forget_work()
 
 
-def _identity(
-    settings: PreprocessSettings, files: list[Source], words: WordSegmenter, tokenizer: Tokenizer | None
-) -> dict[str, Any]:
-    """All that determines the output."""
-    values = _described(settings)
-    if tokenizer is not None:
-        values["tokenizer"]["path"] = tokenizer.describe()["fingerprint"]
-    return {
-        "format": FORMAT_VERSION,
-        "settings": values,
-        "words": words.description,
-        "files": {file.path: f"{file.bytes} bytes, changed at {os.stat(file.path).st_mtime_ns}" for file in files},
-    }
-
-
-def _described(settings: PreprocessSettings) -> dict[str, Any]:
-    return settings.model_dump(mode="json", exclude={"output", "workers"})
-
-
-def _finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
-    """The manifest of a corpus that is whole and made from the same; clears what a kill at the very end left."""
-    if not (output / "manifest.json").exists():
-        return None
-    _check_same(output, identity)
-    manifest = Manifest.read(output)
-    for shard in manifest.shards:
-        path = output / shard.name
-        if not path.exists() or path.stat().st_size != shard.bytes:
-            log.warning("%s: missing or truncated; the corpus is built again", path)
-            return None
-    shutil.rmtree(output / WORK, ignore_errors=True)
+def _whole(settings: PreprocessSettings, inputs: Inputs) -> Manifest | None:
+    manifest = finished(settings.output, inputs.identity)
+    if manifest is not None:
+        log.info("%s: whole already, made from the same input and settings; nothing to do", settings.output)
+    settings.output.mkdir(parents=True, exist_ok=True)
     return manifest
 
 
-def _check_same(output: Path, identity: dict[str, Any]) -> None:
-    path = output / RECORD
-    if not path.exists():
-        if any(entry.name not in (WORK, LOCK, f"{RECORD}.tmp") for entry in output.iterdir()):
-            raise UserError(f"{output}: holds other files; choose an empty folder for the corpus")
-        return
-    old = json.loads(path.read_text(encoding="utf-8"))
-    with suppress(ValidationError):  # an earlier version knew fewer settings; it did what their defaults say
-        old["settings"] = _described(PreprocessSettings.model_validate({**old["settings"], "output": output}))
-    differences = list(_differences(old, identity))
-    if differences:
-        more = f" (and {len(differences) - 3} more)" if len(differences) > 3 else ""
+def _open(settings: PreprocessSettings, inputs: Inputs) -> Work:
+    work = open_work(settings.output / WORK)
+    work.words = inputs.words
+    if inputs.tokenizer is not None:
+        work.tokenizer = inputs.tokenizer
+    return work
+
+
+def _check_complete(work: Work, stage: str, wanted: str) -> None:
+    missing = work.missing(stage)
+    if missing:
+        more = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
         raise UserError(
-            f"{output}: was begun with something else: {'; '.join(differences[:3])}{more}; "
-            "choose another output folder, or delete this one"
+            f"{work.output}: `{wanted}` needs all of `{stage}`, of which {', '.join(map(str, missing[:5]))}{more} of "
+            f"{work.task_count(stage):,} tasks are not done; run them first"
         )
+    _check_any_document(work, stage)
 
 
-def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys([*old, *new]):
-            path = key if name in ("", "files", "settings") else f"{name}.{key}"
-            if key not in new or key not in old:
-                yield f"{path} is {'gone' if key in old else 'new'}"
-            else:
-                yield from _differences(old[key], new[key], path)
-    elif old != new:
-        yield f"{name} was {json.dumps(old, ensure_ascii=False)}, is {json.dumps(new, ensure_ascii=False)}"
-
-
-def _prepare(settings: PreprocessSettings, files: list[Source], identity: dict[str, Any]) -> None:
-    """Leave a work folder with the plan of this very corpus."""
-    output, work = settings.output, settings.output / WORK
-    record, manifest = output / RECORD, output / "manifest.json"
-    begun = not manifest.exists() and any((work / "read").glob("*.json"))
-    if begun or manifest.exists() or not record.exists():  # a run refused before its first part was done binds nobody
-        _check_same(output, identity)
-    if begun:
+def _check_any_document(work: Work, stage: str) -> None:
+    if stage != "read" or any(result["documents"] for result in work.results("read")):
         return
-    shutil.rmtree(work, ignore_errors=True)
-    manifest.unlink(missing_ok=True)
-    write_atomically(record, json.dumps(identity, ensure_ascii=False, indent=1).encode())
-    _plan(settings, files, work)
-
-
-def _plan(settings: PreprocessSettings, files: list[Source], work: Path) -> None:
-    entries = [*settings.input.paths, *settings.input.validation_paths]
-    held_out = range(len(settings.input.paths), len(entries))
-    # A file found through two entries counts for the first of them, but is held out if one of them says so.
-    entry_of: dict[str, int] = {}
-    for number in (*held_out, *range(held_out.start)):
-        # Only the paths matter: with the format stated, none is chosen, and logged, once more.
-        only = {"paths": [entries[number]], "validation_paths": [], "format": "jsonl"}
-        for file in find_files(settings.input.model_copy(update=only)):
-            entry_of.setdefault(file.path, number)
-    sources: list[dict[str, Any]] = [{"path": entry, "files": 0, "bytes": 0} for entry in entries]
-    for file in files:
-        sources[entry_of[file.path]]["files"] += 1
-        sources[entry_of[file.path]]["bytes"] += file.bytes
-    sizes = {file.path: file.bytes for file in files}
-    (work / "parts").mkdir(parents=True)
-    parts = plan_parts(files, settings.part_bytes)
-    for number, pieces in enumerate(parts):
-        values = [
-            (entry_of[piece.path], (piece.end or sizes[piece.path]) - piece.start, asdict(piece)) for piece in pieces
-        ]
-        write_atomically(work / "parts" / f"{number:05d}.json", json.dumps(values).encode())
-    plan = {"settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
-    write_atomically(work / "plan.json", json.dumps(plan, ensure_ascii=False, indent=1).encode())
-
-
-def _run(work: Work, workers: int) -> Manifest:
-    with Executor(workers) as executor:
-        for stage in work.stages():
-            executor.run(work, stage)
-            if stage == "read":
-                _check_any_document(work)
-    manifest = _merge(work)
-    _write(work, manifest)
-    return manifest
-
-
-def _check_any_document(work: Work) -> None:
     results = list(work.results("read"))
-    if not any(result["documents"] for result in results):
-        dropped = sum((_dropped(count) for count in _by_source(work, results)), Counter())
-        problems = [problem for result in results for problem in result["problems"]]
-        dropped["unreadable"] = len(problems)
-        shutil.rmtree(work.folder)
-        first = "the first unreadable: {path}:{position}: {reason}; ".format(**problems[0]) if problems else ""
-        raise UserError(
-            f"{work.output}: no document is left (dropped {_listed(dropped)}); {first}look at `input.format`, "
-            "`input.encoding` and the filters under `clean`"
-        )
+    dropped = sum((_dropped(count) for count in _by_source(work, results)), Counter())
+    problems = [problem for result in results for problem in result["problems"]]
+    dropped["unreadable"] = len(problems)
+    first = "the first unreadable: {path}:{position}: {reason}; ".format(**problems[0]) if problems else ""
+    raise UserError(
+        f"{work.output}: no document is left (dropped {_listed(dropped)}); {first}look at `input.format`, "
+        "`input.encoding` and the filters under `clean`"
+    )
 
 
 _TOTALS = ("documents_read", "documents", "characters", "tokens")
@@ -270,17 +218,19 @@ def _sum(counters: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items(), key=lambda item: (len(item[0]), item[0]) if item[0].isdigit() else (0, item[0])))
 
 
-def _write(work: Work, manifest: Manifest) -> None:
+def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
     """The corpus folder but for its shards; the manifest comes last."""
     output, statistics = work.output, manifest.statistics
-    shutil.rmtree(output / "tokenizer", ignore_errors=True)
-    work.tokenizer.save(output / "tokenizer")
+    with aside(work.folder / "tokenizer") as folder:
+        work.tokenizer.save(folder)
+        move(folder, output / "tokenizer")
     problems = [problem for result in work.results("read") for problem in result["problems"]]
     if problems:
         lines = [json.dumps(problem, ensure_ascii=False) + "\n" for problem in problems]
         write_atomically(output / "problems.jsonl", "".join(lines).encode())
         log.warning("%d inputs could not be read; they are listed in %s", len(problems), output / "problems.jsonl")
     write_report(output, manifest)
+    write_record(output, identity)
     manifest.write(output)
     if statistics["unknown_tokens"] > 0.01 * statistics["tokens"]:
         often = f", most often {' '.join(list(statistics['unknown_characters'])[:10])}"

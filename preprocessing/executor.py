@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from preprocessing.errors import UserError
 from preprocessing.tasks import Work, report_progress_to, run_task
@@ -26,6 +26,24 @@ _TITLES = {
     "vocabulary": "training the vocabulary",
     "encode": "encoding",
 }
+
+
+class Share(NamedTuple):
+    """Which tasks of a stage are for this process: every `of`-th, from `number` on."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """`2/8` is the third of eight; raises `UserError` for anything else."""
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
+            raise UserError(f"--share: `{text}` is no share; write I/N with I from 0 to N - 1, for example 0/8")
+        return cls(int(number), int(of))
+
+
+WHOLE = Share(0, 1)
 
 
 class Executor:
@@ -54,15 +72,18 @@ class Executor:
         if type(error.thread).__name__ != "_ExecutorManagerThread":
             self._excepthook(error)
 
-    def run(self, work: Work, stage: str) -> None:
+    def run(self, work: Work, stage: str, share: Share = WHOLE) -> None:
         """Do the tasks of a stage that are not done; raises the `UserError` of a task, or one where a worker died."""
-        missing = [number for number in range(work.task_count(stage)) if not work.is_done(stage, number)]
-        if not missing:
-            return
-        count = work.task_count(stage)
+        count = len(range(share.number, work.task_count(stage), share.of))
+        missing = [number for number in work.missing(stage) if number % share.of == share.number]
+        title = _TITLES[stage] + (f", share {share.number}/{share.of}" if share.of > 1 else "")
         if len(missing) < count:
-            log.info("%s: %d of %d parts are done already", _TITLES[stage], count - len(missing), count)
-        with _progress(_TITLES[stage], work.size(stage) * len(missing) // count) as show:
+            log.info("%s: %d of %d parts are done already", title, count - len(missing), count)
+        if not missing:
+            if count == 0:
+                log.info("%s: no parts for this share", title)
+            return
+        with _progress(title, len(missing), work.size(stage) * len(missing) // work.task_count(stage)) as show:
             if min(self.workers, work.parts) == 1:
                 self._run_here(work, stage, missing, show)
                 return
@@ -136,13 +157,14 @@ def _start_worker(bytes_done: Any) -> None:
 
 
 @contextmanager
-def _progress(title: str, size: int) -> Iterator[Callable[[int], None]]:
+def _progress(title: str, tasks: int, size: int) -> Iterator[Callable[[int], None]]:
     """Yields a function to call with the bytes done: it moves a bar on a terminal, else one line comes at the end."""
     if not sys.stderr.isatty():
         begin = time.perf_counter()
         yield lambda done: None
         seconds = time.perf_counter() - begin
-        log.info("%s: %.1f MB in %.1f s, %.1f MB/s", title, size / 1e6, seconds, size / 1e6 / seconds)
+        speed = size / 1e6 / seconds
+        log.info("%s: %d parts, %.1f MB in %.1f s, %.1f MB/s", title, tasks, size / 1e6, seconds, speed)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn

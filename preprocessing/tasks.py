@@ -8,13 +8,16 @@
     encode                 a part's documents   -> its shards in the corpus folder
 
 `run_task(folder, stage, number)` needs nothing but the folder, is safe to repeat and may run in any process on any
-machine that sees the folder. Its last act is to write `<stage>/<number>.json`: where that stands, the task is done.
+machine that sees the folder. An attempt at a task writes in a folder of its own and moves what it made into place,
+`<stage>/<number>.json` last: where that stands, the task is done. Attempts at one task, at once or one after the other,
+leave the same bytes and never meet, so no lock is needed, which many a shared file system lacks.
 """
 
-import fcntl
+import errno
 import json
 import os
 import shutil
+import socket
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +26,7 @@ from dataclasses import asdict
 from functools import cached_property, lru_cache
 from hashlib import md5
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any
 
 import numpy as np
@@ -31,7 +35,7 @@ from numpy.typing import NDArray
 
 from preprocessing.clean import Cleaner
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import ShardWriter, explained, write_atomically
+from preprocessing.corpus import ShardWriter, explained, sync_folder, write_atomically
 from preprocessing.dedup import dropped_places, later_occurrences, range_count, sort_keys
 from preprocessing.encode import Encoder, batches
 from preprocessing.sources import Piece, Problem, read
@@ -114,6 +118,11 @@ class Work:
     def is_done(self, stage: str, number: int) -> bool:
         return self.path(stage, number, ".json").exists()
 
+    def missing(self, stage: str) -> list[int]:
+        """The tasks of a stage that are not done, by one look into its folder."""
+        names = set(os.listdir(self.folder / stage)) if (self.folder / stage).exists() else set()
+        return [number for number in range(self.task_count(stage)) if f"{number:05d}.json" not in names]
+
     def result(self, stage: str, number: int) -> dict[str, Any]:
         return json.loads(self.path(stage, number, ".json").read_text(encoding="utf-8"))
 
@@ -179,49 +188,67 @@ def _open_work(folder: Path, changed: int) -> Work:
 def run_task(folder: Path, stage: str, number: int) -> None:
     """Do one task unless it is done; raises `UserError` for bad input that is refused and for a full disk."""
     work = open_work(folder)
-    (folder / stage).mkdir(exist_ok=True)
     try:
-        # A task whose coordinator was killed may still be running: wait for it rather than write the same files.
-        with locked(work.path(stage, number, ".lock"), wait=True):
-            if not work.is_done(stage, number):
-                result = _TASKS[stage](work, number)
-                write_atomically(work.path(stage, number, ".json"), json.dumps(result, ensure_ascii=False).encode())
+        (folder / stage).mkdir(exist_ok=True)
+        if work.is_done(stage, number):
+            return
+        with aside(work.path(stage, number, "")) as attempt:
+            result = _TASKS[stage](work, number, attempt)
+            for path in sorted(attempt.iterdir()):
+                move(path, (work.output if path.suffix == ".tar" else folder / stage) / path.name)
+            write_atomically(attempt / "result", json.dumps(result, ensure_ascii=False).encode())
+            sync_folder(work.output)
+            sync_folder(folder / stage)
+            move(attempt / "result", work.path(stage, number, ".json"))
+            sync_folder(folder / stage)
     except OSError as error:
         raise explained(error, work.output) from None
 
 
 @contextmanager
-def locked(path: Path, wait: bool) -> Iterator[None]:
-    """Hold the lock file `path`; raises BlockingIOError where another process holds it and `wait` is false."""
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+def aside(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` that no other process, on any machine, writes to; it is removed at the end.
+
+    Its name tells whose it is: a process that is killed leaves it.
+    """
+    folder = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.{token_hex(4)}")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename a file or folder; of two folders moved to one place the first stays, and is as good."""
+    try:
+        os.replace(path, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is whole and synced."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
+def _synced(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _save(path: Path, values: NDArray[Any]) -> None:
-    with writing(path) as file:
+    with _synced(path) as file:
         np.save(file, values)
 
 
-def _read(work: Work, number: int) -> dict[str, Any]:
+def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     settings, cleaner = work.settings, work.cleaner
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
     problems: list[Problem] = []
     compressor = zstandard.ZstdCompressor(level=1)
     pieces = json.loads((work.folder / "parts" / f"{number:05d}.json").read_text(encoding="utf-8"))
-    with writing(work.path("read", number, ".zst")) as file, compressor.stream_writer(file, closefd=False) as stream:
+    with _synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
         for source, left, piece in pieces:
             count = counts.setdefault(source, Counter())
             for document in read(Piece(**piece), settings.input, problems.append):
@@ -243,9 +270,9 @@ def _read(work: Work, number: int) -> dict[str, Any]:
     table = np.empty(len(sizes), DOCUMENT)
     table["high"] = np.frombuffer(digests, ">u8")[::2]
     table["bytes"], table["source"] = sizes, sources
-    _save(work.path("read", number, ".documents.npy"), table)
+    _save(attempt / f"{number:05d}.documents.npy", table)
     if settings.dedup.documents:
-        _save(work.path("read", number, ".keys.npy"), sort_keys(digests))
+        _save(attempt / f"{number:05d}.keys.npy", sort_keys(digests))
     return {
         "documents": len(table),
         "bytes": int(table["bytes"].sum()),
@@ -254,7 +281,7 @@ def _read(work: Work, number: int) -> dict[str, Any]:
     }
 
 
-def _paragraphs(work: Work, number: int) -> dict[str, Any]:
+def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     minimum = work.settings.dedup.minimum_paragraph_characters
     digests = bytearray()
     for _, text in work.unique_documents(number):
@@ -262,26 +289,26 @@ def _paragraphs(work: Work, number: int) -> dict[str, Any]:
             if len(line) >= minimum:
                 digests += md5(line.encode()).digest()
         _advance(len(text.encode()))
-    _save(work.path("paragraphs", number, ".keys.npy"), sort_keys(digests))
+    _save(attempt / f"{number:05d}.keys.npy", sort_keys(digests))
     return {"paragraphs": len(digests) // 16}
 
 
-def _duplicates(work: Work, number: int) -> dict[str, Any]:
-    return _find("duplicates", "read", work, number)
+def _duplicates(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    return _find("duplicates", "read", work, number, attempt)
 
 
-def _duplicate_paragraphs(work: Work, number: int) -> dict[str, Any]:
-    return _find("duplicate-paragraphs", "paragraphs", work, number)
+def _duplicate_paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    return _find("duplicate-paragraphs", "paragraphs", work, number, attempt)
 
 
-def _find(stage: str, keys: str, work: Work, number: int) -> dict[str, Any]:
+def _find(stage: str, keys: str, work: Work, number: int, attempt: Path) -> dict[str, Any]:
     files = [work.path(keys, part, ".keys.npy") for part in range(work.parts)]
     found = later_occurrences(files, number, work.task_count(stage))
-    _save(work.path(stage, number, ".npy"), found)
+    _save(attempt / f"{number:05d}.npy", found)
     return {"dropped": len(found)}
 
 
-def _vocabulary(work: Work, number: int) -> dict[str, Any]:
+def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     settings, train = work.settings.tokenizer, work.settings.tokenizer.train
     assert train is not None
     total = sum(result["bytes"] for result in work.results("read"))
@@ -299,14 +326,12 @@ def _vocabulary(work: Work, number: int) -> dict[str, Any]:
                     yield text
                     _advance(len(text.encode()))
 
-    folder = work.folder / "vocabulary" / "trained"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder = attempt / "trained"
     path = train_vocabulary(sample(), train, settings.lowercase, folder, split_punctuation=settings.split_punctuation)
-    return {"path": str(path.relative_to(work.folder))}
+    return {"path": str("vocabulary" / path.relative_to(attempt))}
 
 
-def _encode(work: Work, number: int) -> dict[str, Any]:
+def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     table = work.documents(number)
     held_out = work.held_out(table).tolist()
     sizes, sources = table["bytes"].tolist(), table["source"].tolist()
@@ -324,7 +349,7 @@ def _encode(work: Work, number: int) -> dict[str, Any]:
                 continue
             split = "validation" if held_out[document] else "train"
             if split not in writers:
-                path = work.output / f"{split}-{number:05d}.tar"
+                path = attempt / f"{split}-{number:05d}.tar"
                 writers[split] = ShardWriter(path, split, token_dtype(work.tokenizer))
             writers[split].add(ids, flags)
             count["documents"] += 1
@@ -345,7 +370,7 @@ def token_dtype(tokenizer: Tokenizer) -> str:
     return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
 
 
-_TASKS: dict[str, Callable[[Work, int], dict[str, Any]]] = {
+_TASKS: dict[str, Callable[[Work, int, Path], dict[str, Any]]] = {
     "read": _read,
     "duplicates": _duplicates,
     "paragraphs": _paragraphs,
