@@ -73,11 +73,24 @@ def train(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def run(recipe: RecipeName, overrides: Overrides = None) -> None:
+def run(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the stages to Slurm as a chain of jobs")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: only show the scripts")] = False,
+    site: Annotated[
+        Path | None, typer.Option(help="With --slurm: the cluster's settings; default: slurm/site.yaml")
+    ] = None,
+) -> None:
     """All stages: preprocess, train, export, report. What is done already is not done again."""
-    from pipeline.stages import run_stages
+    from pipeline.stages import run_stages, submit_stages
 
-    run_stages(recipe, overrides or [])
+    if slurm:
+        submit_stages(recipe, overrides or [], site, dry_run)
+    elif dry_run or site:
+        raise UserError(f"{'--dry-run' if dry_run else '--site'} goes with --slurm")
+    else:
+        run_stages(recipe, overrides or [])
 
 
 @app.command()

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
+from pipeline.slurm import SlurmSettings
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError, nearest
@@ -65,19 +66,23 @@ class Recipe(Settings):
     preprocess: PreprocessSettings | None = None
     start: Start | None = None
     train: TrainSettings | None = None
+    slurm: SlurmSettings | None = None
+    """Of `reread run --slurm`, over what slurm/site.yaml says."""
     ablations: list[Ablation] = []
     """The rows of `reread ablate`."""
     examples: list[str] = []
     """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
 
 
-def load_recipe(recipe: str, overrides: list[str], section: str | None = None) -> Recipe:
-    """Read a recipe by built-in name or path, apply `key=value` overrides and check it.
+def load_recipe(
+    recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
+) -> Recipe:
+    """Read a recipe by built-in name or path, apply `key=value` overrides and check it; it stands over `beneath`.
 
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
     Raises `UserError` naming the recipe and each wrong key with the nearest right one.
     """
-    values = _read(recipe)
+    values = _merge(beneath or {}, _read(recipe))
     apply_overrides(values, overrides, section)
     return Recipe.parse(values, f"recipe {recipe}")
 

@@ -15,7 +15,8 @@ import yaml
 
 from pipeline.launch import inside_distributed_run, launch, own_rank
 from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
-from preprocessing.corpus import write_atomically
+from pipeline.slurm import SlurmSettings, chain, render, site_settings, submit, submit_script
+from preprocessing.corpus import Manifest, write_atomically
 from preprocessing.errors import UserError
 from training.config import AnyData, DataSettings, PackedSettings, SegmentSettings, StreamSettings, TrainSettings
 
@@ -158,6 +159,50 @@ def run_stages(name: str, overrides: list[str]) -> None:
     for sentence, words in fill_masks(folder, recipe.examples):
         print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
     print(f"Hugging Face folder: {folder}")
+
+
+def submit_stages(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
+    """Submit preprocessing, training and export to Slurm, and print how to follow; or print the scripts alone.
+
+    Raises `UserError` for whatever can be known to fail before a job has waited in the queue.
+    """
+    recipe = load_recipe(name, overrides, beneath={"slurm": site_settings(site)})
+    settings, folder = recipe.slurm or SlurmSettings(), RUNS / recipe.name / "slurm"
+    stages = []
+    if recipe.preprocess is not None:
+        from preprocessing.build import missing_stages
+
+        stages = missing_stages(recipe.preprocess)
+    if recipe.train is not None:
+        _check_before_submitting(recipe, recipe.train, settings, corpus_comes=bool(stages))
+    jobs = chain(settings, recipe.name, stages, recipe.train is not None, [name, *overrides])
+    if not jobs:
+        log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
+    elif dry_run:
+        for job in jobs:
+            print(f"==> {folder / job.name}.sbatch\n{render(job, settings, recipe.name, folder)}")
+        print(f"==> {folder / 'submit.sh'}\n{submit_script(jobs, recipe.name, folder)}", end="")
+    else:
+        submitted = submit(jobs, settings, recipe.name, folder)
+        print("submitted: " + " -> ".join(f"{job} ({number})" for job, number in submitted.items()))
+        print(f"follow:    squeue --job {','.join(submitted.values())}; tail -F {folder}/*.log")
+        print(f"stop:      scancel {' '.join(submitted.values())}   (training saves a checkpoint first)")
+        print("the same command again goes on from whatever is done by then")
+
+
+def _check_before_submitting(recipe: Recipe, train: TrainSettings, settings: SlurmSettings, corpus_comes: bool) -> None:
+    check_same_run(RUNS / recipe.name, recipe)
+    if missing := _missing_start(recipe):
+        raise UserError(
+            f"{missing}: not there, and jobs do not make it; `reread train` here, or `reread convert`, does"
+        )
+    if settings.tasks % train.parallel.tensor:
+        raise UserError(
+            f"recipe {recipe.name}: the {settings.tasks} processes of a node cannot be split into tensor groups of "
+            f"{train.parallel.tensor}; change slurm.tasks_per_node or train.parallel.tensor"
+        )
+    if not corpus_comes:
+        Manifest.read(train.data.corpus)
 
 
 def _train_here(recipe: Recipe, train: TrainSettings, run: Path) -> None:

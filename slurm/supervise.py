@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""The end of a batch script: python3 supervise.py RUN COMMAND...   (plain Python 3.7, for the host's own interpreter)
+
+Runs COMMAND, an srun, and decides what becomes of the job:
+
+- SIGUSR1 (Slurm's warning before the time limit) or SIGTERM (preemption) is handed to the processes as SIGTERM: they
+  save a checkpoint and end with 75; the job is requeued and goes on with the same samples;
+- a mistake in the settings (status 2) ends the job, since another try would end alike;
+- any other end is a fault: the job is requeued, until three faults have come without a new checkpoint between them.
+
+Each attempt is a line of RUN/attempts.jsonl. Where a node dies Slurm itself ends this process and requeues the job.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+STOPPED, REFUSED = 75, 2
+KILLED_BY_TERM = 128 + signal.SIGTERM
+FAULTS = 3
+
+
+def main(run, command):
+    attempts = run / "attempts.jsonl"
+    job = os.environ["SLURM_JOB_ID"]
+    attempt = {
+        "job": job,
+        "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "nodes": os.environ.get("SLURM_JOB_NODELIST", ""),
+        "began": now(),
+    }
+    say("attempt {} of job {} on {}".format(attempt["restart"] + 1, job, attempt["nodes"]))
+    status = run_to_end(command, job)
+    attempt.update(ended=now(), status=status, step=last_step(run), checkpoint=last_checkpoint(run))
+    run.mkdir(parents=True, exist_ok=True)
+    with attempts.open("a") as file:
+        file.write(json.dumps(attempt) + "\n")
+    again, reason = decide(job, [json.loads(line) for line in attempts.read_text().splitlines()])
+    say(reason)
+    if again and not requeue(job):
+        say("not requeued; submit the script again to go on")
+    return status
+
+
+def run_to_end(command, job):
+    """The status of `command`, as a shell gives it; signals go to the processes that srun started, not to srun,
+    which would kill them."""
+    process = subprocess.Popen(command)
+
+    def pass_on(number, frame):
+        say(f"{signal.Signals(number).name}: the processes are asked to save a checkpoint")
+        subprocess.Popen(["scancel", "--signal=TERM", job])
+
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, pass_on)
+    status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
+def decide(job, attempts):
+    """(requeue?, why) from the attempts so far, the last of which has just ended."""
+    last = attempts[-1]
+    status = last["status"]
+    if status == 0:
+        return False, "done"
+    if status == REFUSED:
+        return False, "not requeued: the settings or the input are at fault, as the log says"
+    if status in (STOPPED, KILLED_BY_TERM):
+        return True, "requeued: it was asked to stop at step {}".format(last["step"])
+    faults = [
+        attempt
+        for attempt in attempts
+        if attempt["job"] == job
+        and attempt["checkpoint"] == last["checkpoint"]
+        and attempt["status"] not in (STOPPED, KILLED_BY_TERM)
+    ]
+    if len(faults) < FAULTS:
+        text = "requeued: status {} at step {}, fault {} of {} since the checkpoint of step {}"
+        return True, text.format(status, last["step"], len(faults), FAULTS, last["checkpoint"])
+    steps = ", ".join(str(fault["step"]) for fault in faults)
+    text = "not requeued: {} faults, at steps {}, and no checkpoint after that of step {}; the last status was {}"
+    return False, text.format(len(faults), steps, last["checkpoint"], status)
+
+
+def requeue(job):
+    """Put the job back into the queue, unless it is being cancelled or was put back already."""
+    state = re.search(r"JobState=(\w+)", output(["scontrol", "show", "job", "-o", job]))
+    if state is None or state.group(1) != "RUNNING":
+        say("left as it is: Slurm says {}".format(state.group(1) if state else "nothing of this job"))
+        return True
+    if subprocess.call(["scontrol", "requeue", job]) != 0:
+        return False
+    time.sleep(60)  # Slurm ends this script; an end of its own could pass for the job's
+    return True
+
+
+def output(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return done.stdout
+
+
+def last_step(run):
+    """The furthest step that a process of the run says it was at; None if none has begun."""
+    steps = []
+    for path in (run / "progress").glob("rank-*.json"):
+        try:
+            steps.append(json.loads(path.read_text())["step"])
+        except (OSError, ValueError, KeyError):
+            continue
+    return max(steps, default=None)
+
+
+def last_checkpoint(run):
+    names = (re.match(r"step-(\d+)$", path.name) for path in (run / "checkpoints").glob("step-*"))
+    return max((int(name.group(1)) for name in names if name), default=None)
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def say(line):
+    print("supervise: " + line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1]), sys.argv[2:]))

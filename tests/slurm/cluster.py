@@ -1,0 +1,156 @@
+"""A real Slurm on this machine: slurmctld and two slurmd over loopback, in a folder of their own."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
+
+_CONFIGURATION = """\
+ClusterName=reread
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+MailProg=/bin/true
+SlurmctldPort={controller_port}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+StateSaveLocation={folder}/state
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/%n
+SlurmdLogFile={folder}/%n.log
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+SlurmdTimeout=10
+SlurmctldTimeout=5
+MinJobAge=3600
+KillWait=5
+GresTypes=gpu
+{nodes}
+PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
+"""
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 RealMemory=4000 Gres=gpu:8"
+
+
+class Cluster:
+    """`start()` it, run Slurm's commands on it with `run`, `stop()` it; nodes are n1 and n2, 8 pretended GPUs each."""
+
+    nodes = ("n1", "n2")
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+
+    def start(self) -> None:
+        """Raises `RuntimeError` with the daemons' last words where they do not come up."""
+        host = socket.gethostname().split(".")[0]
+        devices = [self.folder / f"gpu{number}" for number in range(8)]
+        for device in devices:
+            os.mknod(device, 0o20666, os.makedev(1, 3))
+        gres = f"Name=gpu File={self.folder}/gpu[0-7]\n"
+        (self.folder / "gres.conf").write_text("".join(f"NodeName={node} {gres}" for node in self.nodes))
+        nodes = "\n".join(_NODE.format(name=node, host=host, port=_free_port()) for node in self.nodes)
+        text = _CONFIGURATION.format(folder=self.folder, host=host, controller_port=_free_port(), nodes=nodes)
+        (self.folder / "slurm.conf").write_text(text)
+        (self.folder / "state").mkdir()
+        self.run("slurmctld", "-c")
+        for node in self.nodes:
+            self.start_node(node)
+        self.wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes", 30)
+
+    def start_node(self, node: str) -> None:
+        (self.folder / node).mkdir(exist_ok=True)
+        self.run("slurmd", "-N", node)
+
+    def kill_node(self, node: str) -> None:
+        """Take a node away as a power cut does: its slurmd and all it runs are gone at once."""
+        os.kill(int((self.folder / f"{node}.pid").read_text()), signal.SIGKILL)
+        for process in _processes_of(node, self.folder):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def stop(self) -> None:
+        with suppress(RuntimeError):
+            self.run("scancel", "--full", "--user=root")
+        for pid_file in self.folder.glob("*.pid"):
+            with suppress(ProcessLookupError, ValueError):
+                os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        for node in self.nodes:
+            for process in _processes_of(node, self.folder):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def run(self, *command: str, cwd: Path | None = None) -> str:
+        """Standard output of a command that sees this cluster; raises `RuntimeError` with its standard error."""
+        done = subprocess.run(
+            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: status {done.returncode}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def state(self, job: str) -> dict[str, str]:
+        """What `scontrol show job` says."""
+        words = self.run("scontrol", "show", "job", "-o", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                log = (self.folder / "slurmctld.log").read_text()[-3000:]
+                raise RuntimeError(f"{what}: not within {seconds} s\n{log}\n{self.run('squeue', '-a')}")
+            time.sleep(0.3)
+
+    def ended(self, job: str) -> str:
+        """Wait for a job's end and return its state."""
+        running = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "PREEMPTED", "SUSPENDED", "NODE_FAIL")
+        self.wait(lambda: self.state(job)["JobState"] not in running, f"the end of job {job}", 240)
+        return self.state(job)["JobState"]
+
+
+def why_not() -> str | None:
+    """What keeps Slurm from starting here."""
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed (`make slurm`)"
+    return None if os.geteuid() == 0 else "slurmctld and slurmd are started as root here"
+
+
+def _processes_of(node: str, folder: Path) -> list[int]:
+    """slurmstepd of a node and all that runs below it: they have the node's name in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if f"SLURMD_NODENAME={node}".encode() in variables and any(
+                    str(folder).encode() in v for v in variables
+                ):
+                    found.append(int(entry.name))
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

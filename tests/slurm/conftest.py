@@ -1,0 +1,72 @@
+"""A Slurm of two nodes for the whole session, and a folder from which a user submits."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT, train_values
+from tests.slurm.cluster import Cluster, why_not
+
+SITE: dict[str, Any] = {
+    "nodes": 2,
+    "minimum_nodes": 1,
+    "gpus_per_node": 0,
+    "tasks_per_node": 1,
+    "cpus_per_task": 1,
+    "preprocess": {"array": 2, "cpus_per_task": 1},
+    "setup": ["export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1"],  # n1 and n2 are no names of hosts
+}
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    reason = why_not()
+    if reason is not None:
+        (pytest.fail if "slurm" in os.environ.get("REREAD_REQUIRED", "") else pytest.skip)(f"no Slurm here: {reason}")
+    slurm = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.stop()
+
+
+@pytest.fixture
+def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str, str]]]:
+    """`submit(*overrides, site={...}, corpus=None, **train)`: `reread run tiny.yaml --slurm` in `tmp_path`.
+
+    Returns the jobs by name; with a `corpus` there is nothing to preprocess.
+    """
+    cluster.wait(lambda: cluster.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
+
+    def run(
+        *overrides: str, site: dict[str, Any] | None = None, corpus: Path | None = None, **train: Any
+    ) -> dict[str, str]:
+        recipe = {"name": "tiny", "train": train_values(corpus or tmp_path / "corpus", **train)}
+        if corpus is None:
+            recipe["preprocess"] = preprocess_values(tmp_path / "corpus")
+        (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe))
+        (tmp_path / "slurm").mkdir(exist_ok=True)
+        (tmp_path / "slurm" / "site.yaml").write_text(yaml.safe_dump({**SITE, **(site or {})}))
+        reread = [sys.executable, "-m", "pipeline.cli", "run", "tiny.yaml", "--slurm", *overrides]
+        said = cluster.run(*reread, cwd=tmp_path)
+        return dict(re.findall(r"([a-z-]+) \((\d+)\)", said))
+
+    yield run
+    cluster.run("scancel", "--user=root")
+
+
+def preprocess_values(output: Path) -> dict[str, Any]:
+    return {
+        "input": {"paths": [str(ROOT / "pipeline" / "sample" / name) for name in ("zh", "en", "mixed")]},
+        "output": str(output),
+        "tokenizer": {"train": {"size": 3000}},
+        "validation_share": 0.1,
+        "part_bytes": 100_000,
+    }

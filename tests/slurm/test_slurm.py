@@ -1,0 +1,137 @@
+"""The scripts of slurm/ on a real Slurm of two nodes, submitted by `reread run --slurm` as a user does."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipeline.recipe import load_recipe
+from tests.slurm.cluster import Cluster
+from training.metrics import read_metrics
+from training.trainer import train
+
+Submit = Callable[..., dict[str, str]]
+ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 100_000, "keep": 2}, "validate_every": 1_000_000}
+
+
+def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
+    cluster: Cluster, submit: Submit, tmp_path: Path
+) -> None:
+    steps = 120
+    jobs = submit(steps=steps, global_batch=16, checkpoint={"every_steps": 10, "keep": 2}, validate_every=steps)
+    assert list(jobs) == ["read", "duplicates", "vocabulary", "encode", "merge", "pretrain", "export"]
+    wait_for_step(cluster, tmp_path, 20)
+    cluster.run("scancel", "--batch", "--signal=USR1", jobs["pretrain"])  # what Slurm sends before the time limit
+    cluster.wait(lambda: len(attempts(tmp_path, jobs["pretrain"])) == 1, "the end of the first attempt")
+    stopped = attempts(tmp_path, jobs["pretrain"])[0]
+    assert (stopped["status"], stopped["nodes"]) == (75, "n[1-2]")
+    wait_for_step(cluster, tmp_path, stopped["checkpoint"] + 15)
+    cluster.kill_node("n1")  # the one with the batch script
+    try:
+        assert cluster.ended(jobs["export"]) == "COMPLETED", log_of(tmp_path)
+    finally:
+        cluster.start_node("n1")
+    last = attempts(tmp_path, jobs["pretrain"])[-1]
+    assert (last["status"], last["nodes"], last["checkpoint"]) == (0, "n2", steps)
+
+    # every step was trained, on the samples that one process sees
+    reference = load_recipe(str(tmp_path / "tiny.yaml"), [])
+    assert reference.train is not None
+    train(reference.train, tmp_path / "reference")
+    expected, seen = read_metrics(tmp_path / "reference"), read_metrics(tmp_path / "runs/tiny")
+    assert [row["step"] for row in seen] == [row["step"] for row in expected]
+    losses = ([row["loss"] for row in rows if "loss" in row] for rows in (seen, expected))
+    assert next(losses) == pytest.approx(next(losses), abs=2e-4)
+    assert (tmp_path / "runs/tiny/export/config.json").exists()
+
+
+def test_the_time_limit_and_preemption_requeue_and_scancel_ends(
+    cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
+) -> None:
+    jobs = submit(site={"hours": 1 / 60, "warning_seconds": 20}, corpus=sample_corpus, **ENDLESS)
+    job = jobs["pretrain"]
+    cluster.wait(lambda: len(attempts(tmp_path, job)) == 1, "the time limit")
+    wait_for_step(cluster, tmp_path, attempts(tmp_path, job)[0]["checkpoint"] + 1)
+
+    urgent = cluster.run(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"
+    )
+    cluster.wait(lambda: len(attempts(tmp_path, job)) == 2, f"preemption {log_of(tmp_path)}")
+    assert cluster.ended(urgent.strip()) == "COMPLETED"
+    wait_for_step(cluster, tmp_path, attempts(tmp_path, job)[1]["checkpoint"] + 1)
+
+    cluster.run("scancel", job)
+    assert cluster.ended(job) == "CANCELLED"
+    ends = attempts(tmp_path, job)
+    assert [end["status"] for end in ends[:2]] == [75, 75]
+    assert 0 < ends[0]["checkpoint"] < ends[1]["checkpoint"]
+    assert cluster.state(job)["Restarts"] == "2"
+    cluster.wait(lambda: cluster.state(jobs["export"])["JobState"] == "CANCELLED", "the end of the chain")
+
+
+def test_a_killed_worker_is_a_fault_and_three_without_progress_end_the_job(
+    cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
+) -> None:
+    job = submit(corpus=sample_corpus, **ENDLESS)["pretrain"]
+    for fault in range(1, 4):
+        wait_for_step(cluster, tmp_path, 3, attempt=fault)
+        os.kill(worker(tmp_path, rank=1), signal.SIGKILL)
+        cluster.wait(lambda fault=fault: len(attempts(tmp_path, job)) == fault, f"fault {fault}")  # type: ignore[misc]
+    assert cluster.ended(job) == "FAILED"
+    assert "not requeued: 3 faults, at steps" in log_of(tmp_path)
+
+
+def test_a_wrong_partition_is_one_line(cluster: Cluster, submit: Submit, sample_corpus: Path) -> None:
+    with pytest.raises(RuntimeError) as error:
+        submit("slurm.partition=mian", corpus=sample_corpus)
+    line = str(error.value).split("status 2: ")[1].strip()
+    assert line == (
+        "reread: runs/tiny/slurm/pretrain.sbatch: sbatch refused it: invalid partition specified: mian; "
+        "set slurm.partition to one of main, urgent"
+    )
+
+
+def test_a_mistake_in_the_settings_is_not_tried_again(
+    cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
+) -> None:
+    job = submit(corpus=sample_corpus, model={"type": "nezha", "hidden_size": 30, "num_attention_heads": 4})["pretrain"]
+    assert cluster.ended(job) == "FAILED"
+    assert "reread: " in log_of(tmp_path)
+    assert "not requeued: the settings" in log_of(tmp_path)
+
+
+def wait_for_step(cluster: Cluster, folder: Path, step: int, attempt: int | None = None) -> None:
+    """Wait until `step` is trained, of the attempt with that number if one is given."""
+
+    def reached() -> bool:
+        if attempt is not None and log_of(folder).count("supervise: attempt") < attempt:
+            return False
+        lines = log_of(folder).split("supervise: attempt")[-1] if attempt is not None else log_of(folder)
+        return any(f"step {number}/" in lines for number in range(step, step + 5))
+
+    cluster.wait(reached, f"step {step}\n{log_of(folder)}")
+
+
+def log_of(folder: Path, job: str = "pretrain") -> str:
+    return "".join(path.read_text() for path in sorted((folder / "runs/tiny/slurm").glob(f"{job}-*.log")))
+
+
+def attempts(folder: Path, job: str) -> list[dict[str, Any]]:
+    path = folder / "runs/tiny/attempts.jsonl"
+    ends = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [end for end in ends if end["job"] == job]
+
+
+def worker(folder: Path, rank: int) -> int:
+    """The process of a rank that trains below `folder`."""
+    for process in psutil.process_iter(["cmdline", "environ", "cwd"]):
+        info = process.info
+        own = info["cwd"] == str(folder) and "train" in info["cmdline"] and "python" in info["cmdline"][0]
+        if own and info["environ"].get("SLURM_PROCID") == str(rank):
+            return process.pid
+    raise AssertionError(f"no process of rank {rank}")
