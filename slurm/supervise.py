@@ -60,6 +60,8 @@ def run_to_end(command, job):
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, pass_on)
     status = process.wait()
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     return status if status >= 0 else 128 - status
 
 

@@ -2,13 +2,14 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
 
@@ -82,22 +83,20 @@ class Cluster:
         self.run("slurmd", "-N", node)
 
     def kill_node(self, node: str) -> None:
-        """Take a node away as a power cut does: its slurmd and all it runs are gone at once."""
-        os.kill(int((self.folder / f"{node}.pid").read_text()), signal.SIGKILL)
-        for process in _processes_of(node, self.folder):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        """Take a node away as a power cut does: its slurmd and all it runs are gone, and say no more."""
+        daemon = psutil.Process(int((self.folder / f"{node}.pid").read_text()))
+        tasks = _processes_of(node, self.folder)
+        steps = {parent for task in tasks for parent in task.parents() if parent.name() == "slurmstepd"}
+        for process in (daemon, *steps, *tasks):  # slurmstepd before its tasks, or it would report their end
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def stop(self) -> None:
-        with suppress(RuntimeError):
-            self.run("scancel", "--full", "--user=root")
-        for pid_file in self.folder.glob("*.pid"):
-            with suppress(ProcessLookupError, ValueError):
-                os.kill(int(pid_file.read_text()), signal.SIGKILL)
         for node in self.nodes:
-            for process in _processes_of(node, self.folder):
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+            with suppress(OSError, ValueError, psutil.NoSuchProcess):
+                self.kill_node(node)
+        with suppress(OSError, ValueError, psutil.NoSuchProcess):
+            psutil.Process(int((self.folder / "slurmctld.pid").read_text())).kill()
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """Standard output of a command that sees this cluster; raises `RuntimeError` with its standard error."""
@@ -136,18 +135,10 @@ def why_not() -> str | None:
     return None if os.geteuid() == 0 else "slurmctld and slurmd are started as root here"
 
 
-def _processes_of(node: str, folder: Path) -> list[int]:
-    """slurmstepd of a node and all that runs below it: they have the node's name in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                if f"SLURMD_NODENAME={node}".encode() in variables and any(
-                    str(folder).encode() in v for v in variables
-                ):
-                    found.append(int(entry.name))
-    return found
+def _processes_of(node: str, folder: Path) -> list[psutil.Process]:
+    """What a node of this cluster runs: Slurm puts the node's name into the environment."""
+    mine = {"SLURMD_NODENAME": node, "SLURM_CONF": str(folder / "slurm.conf")}
+    return [p for p in psutil.process_iter(["environ"]) if mine.items() <= (p.info["environ"] or {}).items()]
 
 
 def _free_port() -> int:
