@@ -1,0 +1,138 @@
+"""What `reread run --slurm` submits, and what becomes of a job that ends; without a Slurm."""
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.recipe import load_recipe
+from pipeline.slurm import SCRIPTS, SlurmSettings, chain, render, site_settings, submit, submit_script
+from preprocessing.errors import UserError
+
+FOLDER = Path("runs/nezha/slurm")
+STAGES = ["read", "duplicates", "vocabulary", "encode"]
+
+
+def rendered(name: str, **settings: Any) -> str:
+    slurm = SlurmSettings.parse(settings, "test")
+    jobs = {job.name: job for job in chain(slurm, "nezha", STAGES, True, ["nezha-base", "train.steps=10"])}
+    return render(jobs[name], slurm, "nezha", FOLDER)
+
+
+def test_the_chain_is_every_stage_the_merge_training_and_export() -> None:
+    jobs = chain(SlurmSettings(), "nezha", STAGES, True, ["nezha-base"])
+    assert [job.name for job in jobs] == [*STAGES, "merge", "pretrain", "export"]
+    assert [job.name for job in chain(SlurmSettings(), "nezha", [], True, [])] == ["pretrain", "export"]
+    script = submit_script(jobs, "nezha", FOLDER)
+    assert 'submit read\nsubmit duplicates --dependency="afterok:$job"\n' in script
+    assert 'submit pretrain --dependency="afterok:$job,singleton"' in script
+
+
+@pytest.mark.parametrize("name", [*STAGES, "merge", "pretrain", "export"])
+def test_rendered_scripts_are_whole(name: str) -> None:
+    text = rendered(name, partition="v100", account="nlp", modules=["cuda/11.8"], options=["--constraint=v100"])
+    header = text.split("\nset -")[0]
+    for line in ("--partition=v100", "--account=nlp", "--constraint=v100", f"--chdir={Path.cwd()}", "--requeue"):
+        assert f"#SBATCH {line}\n" in header
+    assert header.count("#SBATCH --job-name=") == 1
+    assert "module load cuda/11.8" in header
+    assert "#SITE" not in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_nodes_and_gpus_stand_in_the_header() -> None:
+    text = rendered("pretrain", nodes=10, hours=1.5, warning_seconds=120)
+    for line in ("--nodes=10", "--ntasks-per-node=8", "--gpus-per-node=8", "--time=01:30:00", "--signal=B:USR1@120"):
+        assert f"#SBATCH {line}\n" in text
+    assert "set -- nezha-base train.steps=10\n" in text
+
+
+def test_fewer_nodes_are_a_range() -> None:
+    text = rendered("pretrain", nodes=10, minimum_nodes=8, cpus_per_task=4)
+    assert "#SBATCH --nodes=8-10\n" in text
+    assert "#SBATCH --mincpus=32\n" in text
+    assert "#SBATCH --ntasks-per-node" not in text  # Slurm would give no more nodes than 8 nodes have processes
+
+
+def test_preprocessing_has_its_own_size_and_partition() -> None:
+    text = rendered("encode", partition="v100", preprocess={"array": 64, "cpus_per_task": 4, "partition": "cpu"})
+    for line in ("--array=0-63", "--cpus-per-task=4", "--partition=cpu", "--time=12:00:00"):
+        assert f"#SBATCH {line}\n" in text
+    assert "set -- encode nezha-base train.steps=10\n" in text
+
+
+def test_a_container_stands_before_reread_and_brings_its_own_environment() -> None:
+    text = rendered("pretrain", container="apptainer exec --nv image.sif")
+    assert "export CONTAINER='apptainer exec --nv image.sif'\n" in text
+    assert "export PATH" not in text
+    assert "export PATH" in rendered("pretrain")
+
+
+def test_a_recipe_stands_over_the_site_and_the_command_line_over_both(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("partition: v100\nnodes: 4\nhours: 12\n")
+    recipe = tmp_path / "my.yaml"
+    recipe.write_text("base: nezha-base\nslurm: {nodes: 10}\n")
+    found = load_recipe(str(recipe), ["slurm.hours=6"], beneath={"slurm": site_settings(site)}).slurm
+    assert found is not None
+    assert (found.partition, found.nodes, found.hours) == ("v100", 10, 6)
+
+
+def test_a_wrong_key_of_the_site_names_file_and_nearest_key(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("partitoin: v100\n")
+    with pytest.raises(UserError, match=rf"{site}: unknown key `partitoin`; did you mean `partition`\?"):
+        site_settings(site)
+
+
+def test_the_shipped_site_file_has_every_key_and_changes_nothing() -> None:
+    text = (SCRIPTS / "site.yaml").read_text()
+    for key in SlurmSettings.model_fields:
+        assert f"# {key}:" in text
+    assert site_settings(SCRIPTS / "site.yaml") == {}
+
+
+def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="login node"):
+        submit(chain(SlurmSettings(), "nezha", [], True, ["nezha-base"]), SlurmSettings(), "nezha", tmp_path)
+
+
+def supervisor() -> Any:
+    spec = importlib.util.spec_from_file_location("supervise", SCRIPTS / "supervise.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ends(*statuses: int, job: str = "7", checkpoint: int | None = 100, step: int | None = 120) -> list[dict[str, Any]]:
+    return [{"job": job, "status": status, "step": step, "checkpoint": checkpoint} for status in statuses]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "again"),
+    [
+        (ends(0), False),
+        (ends(2), False),  # a mistake
+        (ends(75), True),
+        (ends(143), True),  # SIGTERM came before Python could answer
+        (ends(137), True),
+        (ends(1, 137), True),
+        (ends(1, 137, 1), False),
+        (ends(1, 75, 1, 75, 1), False),  # to be stopped between is no progress
+        (ends(1, 1, checkpoint=None) + ends(1), True),  # a checkpoint has come
+        (ends(1, 1, 1, job="6") + ends(1), True),  # submitted anew
+    ],
+)
+def test_a_job_is_requeued_until_three_faults_come_without_a_checkpoint(
+    attempts: list[dict[str, Any]], again: bool
+) -> None:
+    assert supervisor().decide("7", attempts)[0] is again
+
+
+def test_the_reason_names_the_steps() -> None:
+    reason = supervisor().decide("7", ends(1, step=119) + ends(137, 1))[1]
+    assert reason.startswith("not requeued: 3 faults, at steps 119, 120, 120, and no checkpoint after that of step 100")
