@@ -1,6 +1,7 @@
 """Gradients, their norm, overflow and the optimiser are the same whatever the processes."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.nezha.plan import TENSOR_PLAN
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
-from training.parallel import gradients as gradients_module
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh, init_mesh
+from training.parallel.reduce import in_torch
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 ROWS, LENGTH, VOCABULARY = 8, 12, 200
@@ -99,15 +100,14 @@ def _launched() -> tuple[list[int], list[int]]:
     """Sizes of the buckets under way when the backward pass of the first and of the last micro-batch ends."""
     mesh = init_mesh()
     begun: list[int] = []
-    begin = gradients_module.all_reduce
+    begin = in_torch(mesh)
 
-    def noted(buffer: Tensor, group: dist.ProcessGroup) -> dist.Work:
+    def noted(buffer: Tensor, bucket: int) -> Callable[[], object]:
         begun.append(buffer.numel())
-        return begin(buffer, group)
+        return begin(buffer, bucket)
 
-    gradients_module.all_reduce = noted
     model = nezha()
-    buckets = GradientBuckets(model.parameters(), mesh, 8000)
+    buckets = GradientBuckets(model.parameters(), mesh, 8000, noted)
     rows_loss(model, mesh, range(2)).backward()
     first = begun.copy()
     buckets.reduce_as_ready()

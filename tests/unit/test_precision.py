@@ -38,6 +38,12 @@ def test_loss_scale_goes_on_from_a_checkpoint():
     assert resumed.value == 2.0**17
 
 
+def test_a_run_that_begins_to_send_fp16_has_a_scale_from_then_on():
+    scale = LossScale(torch.float16, initial=2.0**12)
+    scale.load(json.loads(json.dumps(LossScale(torch.float32).state())))
+    assert scale.value == 2.0**12
+
+
 def test_loss_scale_is_inert_but_for_float16():
     for dtype in (torch.float32, torch.bfloat16):
         scale = LossScale(dtype)

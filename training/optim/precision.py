@@ -42,7 +42,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 class LossScale:
     """The factor on the loss that keeps float16 gradients in range; 1 for ever with other types.
 
-    Doubled after 1000 good steps, halved after 2 bad ones in a row (the rule NEZHA trained with, which began at 2^32).
+    `dtype` is the narrowest type that gradients are in, computed or sent. Doubled after 1000 good steps, halved after 2 bad ones in a row (the rule NEZHA trained with, which began at 2^32).
     """
 
     GOOD_STEPS = 1000
@@ -67,15 +67,15 @@ class LossScale:
             if self.value <= 1:
                 raise UserError(
                     "train.precision: fp16 gradients are not finite even at loss scale 1; "
-                    "lower optimizer.learning_rate, or train in bf16 or fp32"
+                    "lower optimizer.learning_rate, or train in bf16 or fp32 with parallel.gradient_dtype: fp32"
                 )
             self.value, self.bad = max(self.value / 2, 1.0), 0
 
     def state(self) -> dict[str, Any]:
-        return {"value": self.value, "good": self.good, "bad": self.bad}
+        return {"active": self.active, "value": self.value, "good": self.good, "bad": self.bad}
 
     def load(self, state: dict[str, Any]) -> None:
-        if self.active:
+        if self.active and state.get("active", True):  # a run may begin to send fp16 in the middle
             self.value, self.good, self.bad = float(state["value"]), int(state["good"]), int(state["bad"])
 
 

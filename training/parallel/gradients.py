@@ -1,13 +1,14 @@
 """Gradients of a global batch: summed over micro-batches in float32, and over data-parallel ranks while more come."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from training.parallel.mesh import Mesh
+from training.parallel.reduce import Reduce, in_torch
 
 _ALIGNMENT = 32
 """Elements: each gradient begins at a multiple of 128 bytes."""
@@ -17,15 +18,17 @@ class GradientBuckets:
     """One flat float32 buffer that holds the gradient of each parameter, cut into buckets of about `bucket_bytes`.
 
     A step is `zero()`, micro-batches (`reduce_as_ready()` before the backward pass of the last), `finish()`. In that
-    last pass a bucket's all-reduce starts as soon as its gradients are complete, always in the same order, so it runs
+    last pass `reduce` is begun for a bucket as soon as its gradients are complete, always in the same order, so it runs
     beside the rest of the pass. Gradients are summed, not averaged: the loss is divided by global counts already.
 
     A pass waits for the parameters that earlier passes used, so the set that a model uses must not grow, and a
     gradient must arrive once in a pass (activation checkpointing with use_reentrant=False).
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], mesh: Mesh, bucket_bytes: int) -> None:
-        self.mesh = mesh
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], mesh: Mesh, bucket_bytes: int, reduce: Reduce | None = None
+    ) -> None:
+        self.mesh, self._reduce = mesh, reduce or in_torch(mesh)
         learnt = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
         learnt.reverse()  # the last layer's gradients come first
         offsets = [0]
@@ -44,7 +47,7 @@ class GradientBuckets:
         self._bounds.append(offsets[-1])
         self._split = torch.tensor([getattr(p, "tensor_model_parallel", False) for p in learnt], device=mesh.device)
         self._used: set[nn.Parameter] = set()
-        self._handles: list[dist.Work] = []
+        self._waits: list[Callable[[], object]] = []
         self._reducing = False
         self.zero()
 
@@ -72,9 +75,9 @@ class GradientBuckets:
             return
         while self._launched < len(self._bounds) - 1:
             self._launch()
-        for handle in self._handles:
-            handle.wait()
-        self._handles.clear()
+        for wait in self._waits:
+            wait()
+        self._waits.clear()
 
     def scale(self, factor: float) -> None:
         self._flat.mul_(factor)
@@ -110,10 +113,5 @@ class GradientBuckets:
 
     def _launch(self) -> None:
         begin, end = self._bounds[self._launched : self._launched + 2]
+        self._waits.append(self._reduce(self._flat[begin:end], self._launched))
         self._launched += 1
-        self._handles.append(all_reduce(self._flat[begin:end], self.mesh.data_group))  # type: ignore[arg-type]
-
-
-def all_reduce(buffer: Tensor, group: dist.ProcessGroup) -> dist.Work:
-    """Begin to sum `buffer` in place over `group`: the ring all-reduce of NCCL or gloo."""
-    return dist.all_reduce(buffer, group=group, async_op=True)

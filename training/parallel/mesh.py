@@ -83,11 +83,13 @@ class Mesh:
         return error if self.rank == 0 else ToldElsewhereError(str(error))
 
 
-def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
-    """Join the processes that torchrun (RANK ...) or srun (SLURM_PROCID ...) started; alone without either.
+def init_mesh(tensor: int = 1, device: torch.device | str = "cpu", gradients: str = "torch") -> Mesh:
+    """Join the processes that torchrun (RANK ...), horovodrun (HOROVOD_RANK ...) or srun (SLURM_PROCID ...) started;
+    alone without any of them.
 
-    `device` is "cpu" (gloo) or "cuda" (NCCL, one GPU a process by local rank). Raises `UserError` when the number of
-    processes is no multiple of `tensor`.
+    `device` is "cpu" (gloo) or "cuda" (NCCL, one GPU a process by local rank). With `gradients` "horovod" its processes
+    are joined too; with another than "torch" NCCL's ring is pinned. Raises `UserError` when the number of processes is
+    no multiple of `tensor`, and when Horovod is not there.
     """
     rank, world, local_rank = _place()
     if world % tensor:
@@ -106,13 +108,15 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
         # srun --gpus-per-task shows each process its own GPU only
         device = torch.device("cuda", 0 if seen == 1 else local_rank)
         torch.cuda.set_device(device)
+        if gradients != "torch":
+            _pin_ring(gradients)
     if world == 1:
         return Mesh(device=device)
     if not dist.is_initialized():
         _rendezvous(rank, world, device)
     if tensor > 1:
         _megatron().initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
-    return Mesh(
+    mesh = Mesh(
         rank=rank,
         world=world,
         tensor_rank=rank % tensor,
@@ -121,10 +125,17 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu") -> Mesh:
         data_size=world // tensor,
         device=device,
     )
+    if gradients == "horovod" and mesh.data_size > 1:
+        from training.parallel import horovod
+
+        horovod.start(mesh)
+    return mesh
 
 
 def close_mesh() -> None:
     """Leave all groups, at the end of the process."""
+    if "training.parallel.horovod" in sys.modules:
+        sys.modules["training.parallel.horovod"].stop()
     if dist.is_initialized():
         if "megatron.core.parallel_state" in sys.modules:
             _megatron().destroy_model_parallel()
@@ -140,13 +151,17 @@ def _megatron() -> Any:
 
 
 def _place() -> tuple[int, int, int]:
-    """(rank, world, local rank) by torchrun's variables, else srun's, else (0, 1, 0)."""
+    """(rank, world, local rank) by torchrun's variables, else horovodrun's, else srun's, else (0, 1, 0)."""
     environment = os.environ
     if "RANK" in environment:
         return int(environment["RANK"]), int(environment["WORLD_SIZE"]), int(environment.get("LOCAL_RANK", "0"))
-    if "SLURM_STEP_NUM_TASKS" in environment:  # set by srun alone; SLURM_NTASKS stands in a batch script too
-        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-        return tuple(int(environment[name]) for name in names)  # type: ignore[return-value]
+    for names in (
+        ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
+        # set by srun alone; SLURM_NTASKS stands in a batch script too
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ):
+        if names[1] in environment:
+            return tuple(int(environment[name]) for name in names)  # type: ignore[return-value]
     return 0, 1, 0
 
 
@@ -158,14 +173,26 @@ def first_host(nodes: str) -> str:
 
 def _rendezvous(rank: int, world: int, device: torch.device) -> None:
     environment = os.environ
-    if "RANK" not in environment and "SLURM_STEP_NODELIST" in environment:
+    store: dist.Store | None = None  # torch makes one by MASTER_ADDR and MASTER_PORT
+    if "RANK" not in environment and "HOROVOD_RANK" in environment:
+        from training.parallel import horovod
+
+        store = horovod.torch_store(rank, world)
+    elif "RANK" not in environment and "SLURM_STEP_NODELIST" in environment:
         # not SLURM_LAUNCH_NODE_IPADDR: srun may have been started on a login node
         environment.setdefault("MASTER_ADDR", first_host(environment["SLURM_STEP_NODELIST"]))
         # a port per job, out of the kernel's ephemeral range
         environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
-    if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
+    if store is None and not ("MASTER_ADDR" in environment and "MASTER_PORT" in environment):
         raise UserError(f"{world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun or srun")
     if device.type == "cuda":
-        dist.init_process_group("nccl", rank=rank, world_size=world, device_id=device)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=world, device_id=device)
     else:
-        dist.init_process_group("gloo", rank=rank, world_size=world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+
+
+def _pin_ring(gradients: str) -> None:
+    """Before NCCL makes its first communicator."""
+    algorithm = os.environ.setdefault("NCCL_ALGO", "Ring")
+    if gradients == "nccl-ring" and algorithm.lower() != "ring":
+        raise UserError(f"train.parallel.gradients: nccl-ring, but NCCL_ALGO={algorithm} is set; take back either")

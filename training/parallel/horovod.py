@@ -1,0 +1,203 @@
+"""Horovod beside torch.distributed: its ring sums gradients over data-parallel ranks, one process set a tensor rank.
+
+torch's groups come first. Under horovodrun (HOROVOD_RANK ...) they meet through the store of its launcher, and Horovod
+finds what it needs in the environment; under torchrun and srun process 0 opens such a store and the variables are set
+here. What the environment has already stays, so any of Horovod's settings can be given from outside.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from typing import Any
+from zlib import crc32
+
+import psutil
+import torch.distributed as dist
+from torch import Tensor
+
+from preprocessing.errors import UserError
+from training.parallel.mesh import Mesh
+
+POLL_SECONDS = 1e-4
+"""Horovod's own wait spins, and takes the interpreter from the thread that makes the next batch."""
+STORE_SECONDS = 300.0
+"""How long processes wait under horovodrun for process 0 to say where it listens."""
+
+_LOST = ("Horovod has been shut down", "gloo", "not exist, or has not been registered")
+"""What Horovod says when another process is gone: it was told so, it noticed, its sets are dissolved."""
+
+_running: dict[str, Any] = {}
+"""From `start` to `stop`: this process' set, the store if it is here, the variables that were set."""
+
+
+def start(mesh: Mesh) -> None:
+    """Join Horovod's processes (collective). Raises `UserError` where it is missing, or was built without NCCL."""
+    with mesh.together():
+        hvd = _horovod()
+        if mesh.device.type == "cuda" and not hvd.nccl_built():
+            raise UserError(
+                "train.parallel.gradients: this Horovod was built without NCCL, gradients would go through the CPU; "
+                "run `make horovod` where nvcc and NCCL are, or set gradients: nccl-ring"
+            )
+    settings = {
+        "HOROVOD_FUSION_THRESHOLD": "0",  # what it would fuse depends on timing, and the order of sums on that
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "1800",  # as patient as torch's groups
+    }
+    if mesh.tensor_size == 1:
+        settings["HOROVOD_LOG_LEVEL"] = "fatal"  # that a process is gone, the trainer says
+    if "HOROVOD_RANK" not in os.environ:
+        settings |= _place(mesh)
+    _running["set here"] = [name for name in settings if name not in os.environ]
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    try:
+        hvd.init(process_sets="dynamic")
+    except ValueError as error:
+        raise UserError(f"train.parallel.gradients: Horovod: {error} (HOROVOD_LOG_LEVEL=info says more)") from None
+    _running["process set"] = hvd.global_process_set
+    if mesh.tensor_size > 1:
+        _end_quietly_when_aborted()
+        sets = [hvd.add_process_set(range(rank, mesh.world, mesh.tensor_size)) for rank in range(mesh.tensor_size)]
+        _running["process set"] = sets[mesh.tensor_rank]
+
+
+def ring(buffer: Tensor, bucket: int) -> Callable[[], object]:
+    """A `Reduce` over Horovod's ring. Raises `DistNetworkError`, as torch does, when another process is gone."""
+    hvd = _horovod()
+    with _told_as_by_torch():
+        handle = hvd.allreduce_async_(buffer, name=f"bucket {bucket}", op=hvd.Sum, process_set=_running["process set"])
+
+    def wait() -> None:
+        while not hvd.poll(handle):
+            time.sleep(POLL_SECONDS)
+        with _told_as_by_torch():
+            hvd.synchronize(handle)
+
+    return wait
+
+
+def about() -> str:
+    """What is reduced by, for the log."""
+    hvd = _horovod()
+    return f"Horovod's ring ({'NCCL' if hvd.nccl_built() else 'gloo'})"
+
+
+def stop() -> None:
+    """Leave; the other processes' reductions break off if they have any left."""
+    if not _running:
+        return
+    _horovod().shutdown()
+    if "store" in _running:
+        _running["store"].stop()
+    for name in _running["set here"]:
+        del os.environ[name]
+    _running.clear()
+
+
+def torch_store(rank: int, world: int) -> dist.TCPStore:
+    """Under horovodrun: torch's store on process 0, which tells where it is through the launcher's."""
+    if rank == 0:
+        addresses = psutil.net_if_addrs()[os.environ["HOROVOD_GLOO_IFACE"]]  # all hosts reach each other through it
+        address = next(one.address for one in addresses if one.family == socket.AF_INET)
+        store = dist.TCPStore(address, 0, world, is_master=True, wait_for_workers=False)
+        _launcher("PUT", json.dumps([address, store.port]))
+        return store
+    deadline = time.monotonic() + STORE_SECONDS
+    while not (answer := _launcher("GET")):
+        if time.monotonic() > deadline:
+            raise UserError(f"process {rank}: no word of process 0 in {STORE_SECONDS:.0f} s")
+        time.sleep(0.1)
+    address, port = json.loads(answer)
+    return dist.TCPStore(address, port, world, is_master=False)
+
+
+def _horovod() -> Any:
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        raise UserError(
+            f"train.parallel.gradients: horovod is not installed here ({error}); run `make horovod`, "
+            "or set gradients: torch"
+        ) from None
+    return hvd
+
+
+def _place(mesh: Mesh) -> dict[str, str]:
+    """The variables that horovodrun would set; process 0 opens the store where the processes find each other."""
+    port = 0
+    if mesh.rank == 0:
+        from horovod.runner.http.http_server import RendezvousServer
+
+        _running["store"] = RendezvousServer()
+        port = _running["store"].start()
+    host, master = socket.gethostname(), os.environ["MASTER_ADDR"]
+    everyone = mesh.gather(crc32(host.encode()), port)
+    hosts = [number for number, _ in everyone]
+    local = [hosts[:rank].count(number) for rank, number in enumerate(hosts)]  # of each process, on its host
+    across = [rank for rank, number in enumerate(local) if number == local[mesh.rank]]
+    numbers = {
+        "RANK": mesh.rank,
+        "SIZE": mesh.world,
+        "LOCAL_RANK": local[mesh.rank],
+        "LOCAL_SIZE": hosts.count(hosts[mesh.rank]),
+        "CROSS_RANK": across.index(mesh.rank),
+        "CROSS_SIZE": len(across),
+        "GLOO_RENDEZVOUS_PORT": everyone[0][1],
+    }
+    return {
+        **{f"HOROVOD_{name}": str(number) for name, number in numbers.items()},
+        "HOROVOD_HOSTNAME": host,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": master,
+        "HOROVOD_GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME") or _interface_towards(master),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+
+
+def _interface_towards(host: str) -> str:
+    """The network interface through which this machine reaches `host`, or is `host`."""
+    family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # sends nothing
+        own = probe.getsockname()[0]
+    interfaces = psutil.net_if_addrs()
+    return next(name for name, addresses in interfaces.items() if own in [one.address for one in addresses])
+
+
+def _launcher(method: str, body: str | None = None) -> str:
+    """Put to, or get from, the store of horovodrun; nothing got is an empty text."""
+    address, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT"))
+    connection = HTTPConnection(address, int(port), timeout=30)
+    connection.request(method, "/reread/torch", body)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return text if answer.status == 200 else ""
+
+
+@contextmanager
+def _told_as_by_torch() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if any(words in str(error) for words in _LOST):
+            raise dist.DistNetworkError(str(error)) from None
+        raise
+
+
+def _end_quietly_when_aborted() -> None:
+    """Make of a C++ exception that nobody catches an exit with status 6: no more text, no core file.
+
+    With process sets Horovod's thread meets a second such exception while it clears up after the first, that a process
+    is gone, which it has told in its log. It holds a lock then on which the main thread may stand with the interpreter
+    in its hands, so nothing in Python can run any more.
+    """
+    libc = ctypes.CDLL(None)
+    ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(libc.abort)
+    libc.signal(signal.SIGABRT, libc._exit)

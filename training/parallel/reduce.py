@@ -1,0 +1,75 @@
+"""Who sums gradients over data-parallel ranks, and in which type they travel."""
+
+import logging
+import os
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from training.config import ParallelSettings
+from training.parallel.mesh import Mesh
+
+log = logging.getLogger("reread")
+
+Reduce = Callable[[Tensor, int], Callable[[], object]]
+"""Begins to sum a buffer [n] in place over the data-parallel ranks; the number is the bucket's, the same on all ranks.
+What it returns waits for the sum."""
+
+
+def reducer(settings: ParallelSettings, mesh: Mesh) -> Reduce:
+    """What the settings ask for, `init_mesh` having joined it; logs which ring that is."""
+    if mesh.data_size == 1:
+        log.info("gradients: nothing to reduce, for there is one data-parallel rank")
+        return in_torch(mesh)
+    reduce, ring = in_torch(mesh), _torchs_ring(settings.gradients, mesh)
+    if settings.gradients == "horovod":
+        from training.parallel import horovod
+
+        reduce, ring = horovod.ring, horovod.about()
+    beside = f" beside tensor groups of {mesh.tensor_size}" if mesh.tensor_size > 1 else ""
+    log.info(
+        f"gradients: {ring} over {mesh.data_size} data-parallel ranks{beside}, "
+        f"in buckets of {settings.bucket_megabytes:g} MB, sent as {settings.gradient_dtype}"
+    )
+    return in_fp16(reduce) if settings.gradient_dtype == "fp16" else reduce
+
+
+def in_torch(mesh: Mesh) -> Reduce:
+    """torch.distributed's all-reduce."""
+
+    def begin(buffer: Tensor, bucket: int) -> Callable[[], object]:
+        work: dist.Work = dist.all_reduce(buffer, group=mesh.data_group, async_op=True)  # type: ignore[assignment]
+        return work.wait
+
+    return begin
+
+
+def in_fp16(reduce: Reduce) -> Reduce:
+    """`reduce`, but buffers travel and are summed in float16, at half the bytes: what overflows becomes inf.
+
+    Nothing is scaled here. The loss scale keeps gradients in float16's range, as it does when they are computed in it.
+    """
+    copies: dict[int, Tensor] = {}
+
+    def begin(buffer: Tensor, bucket: int) -> Callable[[], object]:
+        if bucket not in copies:
+            copies[bucket] = torch.empty_like(buffer, dtype=torch.float16)
+        copy = copies[bucket].copy_(buffer)
+        wait = reduce(copy, bucket)
+
+        def finish() -> None:
+            wait()
+            buffer.copy_(copy)
+
+        return finish
+
+    return begin
+
+
+def _torchs_ring(gradients: str, mesh: Mesh) -> str:
+    if mesh.device.type == "cpu":
+        return "gloo's ring" + (" (no NCCL on CPU)" if gradients == "nccl-ring" else "")
+    pinned = os.environ.get("NCCL_ALGO")
+    return f"NCCL ({f'NCCL_ALGO={pinned}' if pinned else 'ring or tree, as it chooses'})"
