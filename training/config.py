@@ -138,9 +138,12 @@ class ParallelSettings(Settings):
     tensor: int = Field(default=1, ge=1)
     """Tensor-parallel size; the data-parallel size is what is left of the processes."""
     processes: int = Field(default=0, ge=0)
-    """Processes `reread train` starts when nothing else did (torchrun, srun); 0 is one a GPU, or one."""
-    gradients: Literal["torch"] = "torch"
-    """Who reduces gradients: torch.distributed's ring all-reduce (NCCL, or gloo on CPU)."""
+    """Processes `reread train` starts when nothing else did (torchrun, srun, horovodrun); 0 is one a GPU, or one."""
+    gradients: Literal["torch", "nccl-ring", "horovod"] = "torch"
+    """Who sums gradients over data-parallel ranks: torch.distributed (NCCL by the algorithm it chooses; gloo's ring on
+    CPU), the same with NCCL's ring pinned, or Horovod's ring."""
+    gradient_dtype: Literal["fp32", "fp16"] = "fp32"
+    """In which type they travel. With fp16 the loss scale is in use at every `precision`."""
     bucket_megabytes: float = Field(default=25.0, gt=0)
     """Gradients are reduced in buckets of this size while the backward pass goes on."""
 
@@ -172,7 +175,7 @@ class TrainSettings(Settings):
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). fp16 and bf16 keep fp32 masters."""
     initial_loss_scale: float = Field(default=2.0**16, gt=0)
-    """fp16: doubled after 1000 good steps, halved after 2 bad ones in a row (the rule NEZHA trained with)."""
+    """fp16, computed or sent: doubled after 1000 good steps, halved after 2 bad ones in a row (the rule NEZHA trained with)."""
     activation_checkpointing: bool = False
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

@@ -28,6 +28,7 @@ from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
+from training.parallel.reduce import reducer
 from training.parallel.tensor import layout, parallelise
 from training.provenance import corpus_changes, corpus_facts
 from training.tasks import TASKS, Task
@@ -44,7 +45,7 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
     `prepared` is entered when all processes have met, and what it refuses ends all of them.
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
-    mesh = init_mesh(settings.parallel.tensor, local_device())
+    mesh = init_mesh(settings.parallel.tensor, local_device(), settings.parallel.gradients)
     try:
         with ExitStack() as stack:
             with mesh.together():
@@ -86,8 +87,10 @@ class Trainer:
         self.masters = MasterWeights(self.model, dtype)
         self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
         bucket_bytes = int(settings.parallel.bucket_megabytes * 2**20)
-        self.buckets = GradientBuckets(list(self.model.parameters()), mesh, bucket_bytes)
-        self.scale = LossScale(dtype, settings.initial_loss_scale)
+        reduce = reducer(settings.parallel, mesh)
+        self.buckets = GradientBuckets(list(self.model.parameters()), mesh, bucket_bytes, reduce)
+        narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
+        self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.task = TASKS[settings.data.kind](self.model, settings, mesh, self.source, held_out)
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh)
         self.step = 0
