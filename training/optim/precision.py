@@ -42,7 +42,8 @@ def _dotted(capability: tuple[int, int]) -> str:
 class LossScale:
     """The factor on the loss that keeps float16 gradients in range; 1 for ever with other types.
 
-    `dtype` is the narrowest type that gradients are in, computed or sent. Doubled after 1000 good steps, halved after 2 bad ones in a row (the rule NEZHA trained with, which began at 2^32).
+    `dtype` is the narrowest type that gradients are in, computed or sent. Doubled after 1000 good steps, halved after 2
+    bad ones in a row (the rule NEZHA trained with, which began at 2^32).
     """
 
     GOOD_STEPS = 1000
