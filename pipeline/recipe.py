@@ -16,6 +16,7 @@ from training.config import TrainSettings
 BUILT_IN = Path(__file__).parent / "recipes"
 
 ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", "peak_tflops"} | {
+    "watchdog_minutes",
     "log_every",
     "validate_every",
     "validation_batches",

@@ -184,5 +184,8 @@ class TrainSettings(Settings):
     validate_every: int = Field(default=1000, ge=1)
     validation_batches: int = Field(default=8, ge=1)
     """Global batches of held-out text a validation."""
+    watchdog_minutes: float = Field(default=30.0, gt=0)
+    """The run ends, and names the process to blame, when nothing has moved for so long: no step, no forward pass of a
+    validation, no part of a checkpoint; keep it above the time that one checkpoint takes to write."""
     peak_tflops: float | None = None
     """Of one device, for MFU; null: by the device's name, or measured on CPU."""

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import secrets
 import signal
 import time
 from collections.abc import Iterator
@@ -29,9 +30,11 @@ from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.reduce import reducer
+from training.parallel.reduce import reducer
 from training.parallel.tensor import layout, parallelise
 from training.provenance import corpus_changes, corpus_facts
 from training.tasks import TASKS, Task
+from training.watchdog import FAULT, Progress, Watchdog, clear_progress
 
 log = logging.getLogger("reread")
 
@@ -50,22 +53,41 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
         with ExitStack() as stack:
             with mesh.together():
                 stack.enter_context(prepared or nullcontext())
-                trainer = Trainer(settings, run, mesh)
-            trainer.train()
+                if mesh.rank == 0:
+                    clear_progress(run)
+            _train_watched(settings, run, mesh)
     except RuntimeError as error:
         if not _lost_a_process(error):
             raise
         log.error("process %d of %d: lost the connection to another process; the run stops", mesh.rank, mesh.world)
-        raise SystemExit(1) from None
+        raise SystemExit(FAULT) from None
     finally:
         close_mesh()
+
+
+def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
+    progress = Progress()
+    attempt = mesh.gather(secrets.randbits(62))[0][0]
+    watchdog = Watchdog(run, progress, mesh.rank, mesh.world, 60 * settings.watchdog_minutes, attempt)
+    with ExitStack() as stack:
+        with mesh.together():
+            stack.enter_context(watchdog)
+        try:
+            with mesh.together():
+                trainer = Trainer(settings, run, mesh, progress)
+            trainer.train()
+        except RuntimeError as error:
+            if _lost_a_process(error):
+                watchdog.lost_another()
+            raise
 
 
 class Trainer:
     """The state of a run. Everything but `step` and the loss scale is tensors; both are in the checkpoint."""
 
-    def __init__(self, settings: TrainSettings, run: Path, mesh: Mesh) -> None:
+    def __init__(self, settings: TrainSettings, run: Path, mesh: Mesh, progress: Progress | None = None) -> None:
         self.settings, self.run, self.mesh = settings, run, mesh
+        self.progress = progress or Progress()
         dtype = resolve_precision(settings.precision, mesh.device)
         self.spec = model_spec(settings.model.get("type", ""))
         self.source = open_source(settings.data, settings.seed, "train")
@@ -84,6 +106,7 @@ class Trainer:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         parallelise(self.model, self.spec.tensor_plan, mesh)
         self.model.to(mesh.device)
+        self.model.register_forward_hook(self.progress.tick)
         self.masters = MasterWeights(self.model, dtype)
         self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
         bucket_bytes = int(settings.parallel.bucket_megabytes * 2**20)
@@ -94,7 +117,7 @@ class Trainer:
         self.task = TASKS[settings.data.kind](self.model, settings, mesh, self.source, held_out)
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh)
         self.step = 0
-        self.bad_steps = 0
+        self.bad_steps = self.skipped_steps = 0
         self.stop_asked = self.stopped = False
 
     def train(self) -> None:
@@ -110,12 +133,14 @@ class Trainer:
         window = Window(self.spec, self.config, self.task, self.step)
         with self.task.batches(self.step) as loader, self._stoppable():
             while self.step < settings.steps and not self.stopped:
+                self.progress.begin_step(self.step)
                 with window.waiting_for_data():
                     batch = next(loader)
                 rate, norm = self._train_step(batch, window)
                 self.step += 1
                 if self.step % settings.log_every == 0 or self.step == settings.steps:
                     values = window.close(self.step, rate, norm, self.scale.value)
+                    values["skipped_steps"] = self.skipped_steps
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values, self.task.shown))
                         writer.write(self.step, values)
@@ -125,6 +150,7 @@ class Trainer:
                 self.store.poll()
                 if self.stopped or self.step % settings.checkpoint.every_steps == 0 or self.step == settings.steps:
                     self._save_checkpoint()
+            self.progress.enter("writing the last checkpoint")
             self.store.wait()  # while SIGTERM still cannot break it off
         if writer:
             writer.close()
@@ -135,7 +161,9 @@ class Trainer:
 
     def _train_step(self, batch: Rows, window: "Window") -> tuple[float, float]:
         """One optimiser step on this rank's rows of the global batch; returns learning rate and gradient norm."""
+        self.progress.enter("meeting the others")
         counts, self.stopped = self._agree(batch)
+        self.progress.enter("computing")
         self.buckets.zero()
         for loss, figures, is_last in self.task.losses(batch, counts, self.step):
             if is_last:
@@ -143,6 +171,7 @@ class Trainer:
             if loss is not None:
                 (loss * self.scale.value).backward()
             window.add(figures)
+        self.progress.enter("reducing gradients")
         self.buckets.finish()
         norm = self.buckets.global_norm() / self.scale.value
         rate = learning_rate(
@@ -157,6 +186,8 @@ class Trainer:
             self.bad_steps = 0
         else:
             self.bad_steps += 1
+            self.skipped_steps += 1
+            self.progress.skipped_steps = self.skipped_steps
             if self.bad_steps == BAD_STEPS_LIMIT:
                 raise self.mesh.alike(
                     UserError(
@@ -182,12 +213,14 @@ class Trainer:
         """Mean losses over the same held-out text each time, if the corpus holds any out."""
         if len(self.task.held_out) == 0:
             return
+        self.progress.enter("validating")
         values = evaluate(self.task, self.settings.validation_batches)
         if writer:
             log.info("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
             writer.write(self.step, {f"validation_{name}": value for name, value in values.items()})
 
     def _save_checkpoint(self) -> None:
+        self.progress.enter("saving a checkpoint")
         state = {
             "step": self.step,
             "scale": self.scale.state(),
@@ -195,11 +228,13 @@ class Trainer:
             "corpus": corpus_facts(self.settings.data.corpus),
             "updates": steps_taken(self.optimizer),
             "bad_steps": self.bad_steps,
+            "skipped_steps": self.skipped_steps,
         }
         tensors, slices = self._tensors()
         self.store.save(self.step, tensors, slices, state)
 
     def _load_checkpoint(self) -> None:
+        self.progress.enter("looking for a checkpoint")
         latest = self.store.latest()
         if latest is None:
             log.info("no checkpoint in %s: starting at step 0", self.run)
@@ -212,6 +247,7 @@ class Trainer:
         self.scale.load(state["scale"])
         set_steps_taken(self.optimizer, state["updates"])
         self.step, self.bad_steps = state["step"], state["bad_steps"]
+        self.skipped_steps = state.get("skipped_steps", 0)  # older checkpoints lack it
         log.info("going on from the checkpoint of step %d", self.step)
 
     def _check_data(self, state: dict[str, Any]) -> None:

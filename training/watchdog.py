@@ -1,0 +1,223 @@
+"""What each process of a run does, in a file of its own, and a thread that notices when all of them stand still.
+
+    RUN/progress/rank-00003.json    {"rank": 3, "host": "node07", "pid": 123, "step": 41, "doing": "computing", ...}
+
+Where processes wait for each other, one that hangs stops all, and none can tell by itself which one it is. So each
+writes down what it does; when its own work has not moved for long, it looks twice at what all have written. Who wrote
+nothing in between is dead or stopped; who is alive but has begun fewer activities is the one that the others wait for.
+Only what changes between the two looks counts, so the clocks of machines may differ. Imports no torch.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from preprocessing.errors import UserError
+from training.config import STOPPED
+
+log = logging.getLogger("reread")
+
+BEAT_SECONDS = 2.0
+"""Between two writes of a process' file."""
+LOOK_SECONDS = 120.0
+"""At most between the two looks: longer than a network file system may show an old file."""
+FAULT = 1
+"""Exit status of a process that its watchdog ends."""
+LOST = "lost the connection to another process"
+DONE, ASKED_TO_STOP = "done", "stopped"
+"""The last words of a process that ended as it should."""
+
+Note = dict[str, Any]
+"""The content of a progress file."""
+
+
+class Progress:
+    """What this process does now: set by the thread that works, read by the one that watches."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        """Steps done, so the number of the one in training."""
+        self.skipped_steps = 0
+        self.doing = "starting"
+        self.begun = 0
+        """Activities begun; all processes begin the same ones in the same order."""
+        self.ticks = 0
+
+    def begin_step(self, step: int) -> None:
+        self.step = step
+        self.enter("reading data")
+
+    def enter(self, doing: str) -> None:
+        self.doing = doing
+        self.begun += 1
+
+    def tick(self, *_: object) -> None:
+        """A sign that a long activity moves; takes what a forward hook is given."""
+        self.ticks += 1
+
+
+class Watchdog:
+    """The thread, in a `with` statement: it writes this process' file every `BEAT_SECONDS`, and whatever way it ends.
+
+    When `progress` has stood still for `limit` seconds, or the connection to another process is lost, it finds out
+    which process is to blame; the lowest living one tells it in one line, and all end with status `FAULT`, by
+    `os._exit`, since the working thread hangs.
+    """
+
+    def __init__(self, run: Path, progress: Progress, rank: int, world: int, limit: float, attempt: int) -> None:
+        """`attempt` is a number that all processes of this start of the run share, and that no earlier start had."""
+        self.run, self.progress = run, progress
+        self.rank, self.world, self.attempt = rank, world, attempt
+        self.limit, self.beat = limit, min(BEAT_SECONDS, limit / 20)
+        self._beats = 0
+        self._over, self._lost = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> "Watchdog":
+        """Raises `UserError` if the file cannot be written."""
+        try:
+            progress_file(self.run, self.rank).parent.mkdir(exist_ok=True)
+            self._write(self.progress.doing)
+        except OSError as error:
+            raise UserError(f"{self.run}: cannot write the run folder ({error.strerror}: {error.filename})") from None
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+        if isinstance(error, SystemExit) and error.code == STOPPED:
+            self._write_if_possible(ASKED_TO_STOP)
+        else:
+            cause = f"ended: {type(error).__name__}: {error}".partition("\n")[0]
+            self._write_if_possible(DONE if error is None else cause)
+
+    def lost_another(self) -> NoReturn:
+        """To be called when a collective breaks off: names the process that is gone and ends this one."""
+        self.progress.enter(LOST)
+        self._lost.set()
+        self._thread.join()
+        raise AssertionError("the watchdog has not ended this process")
+
+    def _watch(self) -> None:
+        still, before, moved = 0.0, time.monotonic(), (0, 0)
+        first: dict[int, Note] | None = None
+        while not self._over.wait(self.beat):
+            self._write_if_possible(self.progress.doing)
+            now = time.monotonic()
+            # Of a pause of the whole process, as when Slurm suspends its job, two beats count
+            still, before = still + min(now - before, 2 * self.beat), now
+            if moved != (self.progress.begun, self.progress.ticks):
+                moved = self.progress.begun, self.progress.ticks
+                still, first = 0.0, None
+            lost = self._lost.is_set()
+            between = 4 * self.beat if lost else min(LOOK_SECONDS, self.limit / 4)
+            if first is None and still >= (0 if lost else self.limit):
+                first, looked = read_progress(self.run, self.attempt), still
+            elif first is not None and still >= looked + between:
+                second = read_progress(self.run, self.attempt)
+                speaker, line = judge(first, second, self.rank, self.world)
+                if speaker == self.rank or still >= looked + 2 * between:  # the others leave the word to it
+                    self._end(f"{line}; the run stops", logging.ERROR if speaker == self.rank else logging.INFO)
+
+    def _end(self, line: str, level: int) -> NoReturn:
+        fallback = threading.Timer(10, os._exit, [FAULT])  # a pipe that nobody reads must not hold the run
+        fallback.daemon = True
+        fallback.start()
+        log.log(level, line)
+        self._write_if_possible(f"ended: {line}")
+        os._exit(FAULT)
+
+    def _write_if_possible(self, doing: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk is told by what cannot go on without it
+            self._write(doing)
+
+    def _write(self, doing: str) -> None:
+        self._beats += 1
+        note = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "step": self.progress.step,
+            "doing": doing,
+            "time": round(time.time(), 1),
+            "skipped_steps": self.progress.skipped_steps,
+            "begun": self.progress.begun,
+            "beat": self._beats,
+            "attempt": self.attempt,
+        }
+        path = progress_file(self.run, self.rank)
+        aside = path.with_suffix(".tmp")
+        aside.write_text(json.dumps(note), encoding="utf-8")
+        aside.replace(path)
+
+
+def judge(first: dict[int, Note], second: dict[int, Note], rank: int, world: int) -> tuple[int, str]:
+    """By two looks at the notes of a run that stands still: the process that is to tell, and its line.
+
+    Nobody is to tell (-1) if a process ended with a fault of its own, which it has told.
+    """
+    ended = [other for other, note in second.items() if note["doing"].startswith("ended")]
+    if ended:
+        return -1, f"process {ended[0]} of {world} has ended"
+    gone = [other for other, note in second.items() if note["doing"] in (DONE, ASKED_TO_STOP)]
+    silent = [
+        other
+        for other in range(world)
+        if other not in (rank, *gone)
+        and (other not in second or first.get(other, {}).get("beat") == second[other]["beat"])
+    ]
+    living = {other: note for other, note in second.items() if other not in (*silent, *gone)}
+    lost = [other for other, note in living.items() if note["doing"] == LOST]
+    speaker = min(lost or [*living, rank])
+    if silent:
+        note = second.get(silent[0])
+        since = f"since step {note['step']}" if note else "at all"
+        return speaker, f"{_names(silent, second, world)} given no sign of life {since}"
+    if lost:
+        return speaker, f"{_names(lost, living, world)} {LOST}"
+    fewest = min(note["begun"] for note in living.values())
+    behind = [other for other, note in living.items() if note["begun"] == fewest]
+    note = living[behind[0]]
+    if len(behind) < len(living):
+        return (
+            speaker,
+            f"{_names(behind, living, world)} kept the others waiting ({note['doing']}, step {note['step']})",
+        )
+    return speaker, f"none of {world} processes has moved for long ({note['doing']}, step {note['step']})"
+
+
+def _names(ranks: list[int], notes: dict[int, Note], world: int) -> str:
+    """`process 3 of 4 (host node07, pid 123) has`, or `... and 7 more (4, 5, ...) have`."""
+    note = notes.get(ranks[0])
+    first = f"process {ranks[0]} of {world}" + (f" (host {note['host']}, pid {note['pid']})" if note else "")
+    more = ", ".join(str(rank) for rank in ranks[1:])
+    return f"{first} and {len(ranks) - 1} more ({more}) have" if more else f"{first} has"
+
+
+def progress_file(run: Path, rank: int) -> Path:
+    return run / "progress" / f"rank-{rank:05d}.json"
+
+
+def read_progress(run: Path, attempt: int | None = None) -> dict[int, Note]:
+    """What the processes of a run have written last, by rank; with `attempt` of that start of the run alone."""
+    notes: dict[int, Note] = {}
+    for path in sorted((run / "progress").glob("rank-*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            note = json.loads(path.read_text(encoding="utf-8"))
+            if attempt in (None, note["attempt"]):
+                notes[note["rank"]] = note
+    return notes
+
+
+def clear_progress(run: Path) -> None:
+    """Take the notes of earlier starts away, which may have had more processes."""
+    for path in (run / "progress").glob("rank-*"):
+        path.unlink(missing_ok=True)
