@@ -28,7 +28,7 @@ FAULTS = 3
 
 def main(run, command):
     attempts = run / "attempts.jsonl"
-    job = os.environ["SLURM_JOB_ID"]
+    job = own_job(os.environ)
     attempt = {
         "job": job,
         "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
@@ -46,6 +46,13 @@ def main(run, command):
     if again and not requeue(job):
         say("not requeued; submit the script again to go on")
     return status
+
+
+def own_job(environment):
+    """A task of an array by its own name: the number of its last task means the whole array to scontrol and scancel."""
+    if "SLURM_ARRAY_JOB_ID" in environment:
+        return environment["SLURM_ARRAY_JOB_ID"] + "_" + environment["SLURM_ARRAY_TASK_ID"]
+    return environment["SLURM_JOB_ID"]
 
 
 def run_to_end(command, job):

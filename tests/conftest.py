@@ -15,16 +15,38 @@ def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from preprocessing.config import PreprocessSettings
 
     folder = tmp_path_factory.mktemp("sample") / "corpus"
-    values: dict[str, Any] = {
+    build(PreprocessSettings.parse({**preprocess_values(folder), "workers": 1}, "test"))
+    return folder
+
+
+def preprocess_values(output: Path) -> dict[str, Any]:
+    """The `preprocess` section that makes `sample_corpus`, in `output`."""
+    return {
         "input": {"paths": [str(ROOT / "pipeline" / "sample" / name) for name in ("zh", "en", "mixed")]},
-        "output": folder,
+        "output": str(output),
         "tokenizer": {"train": {"size": 3000}},
         "validation_share": 0.1,
         "part_bytes": 100_000,
-        "workers": 1,
     }
-    build(PreprocessSettings.parse(values, "test"))
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw text in two forms with duplicates, a bad line and an empty file, and a vocabulary of its characters."""
+    from tests.raw_text import write_raw
+
+    folder = tmp_path_factory.mktemp("raw")
+    write_raw(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def reference(raw: Path) -> dict[str, bytes]:
+    """The corpus of `raw` that every stage of `reread preprocess` leaves when nothing disturbs it."""
+    from tests.raw_text import EVERY_STAGE, contents, make
+
+    make(raw, raw / "reference", **EVERY_STAGE)
+    return contents(raw / "reference")
 
 
 def train_values(corpus: Path, **changes: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT, train_values
+from tests.conftest import preprocess_values, train_values
 from tests.slurm.cluster import Cluster, why_not
 
 SITE: dict[str, Any] = {
@@ -39,18 +39,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str, str]]]:
-    """`submit(*overrides, site={...}, corpus=None, **train)`: `reread run tiny.yaml --slurm` in `tmp_path`.
+    """`submit(*overrides, site={}, preprocess={}, corpus=None, **train)`: `reread run tiny.yaml --slurm` in `tmp_path`.
 
-    Returns the jobs by name; with a `corpus` there is nothing to preprocess.
+    Returns the jobs by name. With a `corpus` there is nothing to preprocess, with `preprocess` values nothing to train.
     """
     cluster.wait(lambda: cluster.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
 
     def run(
-        *overrides: str, site: dict[str, Any] | None = None, corpus: Path | None = None, **train: Any
+        *overrides: str,
+        site: dict[str, Any] | None = None,
+        preprocess: dict[str, Any] | None = None,
+        corpus: Path | None = None,
+        **train: Any,
     ) -> dict[str, str]:
-        recipe = {"name": "tiny", "train": train_values(corpus or tmp_path / "corpus", **train)}
+        recipe: dict[str, Any] = {"name": "tiny"}
         if corpus is None:
-            recipe["preprocess"] = preprocess_values(tmp_path / "corpus")
+            recipe["preprocess"] = preprocess or preprocess_values(tmp_path / "corpus")
+        if preprocess is None:
+            recipe["train"] = train_values(corpus or tmp_path / "corpus", **train)
         (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe))
         (tmp_path / "slurm").mkdir(exist_ok=True)
         (tmp_path / "slurm" / "site.yaml").write_text(yaml.safe_dump({**SITE, **(site or {})}))
@@ -60,13 +66,3 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str,
 
     yield run
     cluster.run("scancel", "--user=root")
-
-
-def preprocess_values(output: Path) -> dict[str, Any]:
-    return {
-        "input": {"paths": [str(ROOT / "pipeline" / "sample" / name) for name in ("zh", "en", "mixed")]},
-        "output": str(output),
-        "tokenizer": {"train": {"size": 3000}},
-        "validation_share": 0.1,
-        "part_bytes": 100_000,
-    }

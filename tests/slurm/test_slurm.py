@@ -121,10 +121,11 @@ def log_of(folder: Path, job: str = "pretrain") -> str:
     return "".join(path.read_text() for path in sorted((folder / "runs/tiny/slurm").glob(f"{job}-*.log")))
 
 
-def attempts(folder: Path, job: str) -> list[dict[str, Any]]:
+def attempts(folder: Path, job: str | None = None) -> list[dict[str, Any]]:
+    """The ends of all jobs' attempts, or of one's."""
     path = folder / "runs/tiny/attempts.jsonl"
     ends = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [end for end in ends if end["job"] == job]
+    return [end for end in ends if job in (None, end["job"])]
 
 
 def worker(folder: Path, rank: int) -> int:

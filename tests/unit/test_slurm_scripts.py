@@ -136,3 +136,9 @@ def test_a_job_is_requeued_until_three_faults_come_without_a_checkpoint(
 def test_the_reason_names_the_steps() -> None:
     reason = supervisor().decide("7", ends(1, step=119) + ends(137, 1))[1]
     assert reason.startswith("not requeued: 3 faults, at steps 119, 120, 120, and no checkpoint after that of step 100")
+
+
+def test_a_task_of_an_array_goes_by_its_own_name() -> None:
+    own_job = supervisor().own_job
+    assert own_job({"SLURM_JOB_ID": "12"}) == "12"
+    assert own_job({"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}) == "12_1"
