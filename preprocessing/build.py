@@ -15,7 +15,7 @@ from typing import Any
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Block, Manifest, Shard, explained, write_atomically
 from preprocessing.errors import UserError
-from preprocessing.executor import Executor, Share
+from preprocessing.executor import Executor, ProcessExecutor, Share
 from preprocessing.plan import LOCK, WORK, Inputs, check_inputs, clear, finished, join, locked, prepare, write_record
 from preprocessing.report import write_report
 from preprocessing.tasks import Work, aside, forget_work, move, open_work, token_dtype
@@ -40,7 +40,7 @@ def build(settings: PreprocessSettings) -> Manifest:
             prepare(settings, inputs)
             work = _open(settings, inputs)
             try:
-                with Executor(settings.workers) as executor:
+                with _executor(settings) as executor:
                     for stage in work.stages():
                         executor.run(work, stage)
                         _check_any_document(work, stage)
@@ -71,7 +71,7 @@ def build_share(settings: PreprocessSettings, stage: str, share: Share) -> None:
                 raise UserError(f"--stage: `{stage}` is not a stage of these settings; they are {', '.join(stages)}")
             for before in stages[: stages.index(stage)]:
                 _check_complete(work, before, stage)
-            with Executor(settings.workers) as executor:
+            with _executor(settings) as executor:
                 executor.run(work, stage, share)
 
 
@@ -122,8 +122,20 @@ def _open(settings: PreprocessSettings, inputs: Inputs) -> Work:
     return work
 
 
+def _executor(settings: PreprocessSettings) -> Executor:
+    if settings.executor == "processes":
+        return ProcessExecutor(settings.workers)
+    from preprocessing.ray_executor import RayExecutor
+
+    return RayExecutor(settings.workers)
+
+
 def _check_complete(work: Work, stage: str, wanted: str) -> None:
     missing = work.missing(stage)
+    if missing and (work.folder / stage).exists():
+        # A client of NFS may show a folder as it was a minute ago, until it changes something there itself.
+        with aside(work.folder / stage / "look"):
+            missing = work.missing(stage)
     if missing:
         more = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
         raise UserError(

@@ -113,4 +113,7 @@ class PreprocessSettings(Settings):
     part_bytes: int = Field(default=64_000_000, ge=1_000)
     """Size of one part task in bytes of input; part of the corpus' identity, unlike the number of workers."""
     workers: int = Field(default=0, ge=0)
-    """Processes; 0 is one a CPU core."""
+    """Parts worked on at once; 0 is one a CPU core."""
+    executor: Literal["processes", "ray"] = "processes"
+    """`ray`: parts are Ray tasks, on the cluster that is running (RAY_ADDRESS, or one found here) or else on this
+    machine. All its nodes must see the files under the same paths."""

@@ -1,4 +1,4 @@
-"""Runs the part tasks on this machine, in this process or in a pool of processes, and shows how far they are."""
+"""Runs the part tasks, here in this process or in a pool of processes, and shows how far they are."""
 
 import logging
 import multiprocessing
@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,7 @@ from preprocessing.tasks import Work, report_progress_to, run_task
 
 log = logging.getLogger("reread")
 
-_TITLES = {
+TITLES = {
     "read": "reading and cleaning",
     "duplicates": "finding duplicate documents",
     "paragraphs": "reading paragraphs",
@@ -46,16 +47,47 @@ class Share(NamedTuple):
 WHOLE = Share(0, 1)
 
 
-class Executor:
-    """A context manager; `workers` 0 is one a CPU core, and one worker is this process."""
+class Executor(ABC):
+    """Does tasks of a stage, at most `workers` at once; a context manager."""
 
     def __init__(self, workers: int) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers
+
+    @abstractmethod
+    def __enter__(self) -> "Executor": ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, work: Work, stage: str, share: Share = WHOLE) -> None:
+        """Do the tasks of a share that are not done; raises the `UserError` of a task, or one where workers died."""
+        count = len(range(share.number, work.task_count(stage), share.of))
+        missing = [number for number in work.missing(stage) if number % share.of == share.number]
+        title = TITLES[stage] + (f", share {share.number}/{share.of}" if share.of > 1 else "")
+        if count == 0:
+            log.info("%s: no parts for this share", title)
+        elif len(missing) < count:
+            log.info("%s: %d of %d parts are done already", title, count - len(missing), count)
+        if missing:
+            size = work.size(stage) * len(missing) // work.task_count(stage)
+            with _progress(title, len(missing), size) as show:
+                self._do(work, stage, missing, show)
+
+    @abstractmethod
+    def _do(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+        """Do these tasks, calling `show` with the bytes done so far."""
+
+
+class ProcessExecutor(Executor):
+    """In a pool of processes; `workers` 0 is one a CPU core, and one worker is this process."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers or len(os.sched_getaffinity(0)))
         self._context = multiprocessing.get_context("spawn")
         self._bytes_done = self._context.Value("q", 0)
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> "Executor":
+    def __enter__(self) -> "ProcessExecutor":
         self._excepthook = threading.excepthook
         threading.excepthook = self._on_thread_error
         return self
@@ -72,34 +104,23 @@ class Executor:
         if type(error.thread).__name__ != "_ExecutorManagerThread":
             self._excepthook(error)
 
-    def run(self, work: Work, stage: str, share: Share = WHOLE) -> None:
-        """Do the tasks of a stage that are not done; raises the `UserError` of a task, or one where a worker died."""
-        count = len(range(share.number, work.task_count(stage), share.of))
-        missing = [number for number in work.missing(stage) if number % share.of == share.number]
-        title = _TITLES[stage] + (f", share {share.number}/{share.of}" if share.of > 1 else "")
-        if len(missing) < count:
-            log.info("%s: %d of %d parts are done already", title, count - len(missing), count)
-        if not missing:
-            if count == 0:
-                log.info("%s: no parts for this share", title)
+    def _do(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+        if min(self.workers, work.parts) == 1:
+            self._run_here(work, stage, numbers, show)
             return
-        with _progress(title, len(missing), work.size(stage) * len(missing) // work.task_count(stage)) as show:
-            if min(self.workers, work.parts) == 1:
-                self._run_here(work, stage, missing, show)
-                return
+        try:
+            self._run_in_pool(work, stage, numbers, show)
+        except BrokenProcessPool:
+            log.warning("a worker process was killed (by hand, or out of memory); its part is done again")
+            self._close()
             try:
-                self._run_in_pool(work, stage, missing, show)
+                numbers = [number for number in numbers if not work.is_done(stage, number)]
+                self._run_in_pool(work, stage, numbers, show)
             except BrokenProcessPool:
-                log.warning("a worker process was killed (by hand, or out of memory); its part is done again")
-                self._close()
-                try:
-                    missing = [number for number in missing if not work.is_done(stage, number)]
-                    self._run_in_pool(work, stage, missing, show)
-                except BrokenProcessPool:
-                    raise UserError(
-                        f"{work.output}: worker processes are being killed while {_TITLES[stage]}, most likely for "
-                        "want of memory; set fewer `workers` or smaller `part_bytes` and run the same command again"
-                    ) from None
+                raise UserError(
+                    f"{work.output}: worker processes are being killed while {TITLES[stage]}, most likely for want of "
+                    "memory; set fewer `workers` or smaller `part_bytes` and run the same command again"
+                ) from None
 
     def _run_here(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
         done = 0

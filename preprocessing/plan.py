@@ -22,7 +22,7 @@ from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import FORMAT_VERSION, Manifest, write_atomically
 from preprocessing.errors import UserError
 from preprocessing.sources import Source, find_files, plan_parts
-from preprocessing.tasks import aside, move
+from preprocessing.tasks import aside, clear_attempts, move
 from preprocessing.tokenizer import Tokenizer, load_tokenizer
 from preprocessing.words import WordSegmenter
 
@@ -114,20 +114,21 @@ def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
     done binds nobody.
     """
     output, work, manifest = settings.output, settings.output / WORK, settings.output / "manifest.json"
+    is_there = work.exists()
     planned = (work / "plan.json").exists() and not manifest.exists()
     begun = planned and any(_documents(path) for path in (work / "read").glob("*.json"))
     if begun or manifest.exists() or not _record(output).exists():
         _check_same(output, inputs.identity)
     if begun or (planned and not any(_differences(_recorded(output), inputs.identity))):
-        for attempt in work.glob("*/*.*.*.*/"):  # of processes that were killed
-            shutil.rmtree(attempt, ignore_errors=True)
+        clear_attempts(work)
         return
-    manifest.unlink(missing_ok=True)
-    shutil.rmtree(output / "tokenizer", ignore_errors=True)
-    with aside(work) as old:
-        if work.exists():
+    if manifest.exists():
+        manifest.unlink()
+        shutil.rmtree(output / "tokenizer", ignore_errors=True)
+    if is_there:
+        with aside(work) as old:
             os.replace(work, old)  # at once, or a kill would leave half a plan
-    place_plan(settings, inputs)
+    _place(settings, inputs)
 
 
 def join(settings: PreprocessSettings, inputs: Inputs) -> None:
@@ -140,8 +141,16 @@ def join(settings: PreprocessSettings, inputs: Inputs) -> None:
     if not (output / WORK / "plan.json").exists():
         if not _record(output).exists():
             _check_same(output, inputs.identity)
-        place_plan(settings, inputs)
+        _place(settings, inputs)
     _check_same(output, inputs.identity)
+    clear_attempts(output / WORK)
+
+
+def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
+    """Write the plan into the work folder, unless another process is there first."""
+    with aside(settings.output / WORK) as folder:
+        _write_plan(settings, inputs, folder)
+        move(folder, settings.output / WORK)
 
 
 def _documents(path: Path) -> int:
@@ -189,13 +198,6 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
                 yield from _differences(old[key], new[key], path)
     elif old != new:
         yield f"{name} was {json.dumps(old, ensure_ascii=False)}, is {json.dumps(new, ensure_ascii=False)}"
-
-
-def place_plan(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Write the plan into the work folder, unless another process is there first."""
-    with aside(settings.output / WORK) as folder:
-        _write_plan(settings, inputs, folder)
-        move(folder, settings.output / WORK)
 
 
 def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> None:

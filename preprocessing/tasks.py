@@ -209,7 +209,7 @@ def run_task(folder: Path, stage: str, number: int) -> None:
 def aside(path: Path) -> Iterator[Path]:
     """A new folder beside `path` that no other process, on any machine, writes to; it is removed at the end.
 
-    Its name tells whose it is: a process that is killed leaves it.
+    A process that is killed leaves it, for `clear_attempts`.
     """
     folder = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.{token_hex(4)}")
     folder.mkdir()
@@ -217,6 +217,24 @@ def aside(path: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_attempts(folder: Path) -> None:
+    """Remove from the work folder what processes of this machine left that are gone; other machines do their own."""
+    for path in folder.glob("*/*.*.*.*"):
+        name, process, _ = path.name.rsplit(".", 2)
+        if name.endswith(f".{socket.gethostname()}") and not _is_alive(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def move(path: Path, target: Path) -> None:

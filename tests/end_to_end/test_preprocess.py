@@ -1,18 +1,10 @@
-"""`reread preprocess` as a whole: what it promises about its output, its interruptions and the user's mistakes."""
+"""`reread preprocess` as a whole: what it promises about its output and of the user's mistakes."""
 
-import errno
 import json
 import logging
-import multiprocessing
 import os
 import random
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,75 +16,10 @@ from preprocessing.build import build
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
+from tests.raw_text import contents, make, sentences, write_raw
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT / ".." / "shared" / "data"
-WORDS = [
-    "我们",
-    "喜欢",
-    "研究",
-    "生命",
-    "起源",
-    "大厦",
-    "天气",
-    "今天",
-    "明天",
-    "历史",
-    "文化",
-    "图书馆",
-    "银行",
-    "经济",
-    "发展",
-    "问题",
-    "学生",
-    "老师",
-    "城市",
-    "火车",
-]
-
-
-def sentences(generator: random.Random, count: int) -> str:
-    return "".join("".join(generator.choices(WORDS, k=8)) + "。" for _ in range(count))
-
-
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Raw text in two forms with duplicates, a bad line and an empty file, and a vocabulary of its characters."""
-    folder = tmp_path_factory.mktemp("raw")
-    write_raw(folder)
-    return folder
-
-
-def write_raw(folder: Path) -> None:
-    generator = random.Random(0)
-    texts = folder / "texts"
-    texts.mkdir()
-    documents = ["\n".join(sentences(generator, 3) for _ in range(4)) for _ in range(60)]
-    for number in range(20):
-        (texts / f"novel-{number:02d}.txt").write_text(documents[number], encoding="utf-8")
-    (texts / "novel-98.txt").write_text("")
-    (texts / "novel-99.txt").write_text(documents[3], encoding="utf-8")  # a duplicate
-    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents[15:]]  # 5 duplicates
-    lines.insert(7, '{"text": ')
-    (texts / "web.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    characters = sorted(set("".join(WORDS)) | {"。"})
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-
-
-def values(raw: Path, output: Path, **changes: Any) -> dict[str, Any]:
-    return {
-        "input": {"paths": [str(raw / "texts")]},
-        "output": str(output),
-        "tokenizer": {"path": str(raw / "vocab.txt")},
-        "validation_share": 0.2,
-        "part_bytes": 6_000,
-        "workers": 1,
-    } | changes
-
-
-def make(raw: Path, output: Path, **changes: Any) -> Manifest:
-    return build(PreprocessSettings.parse(values(raw, output, **changes), "test"))
 
 
 @pytest.fixture(scope="module")
@@ -102,50 +29,10 @@ def corpus(raw: Path) -> Path:
     return raw / "corpus"
 
 
-@pytest.fixture(scope="module")
-def reference(raw: Path) -> dict[str, bytes]:
-    """What a run with every stage leaves when nothing disturbs it."""
-    make(raw, raw / "reference", dedup={"paragraphs": True})
-    return contents(raw / "reference")
-
-
-def contents(corpus: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(corpus)): path.read_bytes() for path in sorted(corpus.rglob("*")) if path.is_file()}
-
-
-def start(raw: Path, output: Path, **changes: Any) -> subprocess.Popen[str]:
-    """`build` in a process of its own; a `UserError` ends it with one line and status 1."""
-    code = (
-        "import json, sys\n"
-        "from preprocessing.build import build\n"
-        "from preprocessing.config import PreprocessSettings\n"
-        "from preprocessing.errors import UserError\n"
-        "if __name__ == '__main__':\n"
-        "    try: build(PreprocessSettings.parse(json.load(open(sys.argv[1])), 'test'))\n"
-        "    except UserError as error: sys.exit(str(error))\n"
-    )
-    script, settings = output.with_suffix(".py"), output.with_suffix(".json")
-    script.write_text(code)
-    settings.write_text(json.dumps(values(raw, output, **changes)))
-    return subprocess.Popen(
-        [sys.executable, str(script), str(settings)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
 def kept_texts(raw: Path, corpus: Path, split: str = "train") -> list[str]:
     vocabulary = (raw / "vocab.txt").read_text(encoding="utf-8").split("\n")
     documents = Corpus(corpus, split)
     return ["".join(vocabulary[token] for token in documents.document(n)[0]) for n in range(documents.documents)]
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    while not condition() and process.poll() is None:
-        time.sleep(0.002)
 
 
 def test_the_corpus_holds_every_unique_document_once_in_source_order(raw: Path, corpus: Path) -> None:
@@ -343,153 +230,6 @@ def test_no_document_left_is_an_error_that_says_what_was_dropped(raw: Path, tmp_
     with pytest.raises(UserError, match=r"no document is left .*too short: 66"):
         make(raw, tmp_path / "corpus", clean={"minimum_characters": 10_000})
     make(raw, tmp_path / "corpus")  # the mended settings may use the same folder
-
-
-# -- interruptions ----------------------------------------------------------------------------------------------------
-
-
-def test_killed_at_any_stage_and_started_again_the_bytes_are_the_same(
-    raw: Path, reference: dict[str, bytes], tmp_path: Path
-) -> None:
-    output = tmp_path / "corpus"
-    settings: dict[str, Any] = {"dedup": {"paragraphs": True}, "workers": 2}
-    for stage in ("read", "duplicates", "paragraphs", "duplicate-paragraphs", "encode"):
-        process = start(raw, output, **settings)
-        wait_for(lambda stage=stage: any((output / ".work" / stage).glob("*")), process)  # type: ignore[misc]
-        process.kill()  # the parent alone: its workers must neither outlive it nor disturb the next run
-        process.wait()
-        assert not (output / "manifest.json").exists(), f"it was over before it was killed in {stage}"
-    make(raw, output, **settings)
-    assert contents(output) == reference
-
-
-def test_a_relaunch_does_only_what_is_missing(raw: Path, reference: dict[str, bytes], tmp_path: Path) -> None:
-    output = tmp_path / "corpus"
-    process = start(raw, output, dedup={"paragraphs": True})
-    done = output / ".work" / "read" / "00000.json"
-    wait_for(done.exists, process)
-    process.kill()
-    process.wait()
-    before = done.stat().st_ino
-    process = start(raw, output, dedup={"paragraphs": True})
-    wait_for((output / ".work" / "encode").exists, process)
-    assert done.stat().st_ino == before
-    process.communicate()
-    assert process.returncode == 0
-    assert contents(output) == reference
-
-
-def children(parent: int) -> list[int]:
-    """Process ids of the pool's workers (and of multiprocessing's resource tracker)."""
-    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-
-
-def workers_of(parent: int) -> list[int]:
-    return [pid for pid in children(parent) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers through /proc")
-
-
-@needs_proc
-def test_a_killed_worker_is_told_and_its_part_done_again(
-    raw: Path, reference: dict[str, bytes], tmp_path: Path
-) -> None:
-    process = start(raw, tmp_path / "corpus", dedup={"paragraphs": True}, workers=2)
-    wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
-    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "a worker process was killed" in errors
-    assert contents(tmp_path / "corpus") == reference
-
-
-@needs_proc
-def test_workers_killed_again_and_again_end_the_run_with_one_line(raw: Path, corpus: Path, tmp_path: Path) -> None:
-    process = start(raw, tmp_path / "corpus", workers=2)
-    wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
-    while process.poll() is None:
-        for pid in workers_of(process.pid):
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-    _, errors = process.communicate()
-    assert process.returncode == 1
-    assert "worker processes are being killed" in errors.splitlines()[-1]
-    assert "Traceback" not in errors
-    make(raw, tmp_path / "corpus")
-    assert contents(tmp_path / "corpus") == contents(corpus)
-
-
-@needs_proc
-def test_workers_end_when_their_parent_is_killed(raw: Path, tmp_path: Path) -> None:
-    process = start(raw, tmp_path / "corpus", workers=2)
-    wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
-    orphans = workers_of(process.pid)
-    assert orphans
-    process.kill()
-    process.wait()
-    while any(alive(pid) for pid in orphans):  # for ever, if they do not: the test's time limit tells
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_two_runs_on_one_folder_the_second_is_refused(raw: Path, tmp_path: Path) -> None:
-    process = start(raw, tmp_path / "corpus")
-    wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(UserError, match="another `reread preprocess` is writing it"):
-            make(raw, tmp_path / "corpus")
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-    process.communicate()
-    assert process.returncode == 0
-
-
-def limit_file_size(raw: Path, output: Path, size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    try:
-        make(raw, output)
-    except UserError as error:
-        sys.exit(str(error))
-
-
-@pytest.mark.parametrize("size", [400, 4_000])
-def test_a_write_that_fails_leaves_nothing_that_looks_whole(raw: Path, corpus: Path, tmp_path: Path, size: int) -> None:
-    output = tmp_path / "corpus"
-    process = multiprocessing.get_context("spawn").Process(target=limit_file_size, args=(raw, output, size))
-    process.start()
-    process.join()
-    assert process.exitcode == 1
-    assert not (output / "manifest.json").exists()
-    make(raw, output)
-    assert contents(output) == contents(corpus)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-@pytest.mark.parametrize(("kilobytes", "workers"), [(16, 1), (100, 2), (150, 1)])
-def test_a_full_disk_is_one_line_and_the_run_continues_with_more_room(
-    raw: Path, corpus: Path, tmp_path: Path, kilobytes: int, workers: int
-) -> None:
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
-    output = tmp_path / "corpus"
-    try:
-        with pytest.raises(UserError, match=rf"{output}: no space left to write .*{os.strerror(errno.ENOSPC)}"):
-            make(raw, output, workers=workers)
-        assert not (output / "manifest.json").exists()
-        subprocess.run(["mount", "-o", "remount,size=20m", str(tmp_path)], check=True)
-        make(raw, output, workers=workers)
-        assert contents(output) == contents(corpus)
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_chinese_novels(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from preprocessing.executor import Executor
+from preprocessing.executor import ProcessExecutor
 
 
 def test_a_pool_that_trips_over_a_killed_worker_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,7 +18,7 @@ def test_a_pool_that_trips_over_a_killed_worker_prints_no_traceback(capsys: pyte
     seen: list[object] = []
     threading.excepthook = seen.append
     try:
-        with Executor(2):
+        with ProcessExecutor(2):
             for kind in (_ExecutorManagerThread, threading.Thread):
                 thread = kind(target=fail)
                 thread.start()

@@ -1,0 +1,220 @@
+"""`reread preprocess` interrupted: killed processes, full disks and failing writes, on one machine and on many."""
+
+import errno
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocessing.errors import UserError
+from tests.raw_text import EVERY_STAGE, contents, make, needs_proc, start, wait_for, workers_of
+
+STAGES = ("read", "duplicates", "paragraphs", "duplicate-paragraphs", "encode")
+
+
+STOP_IN_PART_4 = """
+import signal
+from preprocessing import tasks
+save = tasks._save
+tasks._save = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
+"""
+
+
+def done(output: Path, *stages: str) -> dict[Path, int]:
+    """The tasks that are done, with the inode of the file that says so: another one where a task was done twice."""
+    folders = [output / ".work" / stage for stage in stages or STAGES]
+    return {path: path.stat().st_ino for folder in folders for path in folder.glob("*.json")}
+
+
+def test_killed_at_any_stage_and_started_again_the_bytes_are_the_same(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path
+) -> None:
+    output = tmp_path / "corpus"
+    for stage in STAGES:
+        process = start(raw, output, **EVERY_STAGE, workers=2)
+        wait_for(lambda stage=stage: any((output / ".work" / stage).glob("*")), process)  # type: ignore[misc]
+        process.kill()  # the parent alone: its workers must neither outlive it nor disturb the next run
+        process.wait()
+        assert not (output / "manifest.json").exists(), f"it was over before it was killed in {stage}"
+    make(raw, output, **EVERY_STAGE, workers=2)
+    assert contents(output) == reference
+
+
+def test_a_relaunch_does_only_what_is_missing(raw: Path, reference: dict[str, bytes], tmp_path: Path) -> None:
+    output = tmp_path / "corpus"
+    process = start(raw, output, **EVERY_STAGE)
+    wait_for(lambda: bool(done(output)), process)
+    process.kill()
+    process.wait()
+    before = done(output)
+    process = start(raw, output, **EVERY_STAGE)
+    wait_for((output / ".work" / "encode").exists, process)
+    assert before.items() <= done(output).items()
+    _, errors = process.communicate()
+    assert process.returncode == 0
+    assert f"reading and cleaning: {len(before)} of" in errors
+    assert contents(output) == reference
+
+
+def test_a_share_that_was_killed_does_only_what_is_missing(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path
+) -> None:
+    """kill -9 half-way through a task: of it nothing is left, of those before everything."""
+    output = tmp_path / "corpus"
+    process = start(raw, output, "read", "0/2", before=STOP_IN_PART_4, **EVERY_STAGE)
+    wait_for(lambda: any((output / ".work" / "read").glob("00004.*/*.zst")), process)
+    process.kill()
+    process.wait()
+    before = done(output, "read")
+    assert [path.name for path in sorted(before)] == ["00000.json", "00002.json"]
+    process = start(raw, output, "read", "0/2", **EVERY_STAGE)
+    _, errors = process.communicate()
+    assert process.returncode == 0
+    assert before.items() <= done(output, "read").items()
+    assert not [path for path in (output / ".work" / "read").iterdir() if path.is_dir()]
+    assert re.search(r"share 0/2: 2 of \d+ parts are done already", errors)
+    make(raw, output, **EVERY_STAGE)
+    assert contents(output) == reference
+
+
+@needs_proc
+def test_a_killed_worker_is_told_and_its_part_done_again(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path
+) -> None:
+    process = start(raw, tmp_path / "corpus", **EVERY_STAGE, workers=2)
+    wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "a worker process was killed" in errors
+    assert contents(tmp_path / "corpus") == reference
+
+
+@needs_proc
+def test_workers_killed_again_and_again_end_the_run_with_one_line(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path
+) -> None:
+    process = start(raw, tmp_path / "corpus", **EVERY_STAGE, workers=2)
+    wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
+    while process.poll() is None:
+        for pid in workers_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "worker processes are being killed" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    make(raw, tmp_path / "corpus", **EVERY_STAGE)
+    assert contents(tmp_path / "corpus") == reference
+
+
+@needs_proc
+def test_workers_end_when_their_parent_is_killed(raw: Path, tmp_path: Path) -> None:
+    process = start(raw, tmp_path / "corpus", workers=2)
+    wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
+    orphans = workers_of(process.pid)
+    assert orphans
+    process.kill()
+    process.wait()
+    while any(alive(pid) for pid in orphans):  # for ever, if they do not: the test's time limit tells
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def limit_file_size(raw: Path, output: Path, size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        make(raw, output, **EVERY_STAGE)
+    except UserError as error:
+        sys.exit(str(error))
+
+
+@pytest.mark.parametrize("size", [400, 4_000])
+def test_a_write_that_fails_leaves_nothing_that_looks_whole(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path, size: int
+) -> None:
+    output = tmp_path / "corpus"
+    process = multiprocessing.get_context("spawn").Process(target=limit_file_size, args=(raw, output, size))
+    process.start()
+    process.join()
+    assert process.exitcode == 1
+    assert not (output / "manifest.json").exists()
+    make(raw, output, **EVERY_STAGE)
+    assert contents(output) == reference
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, to be given a size by `resize`."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def resize(disk: Path, kilobytes: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={kilobytes}k", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(("kilobytes", "workers"), [(16, 1), (150, 2), (220, 1)])
+def test_a_full_disk_is_one_line_and_the_run_continues_with_more_room(
+    raw: Path, reference: dict[str, bytes], small_disk: Path, kilobytes: int, workers: int
+) -> None:
+    """At the plan, in a stage, and near the end; what was done is kept, and nothing half-done takes up room."""
+    output = small_disk / "corpus"
+    settings: dict[str, Any] = EVERY_STAGE | {"workers": workers}
+    resize(small_disk, kilobytes)
+    with pytest.raises(UserError, match=rf"^{output}: no space left to write .*{os.strerror(errno.ENOSPC)}") as told:
+        make(raw, output, **settings)
+    assert "\n" not in str(told.value)
+    assert not (output / "manifest.json").exists()
+    before = done(output)
+    assert bool(before) == (kilobytes > 16)
+    assert not [path for path in output.glob(".work/*/*.*.*.*") if path.is_dir()]
+    resize(small_disk, 20_000)
+    process = start(raw, output, **settings)
+    wait_for(lambda: bool(before) and done(output).keys() > before.keys(), process)
+    assert not before or before.items() <= done(output).items()
+    process.communicate()
+    assert process.returncode == 0
+    assert contents(output) == reference
+
+
+def test_a_full_disk_of_one_share_spares_the_others(raw: Path, reference: dict[str, bytes], small_disk: Path) -> None:
+    output = small_disk / "corpus"
+    resize(small_disk, 100)
+    processes = [start(raw, output, "read", f"{number}/2", **EVERY_STAGE) for number in (0, 1)]
+    for process in processes:
+        _, errors = process.communicate()
+        assert process.returncode == 1
+        assert f"{output}: no space left to write" in errors.splitlines()[-1]
+    before = done(output, "read")
+    assert before
+    resize(small_disk, 20_000)
+    for number in (0, 1):
+        process = start(raw, output, "read", f"{number}/2", **EVERY_STAGE)
+        process.communicate()
+        assert process.returncode == 0
+    assert before.items() <= done(output, "read").items()
+    make(raw, output, **EVERY_STAGE)
+    assert contents(output) == reference

@@ -1,0 +1,118 @@
+"""Small raw text for the tests of `reread preprocess`, and processes that work on it."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocessing.build import build
+from preprocessing.config import PreprocessSettings
+from preprocessing.corpus import Manifest
+
+ROOT = Path(__file__).resolve().parents[1]
+EVERY_STAGE: dict[str, Any] = {"dedup": {"paragraphs": True}}
+"""Settings of the fixture `reference`."""
+WORDS = [
+    "我们", "喜欢", "研究", "生命", "起源", "大厦", "天气", "今天", "明天", "历史",
+    "文化", "图书馆", "银行", "经济", "发展", "问题", "学生", "老师", "城市", "火车",
+]  # fmt: skip
+
+
+def sentences(generator: random.Random, count: int) -> str:
+    return "".join("".join(generator.choices(WORDS, k=8)) + "。" for _ in range(count))
+
+
+def write_raw(folder: Path) -> None:
+    generator = random.Random(0)
+    texts = folder / "texts"
+    texts.mkdir()
+    documents = ["\n".join(sentences(generator, 3) for _ in range(4)) for _ in range(60)]
+    for number in range(20):
+        (texts / f"novel-{number:02d}.txt").write_text(documents[number], encoding="utf-8")
+    (texts / "novel-98.txt").write_text("")
+    (texts / "novel-99.txt").write_text(documents[3], encoding="utf-8")  # a duplicate
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents[15:]]  # 5 duplicates
+    lines.insert(7, '{"text": ')
+    (texts / "web.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    characters = sorted(set("".join(WORDS)) | {"。"})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+
+
+def values(raw: Path, output: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "input": {"paths": [str(raw / "texts")]},
+        "output": str(output),
+        "tokenizer": {"path": str(raw / "vocab.txt")},
+        "validation_share": 0.2,
+        "part_bytes": 6_000,
+        "workers": 1,
+    } | changes
+
+
+def make(raw: Path, output: Path, **changes: Any) -> Manifest:
+    return build(PreprocessSettings.parse(values(raw, output, **changes), "test"))
+
+
+def contents(corpus: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(corpus)): path.read_bytes() for path in sorted(corpus.rglob("*")) if path.is_file()}
+
+
+_COMMAND = """
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    settings = PreprocessSettings.parse(json.loads(sys.argv[1]), "test")
+    try:
+        if sys.argv[2:]:
+            build_share(settings, sys.argv[2], Share.parse(sys.argv[3]))
+        else:
+            build(settings)
+    except UserError as error:
+        sys.exit(str(error))
+"""
+_IMPORTS = """
+import json, logging, sys
+from preprocessing.build import build, build_share
+from preprocessing.config import PreprocessSettings
+from preprocessing.errors import UserError
+from preprocessing.executor import Share
+"""
+
+
+def start(raw: Path, output: Path, *arguments: str, before: str = "", **changes: Any) -> subprocess.Popen[str]:
+    """`build`, or `build_share` of STAGE I/N, in a process of its own; a `UserError` is its last line, and status 1.
+
+    `before` is Python that runs first.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", _IMPORTS + before + _COMMAND, json.dumps(values(raw, output, **changes)), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    while not condition() and process.poll() is None:
+        time.sleep(0.002)
+
+
+def children(parent: int) -> list[int]:
+    """Process ids of the pool's workers (and of multiprocessing's resource tracker)."""
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def workers_of(parent: int) -> list[int]:
+    return [pid for pid in children(parent) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers through /proc")
