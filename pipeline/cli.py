@@ -83,14 +83,34 @@ def run(
     ] = None,
 ) -> None:
     """All stages: preprocess, train, export, report. What is done already is not done again."""
-    from pipeline.stages import run_stages, submit_stages
+    from pipeline.stages import run_stages
 
     if slurm:
+        from pipeline.submit import submit_stages
+
         submit_stages(recipe, overrides or [], site, dry_run)
     elif dry_run or site:
         raise UserError(f"{'--dry-run' if dry_run else '--site'} goes with --slurm")
     else:
         run_stages(recipe, overrides or [])
+
+
+@app.command()
+def plan(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs in all")] = 8,
+    gpu: Annotated[str, typer.Option(help="v100-16g, v100-32g, a100-40g, a100-80g, h100-80g, ...")] = "v100-32g",
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs a machine")] = 8,
+    network: Annotated[str, typer.Option(help="Between machines: ib100, eth25, 4xib100 (cards x Gbit/s)")] = "ib100",
+    share: Annotated[float, typer.Option(min=0.01, max=1, help="Of a GPU's peak FLOP/s; MFU in a run's log")] = 0.4,
+) -> None:
+    """Memory a GPU, whether it fits, how to split it, days to the end, disk: before anything is there."""
+    from pipeline.plan import plan as plan_recipe
+    from pipeline.planning.hardware import cluster
+
+    where = cluster(gpus, gpu, gpus_per_node, network)
+    plan_recipe(load_recipe(recipe, overrides or [], "train"), where, share)
 
 
 @app.command()

@@ -79,6 +79,8 @@ class SlurmSettings(Settings):
 class Job:
     """One rendered script."""
 
+    run: str
+    """Whose job it is: runs/<run>."""
     name: str
     script: str
     """Its template: slurm/<script>.sbatch."""
@@ -103,39 +105,46 @@ def site_settings(path: Path | None) -> dict[str, Any]:
     return values
 
 
-def chain(settings: SlurmSettings, name: str, stages: list[str], training: bool, arguments: list[str]) -> list[Job]:
-    """The jobs of run `name`, each to begin when the one before has done well.
-
-    `stages` are those of preprocessing that are not done; `arguments` the recipe and its overrides.
-    """
+def preprocess_jobs(settings: SlurmSettings, run: str, stages: list[str], arguments: list[str]) -> list[Job]:
+    """The jobs that make a corpus, one for each of the `stages` and the merge; `arguments`: recipe and overrides."""
     array = settings.preprocess
-    small = {"partition": array.partition or settings.partition, "cpus-per-task": array.cpus_per_task}
-    hours = {"time": _clock(array.hours)}
+    options = {**_small(settings), "time": _clock(array.hours)}
+    parts = {**options, "array": f"0-{array.array - 1}"}
     jobs = [
-        Job(stage, "vocabulary", arguments, small | hours)
+        Job(run, stage, "vocabulary", arguments, options)
         if stage == "vocabulary"
-        else Job(stage, "preprocess", [stage, *arguments], small | hours | {"array": f"0-{array.array - 1}"})
+        else Job(run, stage, "preprocess", [stage, *arguments], parts)
         for stage in stages
     ]
-    if stages:
-        jobs.append(Job("merge", "merge", arguments, small | hours))
-    if training:
-        nodes = {
-            **_nodes(settings),
-            "gpus-per-node": settings.gpus_per_node or None,
-            "time": _clock(settings.hours),
-            "signal": f"B:USR1@{settings.warning_seconds}",
-            "dependency": "singleton",  # the same run submitted twice waits for itself
-        }
-        jobs += [Job("pretrain", "pretrain", arguments, nodes), Job("export", "export", [f"runs/{name}"], small)]
-    return jobs
+    return [*jobs, Job(run, "merge", "merge", arguments, options)] if stages else []
 
 
-def render(job: Job, settings: SlurmSettings, name: str, folder: Path) -> str:
+def training_jobs(settings: SlurmSettings, run: str, arguments: list[str], prefix: str = "") -> list[Job]:
+    """Pretraining and export of a run."""
+    options = {
+        **_nodes(settings),
+        "gpus-per-node": settings.gpus_per_node or None,
+        "time": _clock(settings.hours),
+        "signal": f"B:USR1@{settings.warning_seconds}",
+        "dependency": "singleton",  # the same run submitted twice waits for itself
+    }
+    return [
+        Job(run, f"{prefix}pretrain", "pretrain", arguments, options),
+        Job(run, f"{prefix}export", "export", [f"runs/{run}"], _small(settings)),
+    ]
+
+
+def convert_job(settings: SlurmSettings, run: str, source: str, output: Path, options: dict[str, Any]) -> Job:
+    """Another run's exported model -> the folder that this run starts from."""
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return Job(run, "convert", "convert", [source, str(output), *flags], _small(settings))
+
+
+def render(job: Job, settings: SlurmSettings, folder: Path) -> str:
     """The script of `job`, whole: it can be submitted by itself again. `folder` is where it will lie."""
     arrays = job.script == "preprocess"
     options = {
-        "job-name": name if job.script == "pretrain" else f"{name}-{job.name}",
+        "job-name": job.run if job.script == "pretrain" else f"{job.run}-{job.name}",
         "partition": settings.partition,
         "account": settings.account,
         "qos": settings.qos,
@@ -144,7 +153,7 @@ def render(job: Job, settings: SlurmSettings, name: str, folder: Path) -> str:
         **job.options,
     }
     lines = [*(f"module load {module}" for module in settings.modules), *_environment(settings), *settings.setup]
-    lines.append(f"export SLURM_FOLDER={shlex.quote(str(folder))} RUN={shlex.quote(f'runs/{name}')}")
+    lines.append(f"export SLURM_FOLDER={shlex.quote(str(folder))} RUN={shlex.quote(f'runs/{job.run}')}")
     lines.append(f"export TASKS_PER_NODE={settings.tasks} CPUS_PER_TASK={settings.cpus_per_task}")
     if settings.container:
         lines.append(f"export CONTAINER={shlex.quote(settings.container)}")
@@ -153,14 +162,14 @@ def render(job: Job, settings: SlurmSettings, name: str, folder: Path) -> str:
     return _with_options(text, options, settings.options).replace("#SITE\n", "\n".join(lines) + "\n")
 
 
-def submit_script(jobs: list[Job], name: str, folder: Path) -> str:
+def submit_script(jobs: list[Job], folder: Path) -> str:
     """submit.sh: the chain; where one job is refused, those before it are taken back."""
     lines = ["submit " + shlex.quote(jobs[0].name)]
     for job in jobs[1:]:
         singleton = ",singleton" if job.options.get("dependency") == "singleton" else ""
         lines.append(f'submit {shlex.quote(job.name)} --dependency="afterok:$job{singleton}"')
     return f"""#!/bin/bash
-# Submits {name}: {" -> ".join(job.name for job in jobs)}. What is done already is not done again.
+# Submits {jobs[-1].run}: {" -> ".join(job.name for job in jobs)}. What is done already is not done again.
 set -euo pipefail
 cd {shlex.quote(str(Path.cwd()))}
 jobs=()
@@ -175,7 +184,7 @@ submit() {{
 """
 
 
-def submit(jobs: list[Job], settings: SlurmSettings, name: str, folder: Path) -> dict[str, str]:
+def submit(jobs: list[Job], settings: SlurmSettings, folder: Path) -> dict[str, str]:
     """Write the scripts to `folder` and hand them to sbatch; the job numbers by name.
 
     Raises `UserError` where sbatch is not there or refuses, with what it said.
@@ -184,16 +193,22 @@ def submit(jobs: list[Job], settings: SlurmSettings, name: str, folder: Path) ->
         raise UserError("no sbatch on this machine; run it on a login node of the cluster, or look with --dry-run")
     folder.mkdir(parents=True, exist_ok=True)
     for job in jobs:
-        write_atomically(folder / f"{job.name}.sbatch", render(job, settings, name, folder).encode())
+        write_atomically(folder / f"{job.name}.sbatch", render(job, settings, folder).encode())
     shutil.copyfile(SCRIPTS / "supervise.py", folder / "supervise.py")
     path = folder / "submit.sh"
-    write_atomically(path, submit_script(jobs, name, folder).encode())
+    write_atomically(path, submit_script(jobs, folder).encode())
     done = subprocess.run(["bash", str(path)], capture_output=True, text=True, check=False)
     submitted = dict(line.split() for line in done.stdout.splitlines())
     if done.returncode:
         refused = next(job.name for job in jobs if job.name not in submitted)
         raise UserError(f"{folder / refused}.sbatch: sbatch refused it: {_said(done.stderr)}{_way_out(done.stderr)}")
     return submitted
+
+
+def _small(settings: SlurmSettings) -> dict[str, Any]:
+    """What needs no GPU."""
+    own = settings.preprocess
+    return {"partition": own.partition or settings.partition, "cpus-per-task": own.cpus_per_task}
 
 
 def _nodes(settings: SlurmSettings) -> dict[str, Any]:

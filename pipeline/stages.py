@@ -13,10 +13,9 @@ from typing import Any
 
 import yaml
 
-from pipeline.launch import inside_distributed_run, launch, own_rank
+from pipeline.launch import inside_distributed_run, launch, own_rank, stop_at_once
 from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
-from pipeline.slurm import SlurmSettings, chain, render, site_settings, submit, submit_script
-from preprocessing.corpus import Manifest, write_atomically
+from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 from training.config import AnyData, DataSettings, PackedSettings, SegmentSettings, StreamSettings, TrainSettings
 
@@ -34,7 +33,7 @@ def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
     if materialize is not None:
         from training.data.materialize import materialize as write_copies
 
-        train = _train_section(recipe)
+        train = train_section(recipe)
         if not isinstance(train.data, DataSettings):
             raise UserError(f"recipe {recipe.name}: train.data.kind is {train.data.kind}; --materialize writes rows")
         write_copies(recipe.preprocess.output, materialize, train.data, train.seed, recipe.preprocess.workers)
@@ -65,14 +64,15 @@ def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, sample
         data, seed = forms.get(values.get("kind"), DataSettings).parse(values, "inspect"), 0
     else:
         overrides = [f"train.data.{override}" for override in [*overrides, f"corpus={corpus}"]]
-        train = _train_section(load_recipe(recipe, overrides))
+        train = train_section(load_recipe(recipe, overrides))
         data, seed = train.data, train.seed
     inspect(data, samples=samples, seed=seed, verify=verify)
 
 
 def train_stage(recipe: Recipe, arguments: list[str]) -> None:
     """Train in this process, or in `parallel.processes` processes started here; exits with their status."""
-    train = _train_section(recipe)
+    stop_at_once()
+    train = train_section(recipe)
     run = RUNS / recipe.name
     if inside_distributed_run():
         _train_here(recipe, train, run)
@@ -91,29 +91,41 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
 
 def start_stage(recipe: Recipe) -> None:
     """Make `train.init` as the recipe's `start` says: what is there is not made again."""
-    missing = _missing_start(recipe)
+    missing = missing_start(recipe)
     if recipe.start is None or missing is None:
         return
-    from training.checkpoint.convert import convert, forms_of
+    from training.checkpoint.convert import convert
+
+    other, arguments, model = start_recipe(recipe)
+    log.info("%s is not there: recipe %s is trained and converted", missing, other.name)
+    train_stage(other, ["train", *arguments])
+    convert(export_stage(RUNS / other.name, None), missing, model, **recipe.start.convert.given())
+
+
+def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
+    """The recipe whose model `recipe.start` converts, its arguments on the command line, and what it is converted to.
+
+    Raises `UserError` for what cannot work: a mistake is told before hours of work.
+    """
+    from training.checkpoint.convert import forms_of
     from training.models import model_spec
 
-    train, options = _train_section(recipe), recipe.start.convert.given()
-    overrides = [f"data.corpus={train.data.corpus}", *recipe.start.overrides]
-    other = load_recipe(recipe.start.recipe, overrides, "train")
+    train, start = train_section(recipe), recipe.start
+    assert start is not None
+    overrides = [f"data.corpus={train.data.corpus}", *start.overrides]
+    other = load_recipe(start.recipe, overrides, "train")
     if other.name == recipe.name:
         raise UserError(f"recipe {recipe.name}: start.recipe has this name, too, and so the same run folder; change it")
     model = model_spec(train.model.get("type", "")).name
-    forms_of(model, options)  # a mistake is told before hours of work
-    log.info("%s is not there: recipe %s is trained and converted", missing, other.name)
-    train_stage(other, ["train", recipe.start.recipe, *overrides])
-    convert(export_stage(RUNS / other.name, None), missing, model, **options)
+    forms_of(model, start.convert.given())
+    return other, [start.recipe, *overrides], model
 
 
-def _missing_start(recipe: Recipe) -> Path | None:
+def missing_start(recipe: Recipe) -> Path | None:
     """The folder that `start` is to make, unless it is there."""
     if recipe.start is None:
         return None
-    init = _train_section(recipe).init
+    init = train_section(recipe).init
     if init is None:
         raise UserError(f"recipe {recipe.name}: `start` makes train.init, which is null; name it, or set start=null")
     return None if (init / "config.json").exists() else init
@@ -124,7 +136,7 @@ def export_stage(run: Path, output: Path | None, step: int | None = None) -> Pat
 
     recipe = _recipe_of(run)
     folder = output or run / "export"
-    export_run(run, folder, _train_section(recipe), recipe.examples, step)
+    export_run(run, folder, train_section(recipe), recipe.examples, step)
     log.info("exported to %s", folder)
     return folder
 
@@ -135,7 +147,7 @@ def evaluate_stage(run: Path, overrides: list[str], step: int | None) -> dict[st
 
     values = _recipe_of(run).model_dump(mode="json")
     apply_overrides(values, overrides, "train")
-    figures = evaluate_run(run, _train_section(Recipe.parse(values, str(run / "recipe.yaml"))), step)
+    figures = evaluate_run(run, train_section(Recipe.parse(values, str(run / "recipe.yaml"))), step)
     for name, value in figures.items():
         print(f"{name:24} {value:.4f}")
     return figures
@@ -161,50 +173,6 @@ def run_stages(name: str, overrides: list[str]) -> None:
     print(f"Hugging Face folder: {folder}")
 
 
-def submit_stages(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
-    """Submit preprocessing, training and export to Slurm, and print how to follow; or print the scripts alone.
-
-    Raises `UserError` for whatever can be known to fail before a job has waited in the queue.
-    """
-    recipe = load_recipe(name, overrides, beneath={"slurm": site_settings(site)})
-    settings, folder = recipe.slurm or SlurmSettings(), RUNS / recipe.name / "slurm"
-    stages = []
-    if recipe.preprocess is not None:
-        from preprocessing.build import missing_stages
-
-        stages = missing_stages(recipe.preprocess)
-    if recipe.train is not None:
-        _check_before_submitting(recipe, recipe.train, settings, corpus_comes=bool(stages))
-    jobs = chain(settings, recipe.name, stages, recipe.train is not None, [name, *overrides])
-    if not jobs:
-        log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
-    elif dry_run:
-        for job in jobs:
-            print(f"==> {folder / job.name}.sbatch\n{render(job, settings, recipe.name, folder)}")
-        print(f"==> {folder / 'submit.sh'}\n{submit_script(jobs, recipe.name, folder)}", end="")
-    else:
-        submitted = submit(jobs, settings, recipe.name, folder)
-        print("submitted: " + " -> ".join(f"{job} ({number})" for job, number in submitted.items()))
-        print(f"follow:    squeue --job {','.join(submitted.values())}; tail -F {folder}/*.log")
-        print(f"stop:      scancel {' '.join(submitted.values())}   (training saves a checkpoint first)")
-        print("the same command again goes on from whatever is done by then")
-
-
-def _check_before_submitting(recipe: Recipe, train: TrainSettings, settings: SlurmSettings, corpus_comes: bool) -> None:
-    check_same_run(RUNS / recipe.name, recipe)
-    if missing := _missing_start(recipe):
-        raise UserError(
-            f"{missing}: not there, and jobs do not make it; `reread train` here, or `reread convert`, does"
-        )
-    if settings.tasks % train.parallel.tensor:
-        raise UserError(
-            f"recipe {recipe.name}: the {settings.tasks} processes of a node cannot be split into tensor groups of "
-            f"{train.parallel.tensor}; change slurm.tasks_per_node or train.parallel.tensor"
-        )
-    if not corpus_comes:
-        Manifest.read(train.data.corpus)
-
-
 def _train_here(recipe: Recipe, train: TrainSettings, run: Path) -> None:
     from training.trainer import train as run_training
 
@@ -218,7 +186,7 @@ def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
         try:
             if own_rank() == "0":
                 check_same_run(run, recipe)
-                if missing := _missing_start(recipe):
+                if missing := missing_start(recipe):
                     raise UserError(
                         f"{missing}: not there, and below torchrun or srun `start` does not make it; make it by "
                         "starting this recipe once by itself, or by `reread convert`"
@@ -233,7 +201,7 @@ def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
         yield
 
 
-def _train_section(recipe: Recipe) -> TrainSettings:
+def train_section(recipe: Recipe) -> TrainSettings:
     if recipe.train is None:
         raise UserError(f"recipe {recipe.name}: has no `train` section")
     return recipe.train

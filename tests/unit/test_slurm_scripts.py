@@ -8,24 +8,39 @@ from typing import Any
 import pytest
 
 from pipeline.recipe import load_recipe
-from pipeline.slurm import SCRIPTS, SlurmSettings, chain, render, site_settings, submit, submit_script
+from pipeline.slurm import (
+    SCRIPTS,
+    Job,
+    SlurmSettings,
+    preprocess_jobs,
+    render,
+    site_settings,
+    submit,
+    submit_script,
+    training_jobs,
+)
+from pipeline.submit import submit_stages
 from preprocessing.errors import UserError
 
 FOLDER = Path("runs/nezha/slurm")
 STAGES = ["read", "duplicates", "vocabulary", "encode"]
 
 
+def chain(settings: SlurmSettings) -> list[Job]:
+    arguments = ["nezha-base", "train.steps=10"]
+    return preprocess_jobs(settings, "nezha", STAGES, arguments) + training_jobs(settings, "nezha", arguments)
+
+
 def rendered(name: str, **settings: Any) -> str:
     slurm = SlurmSettings.parse(settings, "test")
-    jobs = {job.name: job for job in chain(slurm, "nezha", STAGES, True, ["nezha-base", "train.steps=10"])}
-    return render(jobs[name], slurm, "nezha", FOLDER)
+    return render(next(job for job in chain(slurm) if job.name == name), slurm, FOLDER)
 
 
 def test_the_chain_is_every_stage_the_merge_training_and_export() -> None:
-    jobs = chain(SlurmSettings(), "nezha", STAGES, True, ["nezha-base"])
+    jobs = chain(SlurmSettings())
     assert [job.name for job in jobs] == [*STAGES, "merge", "pretrain", "export"]
-    assert [job.name for job in chain(SlurmSettings(), "nezha", [], True, [])] == ["pretrain", "export"]
-    script = submit_script(jobs, "nezha", FOLDER)
+    assert preprocess_jobs(SlurmSettings(), "nezha", [], []) == []
+    script = submit_script(jobs, FOLDER)
     assert 'submit read\nsubmit duplicates --dependency="afterok:$job"\n' in script
     assert 'submit pretrain --dependency="afterok:$job,singleton"' in script
 
@@ -97,7 +112,21 @@ def test_the_shipped_site_file_has_every_key_and_changes_nothing() -> None:
 def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="login node"):
-        submit(chain(SlurmSettings(), "nezha", [], True, ["nezha-base"]), SlurmSettings(), "nezha", tmp_path)
+        submit(chain(SlurmSettings()), SlurmSettings(), tmp_path)
+
+
+def test_a_start_is_trained_exported_and_converted_first(
+    sample_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    overrides = [f"train.data.corpus={sample_corpus}", "preprocess=null", "slurm.nodes=2"]
+    submit_stages("longformer-small", overrides, None, dry_run=True)
+    shown = capsys.readouterr().out
+    order = ["start-pretrain", "start-export", "convert", "pretrain", "export"]
+    assert f"# Submits longformer-small: {' -> '.join(order)}." in shown
+    assert f"set -- roberta-small data.corpus={sample_corpus}\n" in shown
+    assert "set -- runs/roberta-small/export models/longformer-small-start --model longformer --length 512" in shown
+    assert not any(tmp_path.iterdir())  # a dry run writes nothing
 
 
 def supervisor() -> Any:
