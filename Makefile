@@ -5,13 +5,13 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test checks format benchmarks clean
+.PHONY: quickstart test checks format slurm clean
 
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
 
 test: $(READY)
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 checks: $(READY)
 	$(VENV)/bin/ruff check .
@@ -21,6 +21,11 @@ checks: $(READY)
 format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# A Slurm for tests/slurm, which start it themselves (Debian's packages)
+slurm:
+	{ command -v slurmctld && command -v slurmd && command -v srun; } || \
+		{ apt-get update && apt-get install -y --no-install-recommends slurm-wlm; }
 
 $(READY): setup.py
 	python3 -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && python3 -m venv $(VENV); }

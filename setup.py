@@ -30,7 +30,7 @@ TRAINING = [
     "torch>=2.6",
     "transformers>=4.40",
 ]
-DEVELOPMENT = ["mypy==2.4.1", "pytest>=8", "pytest-timeout>=2.3", "ruff==0.17.5", "types-PyYAML"]
+DEVELOPMENT = ["mypy==2.4.1", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "ruff==0.17.5", "types-PyYAML"]
 
 setup(
     name="reread",
@@ -40,8 +40,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=find_packages(include=["pipeline*", "preprocessing*", "training*"]),
-    package_data={"pipeline": ["recipes/*.yaml", "sample/**/*"]},
+    packages=[*find_packages(include=["pipeline*", "preprocessing*", "training*"]), "slurm"],
+    package_data={"pipeline": ["recipes/*.yaml", "sample/**/*"], "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"]},
     install_requires=PREPROCESSING,
     extras_require={
         "train": TRAINING,
