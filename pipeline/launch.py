@@ -1,10 +1,13 @@
-"""Start one process a device on this machine, when none of torchrun, srun and horovodrun has done so."""
+"""How processes of a run begin and end: one a device on this machine, when none of torchrun, srun and horovodrun has
+started them; and what SIGTERM and Ctrl-C do before training, where there is nothing to save yet."""
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from types import FrameType
 
@@ -13,6 +16,10 @@ from training.config import STOPPED
 GRACE_SECONDS = {STOPPED: 120.0}
 """How long the other processes may take to end once one has ended with a status; then they are killed."""
 DEFAULT_GRACE_SECONDS = 10.0
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+_LAUNCHER = "REREAD_LAUNCHER"
+"""In the environment of a worker: the process that started it, which it does not outlive."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def inside_distributed_run() -> bool:
@@ -26,11 +33,52 @@ def own_rank() -> str:
     return next((os.environ[name] for name in ("RANK", "HOROVOD_RANK", "SLURM_PROCID") if name in os.environ), "0")
 
 
+def stop_at_once() -> None:
+    """Until training sets handlers of its own, SIGTERM and Ctrl-C end this process with `STOPPED`.
+
+    Also while it waits for the others in torch's rendezvous, which lets no handler run: hence the thread, woken by the
+    file descriptor that the interpreter writes signals to.
+    """
+    if signal.getsignal(signal.SIGTERM) == _stop:
+        return
+    for number in _STOPPING:
+        signal.signal(number, _stop)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    threading.Thread(target=_stop_when_woken, args=[read], name="signals", daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)  # `launch` held them back until now
+    if _LAUNCHER in os.environ:
+        _follow(int(os.environ[_LAUNCHER]))
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+        _follow(os.getppid())
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    if own_rank() == "0":
+        os.write(2, b"reread: stopped outside of the training steps; the same command goes on\n")
+    os._exit(STOPPED)
+
+
+def _stop_when_woken(read: int) -> None:
+    while woken := os.read(read, 1):
+        if signal.getsignal(woken[0]) == _stop:
+            _stop(woken[0], None)
+
+
+def _follow(parent: int) -> None:
+    """Have this process sent SIGTERM when `parent` ends in whatever way, kill -9 too (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it has ended before that
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def launch(arguments: list[str], processes: int) -> int:
     """Run `reread ARGUMENTS` in `processes` processes of one distributed run and return the exit status.
 
-    SIGTERM and SIGINT are passed on, so that every process checkpoints and ends. When one process dies, the others
-    are stopped and its status is returned.
+    SIGTERM and SIGINT are passed on, so that every process checkpoints and ends; they do so, too, when this process
+    ends without a word. When one process dies, the others are stopped and its status is returned.
     """
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     shared = {
@@ -40,8 +88,10 @@ def launch(arguments: list[str], processes: int) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": threads,
+        _LAUNCHER: str(os.getpid()),
     }
     command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # passed down to the workers
     workers = [
         subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(processes)
@@ -52,7 +102,8 @@ def launch(arguments: list[str], processes: int) -> int:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGTERM)
 
-    handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, pass_on) for number in _STOPPING}
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
     try:
         return _wait(workers)
     finally:

@@ -30,7 +30,6 @@ from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.reduce import reducer
-from training.parallel.reduce import reducer
 from training.parallel.tensor import layout, parallelise
 from training.provenance import corpus_changes, corpus_facts
 from training.tasks import TASKS, Task
@@ -77,9 +76,12 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
                 trainer = Trainer(settings, run, mesh, progress)
             trainer.train()
         except RuntimeError as error:
-            if _lost_a_process(error):
+            if not _lost_a_process(error):
+                raise
+            if not progress.stop_asked:
                 watchdog.lost_another()
-            raise
+            log.info("stopped: another process ended first, so the last checkpoint stands; the same command goes on")
+            raise SystemExit(STOPPED) from None
 
 
 class Trainer:
@@ -118,7 +120,7 @@ class Trainer:
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh)
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
-        self.stop_asked = self.stopped = False
+        self.stopped = False
 
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
@@ -201,7 +203,7 @@ class Trainer:
 
     def _agree(self, batch: Rows) -> tuple[list[float], bool]:
         """Sum the local counts over the global batch, and learn whether any process was asked to stop."""
-        local = [*self.task.counts(batch).tolist(), float(self.stop_asked)]
+        local = [*self.task.counts(batch).tolist(), float(self.progress.stop_asked)]
         values = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
         if self.mesh.world > 1:
             dist.all_reduce(values)
@@ -278,9 +280,9 @@ class Trainer:
         """SIGTERM or Ctrl-C asks for a checkpoint at the next step boundary; a second Ctrl-C breaks off at once."""
 
         def ask(number: int, frame: FrameType | None) -> None:
-            self.stop_asked = True
+            self.progress.stop_asked = True
             if number == signal.SIGINT:
-                signal.signal(number, previous[signal.SIGINT])
+                signal.signal(number, signal.default_int_handler)
 
         previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

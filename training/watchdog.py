@@ -49,6 +49,8 @@ class Progress:
         self.begun = 0
         """Activities begun; all processes begin the same ones in the same order."""
         self.ticks = 0
+        self.stop_asked = False
+        """Whether this process was sent SIGTERM or Ctrl-C."""
 
     def begin_step(self, step: int) -> None:
         self.step = step
