@@ -47,7 +47,8 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
     `prepared` is entered when all processes have met, and what it refuses ends all of them.
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
-    mesh = init_mesh(settings.parallel.tensor, local_device(), settings.parallel.gradients)
+    parallel = settings.parallel
+    mesh = init_mesh(parallel.tensor, local_device(), parallel.gradients, settings.watchdog_minutes + 10)
     try:
         with ExitStack() as stack:
             with mesh.together():

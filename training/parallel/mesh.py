@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -83,12 +84,15 @@ class Mesh:
         return error if self.rank == 0 else ToldElsewhereError(str(error))
 
 
-def init_mesh(tensor: int = 1, device: torch.device | str = "cpu", gradients: str = "torch") -> Mesh:
+def init_mesh(
+    tensor: int = 1, device: torch.device | str = "cpu", gradients: str = "torch", timeout_minutes: float = 30.0
+) -> Mesh:
     """Join the processes that torchrun (RANK ...), horovodrun (HOROVOD_RANK ...) or srun (SLURM_PROCID ...) started;
     alone without any of them.
 
     `device` is "cpu" (gloo) or "cuda" (NCCL, one GPU a process by local rank). With `gradients` "horovod" its processes
-    are joined too; with another than "torch" NCCL's ring is pinned. Raises `UserError` when the number of processes is
+    are joined too; with another than "torch" NCCL's ring is pinned. A collective gives up after `timeout_minutes`: keep
+    them above what the watchdog takes, which can tell why. Raises `UserError` when the number of processes is
     no multiple of `tensor`, and when Horovod is not there.
     """
     rank, world, local_rank = _place()
@@ -113,9 +117,13 @@ def init_mesh(tensor: int = 1, device: torch.device | str = "cpu", gradients: st
     if world == 1:
         return Mesh(device=device)
     if not dist.is_initialized():
-        _rendezvous(rank, world, device)
+        _rendezvous(rank, world, device, timedelta(minutes=timeout_minutes))
     if tensor > 1:
-        _megatron().initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
+        _megatron().initialize_model_parallel(
+            tensor_model_parallel_size=tensor,
+            create_gloo_process_groups=False,
+            distributed_timeout_minutes=timeout_minutes,
+        )
     mesh = Mesh(
         rank=rank,
         world=world,
@@ -171,7 +179,7 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 
 
-def _rendezvous(rank: int, world: int, device: torch.device) -> None:
+def _rendezvous(rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
     environment = os.environ
     store: dist.Store | None = None  # torch makes one by MASTER_ADDR and MASTER_PORT
     if "RANK" not in environment and "HOROVOD_RANK" in environment:
@@ -185,10 +193,11 @@ def _rendezvous(rank: int, world: int, device: torch.device) -> None:
         environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
     if store is None and not ("MASTER_ADDR" in environment and "MASTER_PORT" in environment):
         raise UserError(f"{world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun or srun")
+    place: dict[str, Any] = {"store": store, "rank": rank, "world_size": world, "timeout": timeout}
     if device.type == "cuda":
-        dist.init_process_group("nccl", store=store, rank=rank, world_size=world, device_id=device)
+        dist.init_process_group("nccl", device_id=device, **place)
     else:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        dist.init_process_group("gloo", **place)
 
 
 def _pin_ring(gradients: str) -> None:
