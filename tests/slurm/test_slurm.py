@@ -86,6 +86,15 @@ def test_a_killed_worker_is_a_fault_and_three_without_progress_end_the_job(
     assert "not requeued: 3 faults, at steps" in log_of(tmp_path)
 
 
+def test_horovod_joins_the_processes_of_srun(
+    cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
+) -> None:
+    pytest.importorskip("horovod.torch", reason="horovod is not installed (`make horovod`)")
+    job = submit(corpus=sample_corpus, parallel={"gradients": "horovod"})["pretrain"]
+    assert cluster.ended(job) == "COMPLETED", log_of(tmp_path)
+    assert "gradients: Horovod over gloo's ring, 2 data-parallel ranks" in log_of(tmp_path)
+
+
 def test_a_wrong_partition_is_one_line(cluster: Cluster, submit: Submit, sample_corpus: Path) -> None:
     with pytest.raises(RuntimeError) as error:
         submit("slurm.partition=mian", corpus=sample_corpus)
