@@ -1,0 +1,141 @@
+"""GPUs and networks that a run can be planned for.
+
+What a vendor states is in the tables; what is reached of it is an assumption with its source beside it, the same for
+all of its kind, and tuned to no single figure.
+"""
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from preprocessing.errors import UserError, nearest
+from training.metrics import PEAK_TFLOPS
+
+GIB = 2**30
+
+FLOP_SHARE = 0.40
+"""Of the peak, reached by the matrix products that MFU counts. Published for BERT on V100: 0.25 to 0.51, PyTorch's 0.42
+to 0.51; on A100 0.23 to 0.53 (README tables of NVIDIA's DeepLearningExamples; DeepSpeed's BERT post of 2020-05)."""
+NVLINK_SHARE = 0.7
+"""Of NVLink's bandwidth in one direction: all-reduces on 8 A100 run at 200 to 208 of 300 GB/s (NVIDIA/nccl-tests#149
+and #178)."""
+NETWORK_SHARE = 0.9
+"""Of a network card's line rate: 46 to 48 of 50 GB/s by NVIDIA/nccl-tests#290."""
+MEMORY_SHARE = 0.8
+"""Of the memory's bandwidth, for the optimiser's streams. An assumption."""
+
+LAUNCH_SECONDS = 8e-6
+"""For the host to issue one operation in eager PyTorch: a step cannot be faster than all of its own. An assumption."""
+
+LATENCY = {"nvlink": 3.4e-6, "pcie": 5.7e-6, "ib": 14e-6, "eth": 50e-6}
+"""Seconds a step of a ring: the constants that NCCL chooses its algorithms by (tuning.cc, Ring/Simple). `ib` is any
+network with RDMA, RoCE too; `eth`, through the host's sockets, is an assumption."""
+
+CONTEXT_BYTES = 0.5 * GIB
+"""CUDA's context with the kernels in use (about 300 MB since they load lazily, pytorch/pytorch#107667) and cuBLAS'
+workspace."""
+COMMUNICATOR_BYTES = 0.65 * GIB
+"""NCCL's buffers for one group of processes: 544 to 688 MB in NVIDIA/nccl#964."""
+FRAGMENTED_SHARE = 0.05
+"""Of the GPU's memory, that the allocator holds and cannot use. An assumption."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    family: str
+    """Its key in `training.metrics.PEAK_TFLOPS`."""
+    memory_gib: float
+    """As CUDA reports it, a little less than what is printed on the box."""
+    memory_bandwidth: float
+    """Bytes a second, as stated."""
+    link_bandwidth: float
+    """Bytes a second in one direction that a ring within a machine reaches."""
+    link_latency: float
+    """Seconds a step of such a ring."""
+    dtype: torch.dtype
+    """What `precision: auto` takes on it."""
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s."""
+        return PEAK_TFLOPS[self.family] * 1e12
+
+
+def _gpu(name: str, family: str, memory_gib: float, memory: float, link: float) -> Gpu:
+    """Bandwidths in GB/s; up to 64 the link is PCIe, of which a ring reaches 12 of 16 GB/s and so on."""
+    kind, reached = ("pcie", 0.75) if link <= 64 else ("nvlink", NVLINK_SHARE)
+    dtype = torch.float16 if family in ("V100", "T4") else torch.bfloat16
+    return Gpu(name, family, memory_gib, memory * 1e9, link * reached * 1e9, LATENCY[kind], dtype)
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (  # memory in GiB, its GB/s, GB/s of the links in one direction
+        _gpu("v100-16g", "V100", 15.78, 900, 150),
+        _gpu("v100-32g", "V100", 31.75, 900, 150),
+        _gpu("a100-40g", "A100", 39.4, 1555, 300),
+        _gpu("a100-80g", "A100", 79.2, 2039, 300),
+        _gpu("a800-80g", "A800", 79.2, 2039, 200),
+        _gpu("h100-80g", "H100", 79.2, 3350, 450),
+        _gpu("h800-80g", "H800", 79.2, 3350, 200),
+        _gpu("h200", "H200", 139.8, 4800, 450),
+        _gpu("t4", "T4", 14.75, 320, 16),
+        _gpu("l40s", "L40S", 44.4, 864, 32),
+        _gpu("rtx-4090", "RTX 4090", 23.6, 1008, 32),
+    )
+}
+
+
+def gpu_named(name: str) -> Gpu:
+    """Raises `UserError` with the nearest name."""
+    if name in GPUS:
+        return GPUS[name]
+    raise UserError(f"--gpu {name}: not in the table; {nearest(name.lower(), GPUS, cutoff=0.4)}")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Between machines."""
+
+    name: str
+    bandwidth: float
+    """Bytes a second of one machine in one direction."""
+    latency: float
+    """Seconds a step of a ring."""
+
+
+def network_named(name: str) -> Network:
+    """`ib100`, `eth25`, `4xib100`: cards a machine, kind, Gbit/s of each. Raises `UserError` for what is none."""
+    match = re.fullmatch(r"(?:(\d+)x)?(ib|eth)(\d+)", name.lower())
+    if match is None or "0" in match.groups():
+        raise UserError(
+            f"--network {name}: write ib100 or eth25, kind and Gbit/s of a machine's card (ib with RDMA, RoCE too), or "
+            "4xib100 for several"
+        )
+    cards, kind, gigabits = int(match[1] or 1), match[2], int(match[3])
+    return Network(name, cards * gigabits / 8 * 1e9 * NETWORK_SHARE, LATENCY[kind])
+
+
+@dataclass(frozen=True)
+class Cluster:
+    gpu: Gpu
+    gpus: int
+    per_node: int
+    """GPUs a machine."""
+    network: Network
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.gpus // self.per_node)
+
+
+def cluster(gpus: int, gpu: str, per_node: int, network: str) -> Cluster:
+    """Raises `UserError` for what is in no table, and where the machines would not be full."""
+    per_node = min(gpus, per_node)
+    if gpus % per_node:
+        raise UserError(
+            f"--gpus {gpus}: no whole machines of {per_node}; give a multiple of {per_node}, or --gpus-per-node"
+        )
+    return Cluster(gpu_named(gpu), gpus, per_node, network_named(network))
