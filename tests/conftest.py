@@ -1,11 +1,18 @@
 """What several test folders share: a small real corpus, made once by the project's own preprocessing."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def not_here(what: str, reason: str) -> None:
+    """Skip the test, unless REREAD_REQUIRED names `what`: then it is a failure that it is not here."""
+    required = what in os.environ.get("REREAD_REQUIRED", "").split()
+    (pytest.fail if required else pytest.skip)(f"{what}: {reason}")
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +54,16 @@ def reference(raw: Path) -> dict[str, bytes]:
 
     make(raw, raw / "reference", **EVERY_STAGE)
     return contents(raw / "reference")
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run (tests.runs) that nothing befell; leave it as it is."""
+    from tests.runs import finish, start
+
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    finish(start(folder, sample_corpus))
+    return folder
 
 
 def train_values(corpus: Path, **changes: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A Slurm of two nodes for the whole session, and a folder from which a user submits."""
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import preprocess_values, train_values
+from tests.conftest import not_here, preprocess_values, train_values
 from tests.slurm.cluster import Cluster, why_not
 
 SITE: dict[str, Any] = {
@@ -28,7 +27,7 @@ SITE: dict[str, Any] = {
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     reason = why_not()
     if reason is not None:
-        (pytest.fail if "slurm" in os.environ.get("REREAD_REQUIRED", "") else pytest.skip)(f"no Slurm here: {reason}")
+        not_here("slurm", reason)
     slurm = Cluster(tmp_path_factory.mktemp("slurm"))
     try:
         slurm.start()
