@@ -30,7 +30,15 @@ TRAINING = [
     "torch>=2.6",
     "transformers>=4.40",
 ]
-DEVELOPMENT = ["mypy==2.4.1", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "ruff==0.17.5", "types-PyYAML"]
+DEVELOPMENT = [
+    "mypy==2.4.1",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.5",
+    "ray==2.60.0",  # tests kill its nodes through cluster_utils, which has no promised interface
+    "ruff==0.17.5",
+    "types-PyYAML",
+]
 
 setup(
     name="reread",
@@ -47,6 +55,7 @@ setup(
         "train": TRAINING,
         "tensorflow": ["tensorflow-cpu>=2.15"],  # reads TensorFlow checkpoints in `reread convert`
         "horovod": ["horovod==0.28.1"],
+        "ray": ["ray>=2.40"],  # preprocess.executor: ray
         "apex": ["apex"],
         "dev": DEVELOPMENT,
     },

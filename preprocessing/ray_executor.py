@@ -103,8 +103,9 @@ def _connected(workers: int) -> Any:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = os.environ.get("RAY_ADDRESS", "")
     try:
+        _check_answers(address)
         ray.init(address=address or "auto", **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         if address:
             reason = " ".join(str(error).split())
             raise UserError(f"RAY_ADDRESS: the Ray cluster at `{address}` cannot be used: {reason}") from None
@@ -117,3 +118,10 @@ def _connected(workers: int) -> Any:
         cpus = int(ray.cluster_resources().get("CPU", 0))
         log.info("ray: the cluster at %s, %d nodes, %d CPUs", ray.get_runtime_context().gcs_address, len(nodes), cpus)
     return ray
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError where nobody listens at HOST:PORT; Ray itself would try for a quarter of an hour."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in address:
+        socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,0 +1,172 @@
+"""`preprocess.executor: ray` on two Ray nodes: the bytes of one machine, also where workers and nodes are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocessing.errors import UserError
+from preprocessing.ray_executor import RayExecutor
+from tests.raw_text import EVERY_STAGE, children, contents, start, wait_for
+
+# The store of a node: 80 MB are Ray's least.
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+
+COUNTED = """
+import os, signal
+from preprocessing import ray_executor
+
+def counted(here, folder, plan, stage, number):
+    "Note who begins which task; the first one at the node VICTIM stands still half-way."
+    from preprocessing import tasks
+    from preprocessing.ray_executor import do_task
+    with open(STARTS, "a+") as file:
+        file.write(f"{{stage}} {{number}} {{os.getppid()}} {{os.getpid()}}\\n")
+        file.seek(0)
+        begun_here = [line for line in file if line.split()[2] == str(VICTIM)]
+    if os.getppid() == VICTIM and len(begun_here) == 1:
+        tasks.report_progress_to(lambda size: signal.pause())
+    return do_task(here, folder, plan, stage, number)
+
+STARTS, VICTIM = {starts!r}, {victim}
+ray_executor.do_task = counted
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    ray_cluster = pytest.importorskip("ray.cluster_utils", reason="needs Ray: pip install -e '.[ray]'")
+    cluster = ray_cluster.Cluster(initialize_head=True, head_node_args=NODE)
+    cluster.add_node(**NODE)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def connected(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    return cluster
+
+
+def raylet(node: Any) -> int:
+    return node.all_processes["raylet"][0].process.pid
+
+
+class Starts:
+    """Where tasks note that they begin."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def before(self, victim: int = 0) -> str:
+        return COUNTED.format(starts=str(self.path), victim=victim)
+
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+    def at(self, node: int) -> list[list[str]]:
+        return [line for line in self.lines() if line[2] == str(node)]
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        return Counter((stage, number) for stage, number, *_ in self.lines())
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return errors
+
+
+def test_without_ray_the_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"executor: ray cannot be used .*pip install 'reread\[ray\]'"):
+        RayExecutor(1).__enter__()
+
+
+def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(UserError, match=r"^RAY_ADDRESS: the Ray cluster at `127.0.0.1:1` cannot be used: .*refused"):
+        RayExecutor(1).__enter__()
+
+
+def test_without_a_cluster_one_is_started_and_a_mistake_is_one_line(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    inputs = {"paths": [str(raw / "texts")], "bad_input": "refuse"}
+    process = start(raw, tmp_path / "corpus", "read", "0/1", executor="ray", input=inputs)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "ray: no cluster is running and RAY_ADDRESS is not set, so one is started here for 1 tasks" in errors
+    assert "input.bad_input=report" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+def test_ray_makes_the_bytes_of_one_machine(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path, connected: Any
+) -> None:
+    starts = Starts(tmp_path / "starts")
+    process = start(raw, tmp_path / "corpus", before=starts.before(), **EVERY_STAGE, executor="ray", workers=0)
+    assert f"ray: the cluster at {connected.address}, 2 nodes, 2 CPUs" in finish(process)
+    assert contents(tmp_path / "corpus") == reference
+    assert set(starts.counts().values()) == {1}
+    assert all(starts.at(raylet(node)) for node in connected.list_all_nodes())
+
+
+@pytest.mark.parametrize("whole_node", [False, True])
+def test_of_a_killed_worker_or_node_only_its_part_is_done_again(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path, connected: Any, whole_node: bool
+) -> None:
+    node, starts = connected.list_all_nodes()[1], Starts(tmp_path / "starts")
+    victim = raylet(node)
+    process = start(raw, tmp_path / "corpus", before=starts.before(victim), **EVERY_STAGE, executor="ray", workers=0)
+    wait_for(lambda: bool(starts.at(victim)), process)
+    stage, number, _, worker = starts.at(victim)[0]
+    wait_for(lambda: any((tmp_path / "corpus" / ".work" / stage).glob(f"{int(number):05d}.*")), process)
+    for pid in [victim, *children(victim)] if whole_node else [int(worker)]:
+        os.kill(pid, signal.SIGKILL)
+    if whole_node:
+        connected.remove_node(node, allow_graceful=False)
+        connected.add_node(**NODE)
+    errors = finish(process)
+    assert f"a Ray worker or its node was lost; part {number} of {stage} is done again" in errors
+    assert contents(tmp_path / "corpus") == reference
+    counts = starts.counts()
+    assert counts.pop((stage, number)) == 2
+    assert set(counts.values()) == {1}
+
+
+def test_a_node_that_does_not_see_the_folder_is_told(raw: Path, tmp_path: Path, connected: Any) -> None:
+    """A third node in a mount namespace of its own, where another disk lies over the folder."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    hidden = f"mount -t tmpfs tmpfs {folder} && exec {sys.executable} -m ray.scripts.scripts start --block"
+    options = f"--address={connected.address} --num-cpus=1 --object-store-memory=80000000"
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("mounting needs root")
+    node = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", f"{hidden} {options}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    try:
+        while sum(one["Alive"] for one in connected.global_state.node_table()) < 3:
+            assert node.poll() is None
+            time.sleep(0.05)
+        process = start(raw, folder / "corpus", "read", "0/1", executor="ray", workers=0)
+        _, errors = process.communicate()
+    finally:
+        node.terminate()
+        node.wait()
+    assert process.returncode == 1
+    assert "corpus/.work: not seen by the Ray worker on" in errors.splitlines()[-1]
