@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test checks format slurm clean
+.PHONY: quickstart test checks format slurm horovod build-horovod clean
 
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
@@ -26,6 +26,21 @@ format: $(READY)
 slurm:
 	{ command -v slurmctld && command -v slurmd && command -v srun; } || \
 		{ apt-get update && apt-get install -y --no-install-recommends slurm-wlm; }
+
+# Horovod, built against the torch that is installed; nothing to do where that is done. With a CUDA torch it reduces by
+# NCCL and needs nvcc and NCCL's headers and library (HOROVOD_NCCL_HOME says where; HOROVOD_CUDA_HOME, where not on PATH).
+horovod: $(READY)
+	$(PYTHON) -W "error:Framework pytorch" -c "import horovod.torch" 2>/dev/null || $(MAKE) build-horovod
+
+build-horovod:
+	{ command -v g++ && command -v cmake; } || \
+		{ apt-get update && apt-get install -y --no-install-recommends g++ cmake; }
+	$(PYTHON) -m pip uninstall --quiet --yes horovod
+	CMAKE_TOOLCHAIN_FILE=$(CURDIR)/training/parallel/horovod.cmake MAKEFLAGS=-j$$(nproc) \
+		HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+		HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
+		HOROVOD_GPU_OPERATIONS=$$($(PYTHON) -c "import torch; print('NCCL' if torch.version.cuda else '')") \
+		$(PYTHON) -m pip install --no-build-isolation --no-cache-dir --no-binary horovod -e ".[horovod]"
 
 $(READY): setup.py
 	python3 -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && python3 -m venv $(VENV); }

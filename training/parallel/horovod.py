@@ -82,12 +82,6 @@ def ring(buffer: Tensor, bucket: int) -> Callable[[], object]:
     return wait
 
 
-def about() -> str:
-    """What is reduced by, for the log."""
-    hvd = _horovod()
-    return f"Horovod's ring ({'NCCL' if hvd.nccl_built() else 'gloo'})"
-
-
 def stop() -> None:
     """Leave; the other processes' reductions break off if they have any left."""
     if not _running:

@@ -23,15 +23,15 @@ def reducer(settings: ParallelSettings, mesh: Mesh) -> Reduce:
     if mesh.data_size == 1:
         log.info("gradients: nothing to reduce, for there is one data-parallel rank")
         return in_torch(mesh)
-    reduce, ring = in_torch(mesh), _torchs_ring(settings.gradients, mesh)
+    reduce, by = in_torch(mesh), "torch.distributed"
     if settings.gradients == "horovod":
         from training.parallel import horovod
 
-        reduce, ring = horovod.ring, horovod.about()
+        reduce, by = horovod.ring, "Horovod"
     beside = f" beside tensor groups of {mesh.tensor_size}" if mesh.tensor_size > 1 else ""
     log.info(
-        f"gradients: {ring} over {mesh.data_size} data-parallel ranks{beside}, "
-        f"in buckets of {settings.bucket_megabytes:g} MB, sent as {settings.gradient_dtype}"
+        f"gradients: {by} over {_ring(settings.gradients, mesh)}, {mesh.data_size} data-parallel ranks{beside}, "
+        f"buckets of {settings.bucket_megabytes:g} MB, sent as {settings.gradient_dtype}"
     )
     return in_fp16(reduce) if settings.gradient_dtype == "fp16" else reduce
 
@@ -68,8 +68,8 @@ def in_fp16(reduce: Reduce) -> Reduce:
     return begin
 
 
-def _torchs_ring(gradients: str, mesh: Mesh) -> str:
+def _ring(gradients: str, mesh: Mesh) -> str:
     if mesh.device.type == "cpu":
-        return "gloo's ring" + (" (no NCCL on CPU)" if gradients == "nccl-ring" else "")
+        return "gloo's ring (nccl-ring: no NCCL on CPU)" if gradients == "nccl-ring" else "gloo's ring"
     pinned = os.environ.get("NCCL_ALGO")
-    return f"NCCL ({f'NCCL_ALGO={pinned}' if pinned else 'ring or tree, as it chooses'})"
+    return f"NCCL (NCCL_ALGO={pinned})" if pinned else "NCCL (ring or tree, as it chooses)"
