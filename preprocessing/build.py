@@ -194,7 +194,9 @@ def _merge(work: Work) -> Manifest:
     dropped = sum(map(_dropped, counts), Counter())
     dropped["unreadable"] = sum(len(result["problems"]) for result in read)
     if "duplicate-paragraphs" in work.stages():
-        dropped["duplicate paragraphs"] = sum(result["dropped"] for result in work.results("duplicate-paragraphs"))
+        repeated = sum(result["repeated"] for result in work.results("paragraphs"))
+        later = sum(result["dropped"] for result in work.results("duplicate-paragraphs"))
+        dropped["duplicate paragraphs"] = repeated + later
     totals = {name: sum(count[name] for count in counts) for name in _TOTALS}
     sums = {name: _sum(result[name] for result in encoded) for name in ("counts", "word_tokens", "document_tokens")}
     unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())

@@ -1,12 +1,16 @@
 """Exact deduplication: equal MD5s are found key range by key range, and the first in source order stays.
 
-Only keys move: 20 bytes each. Every part leaves its keys sorted, so a range is one slice of each part's file, found by
-bisection; memory is bounded by the range, which takes its number from the count of keys and changes no result.
+Only keys move: 20 bytes each. Every part leaves its keys sorted, each once. A task takes a stretch of the key space,
+which is one slice of each part's file, found by bisection, and deals it out to ranges on disk that are then searched
+one by one. So memory is bounded by a range, however many keys there are and however often one text comes again, and a
+part's file is opened once a task. The number of ranges and tasks follows from the count of keys and changes no result.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -14,43 +18,70 @@ from numpy.typing import NDArray
 
 KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("place", "<u4")])
 """An MD5 as two numbers, and the place of its text among those of its part."""
-DUPLICATE = np.dtype([("part", "<u4"), ("place", "<u4")])
+DUPLICATE = np.dtype([("place", "<u4"), ("part", "<u4")])
+"""As one number of 64 bits it sorts by part, then by place."""
 KEYS_PER_RANGE = 1 << 20
+RANGES_PER_TASK = 16
 
 
-def range_count(keys: int) -> int:
-    """Ranges that hold about `KEYS_PER_RANGE` keys each (MD5s are uniform); at least 1."""
-    return max(1, -(-keys // KEYS_PER_RANGE))
+def task_count(keys: int) -> int:
+    """Tasks whose ranges hold about `KEYS_PER_RANGE` keys each (MD5s are uniform); at least 1."""
+    return max(1, -(-keys // (KEYS_PER_RANGE * RANGES_PER_TASK)))
 
 
-def sort_keys(digests: bytes | bytearray) -> NDArray[Any]:
-    """KEY [n], sorted, of n MD5 digests (16 bytes each, one after the other); places count from 0."""
+def sort_keys(digests: bytes | bytearray) -> tuple[NDArray[Any], NDArray[np.uint32]]:
+    """Of n MD5 digests (16 bytes each, one after the other) KEY [u], sorted, of the first of each, and the places
+    [n - u] of those that stood before; places count from 0.
+    """
     numbers = np.frombuffer(digests, ">u8").astype("<u8").reshape(-1, 2)
     order = np.lexsort((numbers[:, 1], numbers[:, 0]))  # stable
-    keys = np.empty(len(order), KEY)
-    keys["high"], keys["low"], keys["place"] = numbers[order, 0], numbers[order, 1], order
-    return keys
+    numbers = numbers[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (numbers[1:] != numbers[:-1]).any(axis=1)
+    keys = np.empty(np.count_nonzero(first), KEY)
+    keys["high"], keys["low"], keys["place"] = numbers[first, 0], numbers[first, 1], order[first]
+    return keys, order[~first].astype(np.uint32)
 
 
-def later_occurrences(files: Sequence[Path], number: int, ranges: int) -> NDArray[Any]:
-    """DUPLICATE [m], by part: every key of range `number` that stood before, in an earlier part or place.
+def later_occurrences(files: Sequence[Path], number: int, tasks: int, spool: Path) -> NDArray[Any]:
+    """DUPLICATE [m], by part: every key of task `number` of `tasks` that stood before, in an earlier part.
 
-    `files` are the `.npy` of `sort_keys`, in the order of the parts.
+    `files` are the `.npy` of `sort_keys`, in the order of the parts; `spool` is a folder for temporary files.
     """
-    bounds = [(number + step) * 2**64 // ranges for step in (0, 1)]
-    slices = []
-    for file in files:
-        keys = np.load(file, mmap_mode="r")
-        begin, end = (bisect_left(keys, bound, key=lambda key: int(key["high"])) for bound in bounds)
-        slices.append(np.array(keys[begin:end]))
-    part = np.repeat(np.arange(len(slices), dtype=np.uint32), [len(keys) for keys in slices])
-    keys = np.concatenate(slices)
-    high, low = np.ascontiguousarray(keys["high"]), np.ascontiguousarray(keys["low"])
-    order = np.lexsort((low, high))  # stable: equal keys stay in source order
-    high, low = high[order], low[order]
-    later = np.sort(order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])])
+    ranges = RANGES_PER_TASK
+    bounds = [(number * ranges + step) * 2**64 // (tasks * ranges) for step in range(ranges + 1)]
+    inner = np.array(bounds[1:-1], np.uint64)
+    counts = np.empty((len(files), ranges), np.int64)
+    with ExitStack() as stack:
+        spools = [stack.enter_context(TemporaryFile(buffering=1 << 18, dir=spool)) for _ in range(ranges)]
+        for part, file in enumerate(files):
+            keys = _between(np.load(file, mmap_mode="r"), "high", bounds[0], bounds[-1])
+            cuts = [0, *np.searchsorted(np.ascontiguousarray(keys["high"]), inner).tolist(), len(keys)]
+            counts[part] = np.diff(cuts)
+            for temporary, a, b in zip(spools, cuts[:-1], cuts[1:], strict=True):
+                temporary.write(keys[a:b].data)
+        found = [_later(temporary, counts[:, index]) for index, temporary in enumerate(spools)]
+    duplicates = np.concatenate(found)
+    duplicates.view(np.uint64).sort()
+    return duplicates
+
+
+def _later(file: Any, counts: NDArray[np.int64]) -> NDArray[Any]:
+    """DUPLICATE [m] of one range: its KEYs are in `file`, `counts` [parts] of each part."""
+    file.seek(0)
+    keys = np.fromfile(file, KEY)
+    high = np.ascontiguousarray(keys["high"])
+    order = np.argsort(high)
+    equal = high[order[1:]] == high[order[:-1]]
+    mask = np.zeros(len(order) + 1, bool)
+    mask[1:-1] = equal
+    alike = np.sort(order[mask[1:] | mask[:-1]])  # in source order
+    alike = alike[np.lexsort((keys["low"][alike], high[alike]))]  # stable: equal keys stay in it
+    again = (high[alike[1:]] == high[alike[:-1]]) & (keys["low"][alike[1:]] == keys["low"][alike[:-1]])
+    later = alike[1:][again]
     found = np.empty(len(later), DUPLICATE)
-    found["part"], found["place"] = part[later], keys["place"][later]
+    found["part"] = np.searchsorted(np.cumsum(counts), later, side="right")
+    found["place"] = keys["place"][later]
     return found
 
 
@@ -58,7 +89,11 @@ def dropped_places(files: Sequence[Path], part: int, count: int) -> NDArray[np.b
     """bool [count]: the places of `part` that `files` (the `.npy` of `later_occurrences`) name."""
     dropped = np.zeros(count, bool)
     for file in files:
-        found = np.load(file, mmap_mode="r")
-        begin, end = (bisect_left(found, bound, key=lambda key: int(key["part"])) for bound in (part, part + 1))
-        dropped[found["place"][begin:end]] = True
+        dropped[_between(np.load(file, mmap_mode="r"), "part", part, part + 1)["place"]] = True
     return dropped
+
+
+def _between(values: NDArray[Any], field: str, low: int, high: int) -> NDArray[Any]:
+    """A copy of what has low <= `field` < high in `values`, which are sorted by it and need not fit in memory."""
+    begin, end = (bisect_left(values, bound, key=lambda value: int(value[field])) for bound in (low, high))
+    return np.array(values[begin:end])

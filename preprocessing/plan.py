@@ -28,6 +28,8 @@ from preprocessing.words import WordSegmenter
 
 log = logging.getLogger("reread")
 
+VERSION = 2
+"""Of the work folder: what another version of the program has begun is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 HOW = {"output", "workers", "executor"}
 """Settings that say how the work is done, not what comes of it."""
@@ -115,7 +117,7 @@ def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
     """
     output, work, manifest = settings.output, settings.output / WORK, settings.output / "manifest.json"
     is_there = work.exists()
-    planned = (work / "plan.json").exists() and not manifest.exists()
+    planned = _is_planned(work) and not manifest.exists()
     begun = planned and any(_documents(path) for path in (work / "read").glob("*.json"))
     if begun or manifest.exists() or not _record(output).exists():
         _check_same(output, inputs.identity)
@@ -126,6 +128,7 @@ def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
         manifest.unlink()
         shutil.rmtree(output / "tokenizer", ignore_errors=True)
     if is_there:
+        log.info("%s: holds nothing to go on from; begun anew", work)
         with aside(work) as old:
             os.replace(work, old)  # at once, or a kill would leave half a plan
     _place(settings, inputs)
@@ -138,7 +141,12 @@ def join(settings: PreprocessSettings, inputs: Inputs) -> None:
         raise UserError(
             f"{output}: a shard is missing or truncated; run `reread preprocess` without --stage: it builds it again"
         )
-    if not (output / WORK / "plan.json").exists():
+    if not _is_planned(output / WORK):
+        if (output / WORK).exists():
+            raise UserError(
+                f"{output}: begun by another version of this program; run `reread preprocess` without --stage: it "
+                "begins again"
+            )
         if not _record(output).exists():
             _check_same(output, inputs.identity)
         _place(settings, inputs)
@@ -151,6 +159,11 @@ def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
     with aside(settings.output / WORK) as folder:
         _write_plan(settings, inputs, folder)
         move(folder, settings.output / WORK)
+
+
+def _is_planned(work: Path) -> bool:
+    plan = work / "plan.json"
+    return plan.exists() and json.loads(plan.read_text(encoding="utf-8")).get("version") == VERSION
 
 
 def _documents(path: Path) -> int:
@@ -223,5 +236,5 @@ def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> N
         ]
         write_atomically(folder / "parts" / f"{number:05d}.json", json.dumps(values).encode())
     write_record(folder, inputs.identity)
-    plan = {"settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
+    plan = {"version": VERSION, "settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
     write_atomically(folder / "plan.json", json.dumps(plan, ensure_ascii=False, indent=1).encode())

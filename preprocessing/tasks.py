@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import md5
 from pathlib import Path
 from secrets import token_hex
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from preprocessing.clean import Cleaner
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter, explained, sync_folder, write_atomically
-from preprocessing.dedup import dropped_places, later_occurrences, range_count, sort_keys
+from preprocessing.dedup import dropped_places, later_occurrences, sort_keys, task_count
 from preprocessing.encode import Encoder, batches
 from preprocessing.sources import Piece, Problem, read
 from preprocessing.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
@@ -53,6 +53,10 @@ _advance: Callable[[int], None] = lambda size: None  # noqa: E731
 def report_progress_to(advance: Callable[[int], None]) -> None:
     global _advance  # noqa: PLW0603
     _advance = advance
+
+
+KEYS_OF = {"duplicates": "read", "duplicate-paragraphs": "paragraphs"}
+"""The stage that leaves the keys in which a stage finds equal ones."""
 
 
 class Work:
@@ -101,10 +105,8 @@ class Work:
         return self._task_counts[stage]
 
     def _count_tasks(self, stage: str) -> int:
-        keys_of = {"duplicates": ("read", "documents"), "duplicate-paragraphs": ("paragraphs", "paragraphs")}
-        if stage in keys_of:
-            earlier, field = keys_of[stage]
-            return range_count(sum(result[field] for result in self.results(earlier)))
+        if stage in KEYS_OF:
+            return task_count(sum(result["keys"] for result in self.results(KEYS_OF[stage])))
         return 1 if stage == "vocabulary" else self.parts
 
     def size(self, stage: str) -> int:
@@ -167,7 +169,11 @@ class Work:
             yield number, "\n".join(kept)
 
     def _dropped(self, stage: str, part: int, count: int) -> NDArray[np.bool_]:
-        return dropped_places(sorted((self.folder / stage).glob("*.npy")), part, count)
+        if stage not in self.stages():
+            return np.zeros(count, bool)
+        dropped = dropped_places(sorted((self.folder / stage).glob("*.npy")), part, count)
+        dropped[np.load(self.path(KEYS_OF[stage], part, ".repeated.npy"))] = True
+        return dropped
 
 
 def open_work(folder: Path) -> Work:
@@ -289,10 +295,9 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     table["high"] = np.frombuffer(digests, ">u8")[::2]
     table["bytes"], table["source"] = sizes, sources
     _save(attempt / f"{number:05d}.documents.npy", table)
-    if settings.dedup.documents:
-        _save(attempt / f"{number:05d}.keys.npy", sort_keys(digests))
     return {
         "documents": len(table),
+        **(_save_keys(attempt, number, digests) if settings.dedup.documents else {}),
         "bytes": int(table["bytes"].sum()),
         "sources": counts,
         "problems": [problem._asdict() for problem in problems],
@@ -307,21 +312,19 @@ def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
             if len(line) >= minimum:
                 digests += md5(line.encode()).digest()
         _advance(len(text.encode()))
-    _save(attempt / f"{number:05d}.keys.npy", sort_keys(digests))
-    return {"paragraphs": len(digests) // 16}
+    return {"paragraphs": len(digests) // 16, **_save_keys(attempt, number, digests)}
 
 
-def _duplicates(work: Work, number: int, attempt: Path) -> dict[str, Any]:
-    return _find("duplicates", "read", work, number, attempt)
+def _save_keys(attempt: Path, number: int, digests: bytearray) -> dict[str, int]:
+    keys, repeated = sort_keys(digests)
+    _save(attempt / f"{number:05d}.keys.npy", keys)
+    _save(attempt / f"{number:05d}.repeated.npy", repeated)
+    return {"keys": len(keys), "repeated": len(repeated)}
 
 
-def _duplicate_paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
-    return _find("duplicate-paragraphs", "paragraphs", work, number, attempt)
-
-
-def _find(stage: str, keys: str, work: Work, number: int, attempt: Path) -> dict[str, Any]:
-    files = [work.path(keys, part, ".keys.npy") for part in range(work.parts)]
-    found = later_occurrences(files, number, work.task_count(stage))
+def _find(stage: str, work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    files = [work.path(KEYS_OF[stage], part, ".keys.npy") for part in range(work.parts)]
+    found = later_occurrences(files, number, work.task_count(stage), attempt)
     _save(attempt / f"{number:05d}.npy", found)
     return {"dropped": len(found)}
 
@@ -390,9 +393,9 @@ def token_dtype(tokenizer: Tokenizer) -> str:
 
 _TASKS: dict[str, Callable[[Work, int, Path], dict[str, Any]]] = {
     "read": _read,
-    "duplicates": _duplicates,
+    "duplicates": partial(_find, "duplicates"),
     "paragraphs": _paragraphs,
-    "duplicate-paragraphs": _duplicate_paragraphs,
+    "duplicate-paragraphs": partial(_find, "duplicate-paragraphs"),
     "vocabulary": _vocabulary,
     "encode": _encode,
 }

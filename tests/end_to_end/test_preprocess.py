@@ -62,7 +62,8 @@ def test_the_number_of_workers_changes_nothing(raw: Path, corpus: Path, tmp_path
 def test_the_number_of_key_ranges_changes_nothing(
     raw: Path, reference: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dedup, "KEYS_PER_RANGE", 7)
+    monkeypatch.setattr(dedup, "KEYS_PER_RANGE", 4)
+    monkeypatch.setattr(dedup, "RANGES_PER_TASK", 3)
     make(raw, tmp_path / "corpus", dedup={"paragraphs": True})
     assert contents(tmp_path / "corpus") == reference
 

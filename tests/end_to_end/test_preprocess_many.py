@@ -50,7 +50,8 @@ def test_shares_in_any_order_make_the_bytes_of_one_machine(
     raw: Path, reference: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shuffled, some twice, some of another division, with several ranges of keys; `build` only merges."""
-    monkeypatch.setattr(dedup, "KEYS_PER_RANGE", 7)
+    monkeypatch.setattr(dedup, "KEYS_PER_RANGE", 4)
+    monkeypatch.setattr(dedup, "RANGES_PER_TASK", 3)
     output, generator = tmp_path / "corpus", random.Random(1)
     for stage in STAGES:
         shares = [(number, 3) for number in range(3)] + [(1, 2), (4, 50)]
@@ -138,6 +139,21 @@ def test_a_share_of_other_settings_is_refused(raw: Path, tmp_path: Path) -> None
     (tmp_path / "mine" / "thesis.doc").write_text("mine")
     with pytest.raises(UserError, match="holds other files"):
         share(raw, tmp_path / "mine", "read", 0, 2)
+
+
+def test_what_another_version_of_the_program_began_is_begun_again(
+    raw: Path, reference: dict[str, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = tmp_path / "corpus"
+    share(raw, output, "read", 0, 1)
+    path = output / ".work" / "plan.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"version": 2', '"version": 1'), encoding="utf-8")
+    with pytest.raises(UserError, match="begun by another version of this program"):
+        share(raw, output, "read", 0, 1)
+    with caplog.at_level(logging.INFO, "reread"):
+        make(raw, output, **EVERY_STAGE)
+    assert "begun anew" in caplog.text and "done already" not in caplog.text
+    assert contents(output) == reference
 
 
 def test_how_the_work_is_done_is_no_part_of_the_corpus(

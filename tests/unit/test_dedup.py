@@ -5,20 +5,33 @@ import numpy as np
 import pytest
 
 from preprocessing import dedup
-from preprocessing.dedup import dropped_places, later_occurrences, range_count, sort_keys
+from preprocessing.dedup import dropped_places, later_occurrences, sort_keys, task_count
 
 
-def write_parts(folder: Path, parts: list[list[bytes]]) -> list[Path]:
-    files = []
+def write_parts(folder: Path, parts: list[list[bytes]]) -> tuple[list[Path], set[tuple[int, int]]]:
+    """The files of keys, and (part, place) of what stood before in its own part."""
+    files, repeated = [], set()
     for number, digests in enumerate(parts):
         files.append(folder / f"{number}.npy")
-        np.save(files[-1], sort_keys(b"".join(digests)))
-    return files
+        keys, again = sort_keys(b"".join(digests))
+        assert len(keys) + len(again) == len(digests)
+        assert keys["high"].tolist() == sorted(keys["high"].tolist())
+        np.save(files[-1], keys)
+        repeated |= {(number, place) for place in again.tolist()}
+    return files, repeated
 
 
-def later(files: list[Path], ranges: int) -> set[tuple[int, int]]:
-    found = [later_occurrences(files, number, ranges).tolist() for number in range(ranges)]
-    return {place for places in found for place in places}
+def later(files: list[Path], tasks: int) -> set[tuple[int, int]]:
+    """(part, place) of what stood before in another part."""
+    found = [later_occurrences(files, number, tasks, files[0].parent) for number in range(tasks)]
+    for duplicates in found:
+        assert duplicates["part"].tolist() == sorted(duplicates["part"].tolist())
+    return {(part, place) for duplicates in found for place, part in duplicates.tolist()}
+
+
+def dropped_of(folder: Path, parts: list[list[bytes]], tasks: int) -> set[tuple[int, int]]:
+    files, repeated = write_parts(folder, parts)
+    return repeated | later(files, tasks)
 
 
 @pytest.fixture
@@ -27,10 +40,11 @@ def parts() -> list[list[bytes]]:
     return [[md5(b"%d" % n).digest() for n in generator.integers(0, 200, size)] for size in (100, 0, 150, 1, 80)]
 
 
-@pytest.mark.parametrize("ranges", [1, 2, 7, 64])
-def test_the_first_in_source_order_stays_whatever_the_number_of_ranges(
-    tmp_path: Path, parts: list[list[bytes]], ranges: int
+@pytest.mark.parametrize(("tasks", "ranges"), [(1, 1), (1, 16), (2, 3), (7, 1), (64, 5)])
+def test_the_first_in_source_order_stays_whatever_the_number_of_tasks_and_ranges(
+    tmp_path: Path, parts: list[list[bytes]], tasks: int, ranges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dedup, "RANGES_PER_TASK", ranges)
     seen: set[bytes] = set()
     expected = set()
     for part, digests in enumerate(parts):
@@ -38,26 +52,26 @@ def test_the_first_in_source_order_stays_whatever_the_number_of_ranges(
             if digest in seen:
                 expected.add((part, place))
             seen.add(digest)
-    assert later(write_parts(tmp_path, parts), ranges) == expected
+    assert dropped_of(tmp_path, parts, tasks) == expected
 
 
 def test_only_whole_digests_are_compared(tmp_path: Path) -> None:
     upper, lower = b"a" * 8, b"b" * 8
     parts = [[upper + lower, upper + upper], [lower + lower, upper + lower]]
-    assert later(write_parts(tmp_path, parts), 3) == {(1, 1)}
+    assert dropped_of(tmp_path, parts, 3) == {(1, 1)}
 
 
 def test_the_ends_of_the_key_space_belong_to_a_range(tmp_path: Path) -> None:
     ends = [b"\0" * 16, b"\xff" * 16]
-    assert later(write_parts(tmp_path, [ends, ends]), 5) == {(1, 0), (1, 1)}
+    assert dropped_of(tmp_path, [ends, ends], 5) == {(1, 0), (1, 1)}
 
 
 def test_a_part_finds_what_it_must_drop_in_the_files_of_all_ranges(tmp_path: Path, parts: list[list[bytes]]) -> None:
-    files = write_parts(tmp_path, parts)
+    files, _ = write_parts(tmp_path, parts)
     dropped = []
     for number in range(4):
         dropped.append(tmp_path / f"dropped-{number}.npy")
-        np.save(dropped[-1], later_occurrences(files, number, 4))
+        np.save(dropped[-1], later_occurrences(files, number, 4, tmp_path))
     for part, digests in enumerate(parts):
         mask = dropped_places(dropped, part, len(digests))
         assert {(part, place) for place in np.flatnonzero(mask).tolist()} == {
@@ -65,7 +79,14 @@ def test_a_part_finds_what_it_must_drop_in_the_files_of_all_ranges(tmp_path: Pat
         }
 
 
-def test_ranges_keep_to_their_size() -> None:
-    assert range_count(0) == 1
-    assert range_count(dedup.KEYS_PER_RANGE) == 1
-    assert range_count(10 * dedup.KEYS_PER_RANGE + 1) == 11
+def test_a_text_that_comes_again_and_again_moves_once_a_part(tmp_path: Path) -> None:
+    """Or the range of a notice that stands in every other document would not fit in memory."""
+    files, repeated = write_parts(tmp_path, [[b"n" * 16] * 1000] * 3)
+    assert [len(np.load(file)) for file in files] == [1, 1, 1]
+    assert len(repeated) == 3 * 999
+    assert later(files, 2) == {(1, 0), (2, 0)}
+
+
+def test_tasks_keep_to_their_size() -> None:
+    size = dedup.KEYS_PER_RANGE * dedup.RANGES_PER_TASK
+    assert [task_count(keys) for keys in (0, size, 10 * size + 1)] == [1, 1, 11]
