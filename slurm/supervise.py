@@ -81,7 +81,7 @@ def decide(job, attempts):
     if status == REFUSED:
         return False, "not requeued: the settings or the input are at fault, as the log says"
     if status in (STOPPED, KILLED_BY_TERM):
-        return True, "requeued: it was asked to stop at step {}".format(last["step"])
+        return True, "requeued: it was asked to stop; the last checkpoint is of step {}".format(last["checkpoint"])
     faults = [
         attempt
         for attempt in attempts
