@@ -55,7 +55,8 @@ def stop_at_once() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    if own_rank() == "0":
+    launcher = os.environ.get(_LAUNCHER)
+    if own_rank() == "0" and launcher in (None, str(os.getppid())):  # one that has ended has told it, or cannot
         os.write(2, b"reread: stopped outside of the training steps; the same command goes on\n")
     os._exit(STOPPED)
 

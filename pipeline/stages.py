@@ -1,9 +1,9 @@
 """The stages behind the commands: each takes a checked recipe and leaves its result on disk."""
 
-import fcntl
 import json
 import logging
 import platform
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +15,7 @@ import yaml
 
 from pipeline.launch import inside_distributed_run, launch, own_rank, stop_at_once
 from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
+from pipeline.run_lock import only_job
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 from training.config import AnyData, DataSettings, PackedSettings, SegmentSettings, StreamSettings, TrainSettings
@@ -85,6 +86,10 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
         return
     log.info("starting %d processes on this machine", processes)
     status = launch(arguments, processes)
+    if status == 128 + signal.SIGBUS:
+        from training.data.source import open_source
+
+        open_source(train.data, train.seed, "train")  # tells which shard was cut short under its memory map
     if status:
         sys.exit(status)
 
@@ -192,7 +197,7 @@ def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
                         "starting this recipe once by itself, or by `reread convert`"
                     )
                 run.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(_only_job(run))
+                stack.enter_context(only_job(run))
                 write_recipe(recipe, run / "recipe.yaml")
                 write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
             stack.enter_context(_log_file(run))
@@ -243,14 +248,3 @@ def _log_file(run: Path) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         handler.close()
-
-
-@contextmanager
-def _only_job(run: Path) -> Iterator[None]:
-    """Hold the run folder; raises `UserError` if another job does. The lock goes with the process, however it ends."""
-    with (run / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{run}: another job is training in this folder; stop it, or choose another name") from None
-        yield

@@ -245,10 +245,12 @@ class ShardFiles:
     def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder
         self._remedy = f"copy the shard again, or delete it and run `{command}` again"
+        self._sizes: dict[str, int] = {}
         self._maps: dict[str, mmap.mmap] = {}
 
     def check_size(self, name: str, size: int) -> None:
-        """Raises `UserError` unless the shard has the size it was written with."""
+        """Raises `UserError` unless the shard has the size it was written with; before it is mapped, once more."""
+        self._sizes[name] = size
         path = self.folder / name
         found = path.stat().st_size if path.exists() else None
         if found != size:
@@ -257,6 +259,7 @@ class ShardFiles:
 
     def map(self, name: str) -> mmap.mmap:
         if name not in self._maps:
+            self.check_size(name, self._sizes[name])
             with (self.folder / name).open("rb") as file:
                 self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._maps[name]

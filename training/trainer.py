@@ -19,7 +19,7 @@ from transformers import PretrainedConfig
 from preprocessing.errors import UserError
 from training.checkpoint.store import CheckpointStore, Slice
 from training.config import STOPPED, TrainSettings
-from training.data.loader import Rows
+from training.data.loader import Loader, Rows
 from training.data.source import open_source
 from training.metrics import MetricsLog, peak_flops, progress_line
 from training.models import ModelSpec, model_spec
@@ -37,6 +37,8 @@ from training.watchdog import FAULT, Progress, Watchdog, clear_progress
 
 log = logging.getLogger("reread")
 
+MOST_COUNTS = 2
+"""That any task has (`Task.counts`)."""
 BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
 
@@ -138,8 +140,8 @@ class Trainer:
             while self.step < settings.steps and not self.stopped:
                 self.progress.begin_step(self.step)
                 with window.waiting_for_data():
-                    batch = next(loader)
-                rate, norm = self._train_step(batch, window)
+                    drawn = _draw(loader)
+                rate, norm = self._train_step(drawn, window)
                 self.step += 1
                 if self.step % settings.log_every == 0 or self.step == settings.steps:
                     values = window.close(self.step, rate, norm, self.scale.value)
@@ -162,10 +164,13 @@ class Trainer:
             raise SystemExit(STOPPED)
         log.info("done: %d steps", self.step)
 
-    def _train_step(self, batch: Rows, window: "Window") -> tuple[float, float]:
-        """One optimiser step on this rank's rows of the global batch; returns learning rate and gradient norm."""
+    def _train_step(self, drawn: Rows | UserError, window: "Window") -> tuple[float, float]:
+        """One optimiser step on this rank's rows of the global batch; returns learning rate and gradient norm.
+
+        On all ranks raises the `UserError` that one got instead of its rows.
+        """
         self.progress.enter("meeting the others")
-        counts, self.stopped = self._agree(batch)
+        batch, counts = self._agree(drawn)
         self.progress.enter("computing")
         self.buckets.zero()
         for loss, figures, is_last in self.task.losses(batch, counts, self.step):
@@ -198,19 +203,30 @@ class Trainer:
                         f"{self.step}; lower optimizer.learning_rate, or look at the data with `reread inspect`"
                     )
                 )
-            log.info("step %d skipped: gradient not finite (loss scale %g)", self.step, self.scale.value)
+            log.info(
+                "step %d skipped: gradient not finite (loss scale %g); %d skipped so far",
+                *(self.step, self.scale.value, self.skipped_steps),
+            )
         self.scale.update(math.isfinite(norm))
         return rate, norm
 
-    def _agree(self, batch: Rows) -> tuple[list[float], bool]:
-        """Sum the local counts over the global batch, and learn whether any process was asked to stop."""
-        local = [*self.task.counts(batch).tolist(), float(self.progress.stop_asked)]
+    def _agree(self, drawn: Rows | UserError) -> tuple[Rows, list[float]]:
+        """The rows, and the counts summed over the global batch; learns whether any process was asked to stop."""
+        fault, batch = (drawn, {}) if isinstance(drawn, UserError) else (None, drawn)
+        counts = [] if fault else self.task.counts(batch).tolist()
+        local = [float(self.progress.stop_asked), float(fault is not None), *counts]
+        local += [0.0] * (2 + MOST_COUNTS - len(local))
         values = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
         if self.mesh.world > 1:
             dist.all_reduce(values)
-        *counts, stop = values.tolist()
+        stop, failed, *totals = values.tolist()
+        self.stopped = stop > 0
+        if failed:
+            with self.mesh.together():
+                if fault is not None:
+                    raise fault
         # tensor-parallel ranks hold the same rows
-        return [count / self.mesh.tensor_size for count in counts], stop > 0
+        return batch, [total / self.mesh.tensor_size for total in totals[: len(counts)]]
 
     def _validate(self, writer: MetricsLog | None) -> None:
         """Mean losses over the same held-out text each time, if the corpus holds any out."""
@@ -348,6 +364,14 @@ def evaluate(task: Task, limit: int | None) -> dict[str, float]:
     sums = task.evaluate(limit)
     task.model.train()
     return task.summary(totals_of(task, sums), 1)
+
+
+def _draw(loader: Loader) -> Rows | UserError:
+    """The next rows, or what the corpus is refused for: other ranks wait, and must learn of it before they end."""
+    try:
+        return next(loader)
+    except UserError as error:
+        return error
 
 
 def totals_of(task: Task, sums: Tensor) -> dict[str, float]:

@@ -31,8 +31,8 @@ LOOK_SECONDS = 120.0
 FAULT = 1
 """Exit status of a process that its watchdog ends."""
 LOST = "lost the connection to another process"
-DONE, ASKED_TO_STOP = "done", "stopped"
-"""The last words of a process that ended as it should."""
+DONE, ASKED_TO_STOP, ENDED = "done", "stopped", "ended: "
+"""How the last words of a process begin: it ended as it should, or by the fault that follows."""
 
 Note = dict[str, Any]
 """The content of a progress file."""
@@ -98,7 +98,7 @@ class Watchdog:
         if isinstance(error, SystemExit) and error.code == STOPPED:
             self._write_if_possible(ASKED_TO_STOP)
         else:
-            cause = f"ended: {type(error).__name__}: {error}".partition("\n")[0]
+            cause = f"{ENDED}{type(error).__name__}: {error}".partition("\n")[0]
             self._write_if_possible(DONE if error is None else cause)
 
     def lost_another(self) -> NoReturn:
@@ -134,7 +134,7 @@ class Watchdog:
         fallback.daemon = True
         fallback.start()
         log.log(level, line)
-        self._write_if_possible(f"ended: {line}")
+        self._write_if_possible(f"{ENDED}{line}")
         os._exit(FAULT)
 
     def _write_if_possible(self, doing: str) -> None:
@@ -166,10 +166,10 @@ def judge(first: dict[int, Note], second: dict[int, Note], rank: int, world: int
 
     Nobody is to tell (-1) if a process ended with a fault of its own, which it has told.
     """
-    ended = [other for other, note in second.items() if note["doing"].startswith("ended")]
+    ended = [other for other, note in second.items() if note["doing"].startswith(ENDED)]
     if ended:
         return -1, f"process {ended[0]} of {world} has ended"
-    gone = [other for other, note in second.items() if note["doing"] in (DONE, ASKED_TO_STOP)]
+    gone = [other for other, note in second.items() if has_ended(note)]
     silent = [
         other
         for other in range(world)
@@ -217,6 +217,10 @@ def read_progress(run: Path, attempt: int | None = None) -> dict[int, Note]:
             if attempt in (None, note["attempt"]):
                 notes[note["rank"]] = note
     return notes
+
+
+def has_ended(note: Note) -> bool:
+    return note["doing"] in (DONE, ASKED_TO_STOP) or note["doing"].startswith(ENDED)
 
 
 def clear_progress(run: Path) -> None:

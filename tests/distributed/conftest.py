@@ -5,10 +5,8 @@ second, every call starts clean, and a crash in one test cannot reach another. `
 module; it sees the environment torchrun gives (RANK, WORLD_SIZE, ...), or none of it when n is 1.
 """
 
-import multiprocessing
 import os
 import pickle
-import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -16,28 +14,19 @@ from typing import Any
 
 import pytest
 
-_PRELOAD = [
-    "torch",
-    "torch.distributed",
-    "megatron.core.tensor_parallel",
-    "training.models.nezha",
-    "training.models.ernie_doc",
-]
-_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
+from tests.forks import LAUNCHER_VARIABLES, context, free_port
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Callable[..., list[Any]]:
     """`ranks(n, function, *args)`: the results in rank order; raises with the tracebacks of the ranks that failed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
 
     def run(n: int, function: Callable[..., Any], *args: Any, timeout: float = 300) -> list[Any]:
-        port = _free_port()
+        port = free_port()
         processes, pipes = [], {}
         for rank in range(n):
             receive, send = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(send, (rank, n, port), function, args), daemon=True)
+            process = context().Process(target=_rank, args=(send, (rank, n, port), function, args), daemon=True)
             process.start()
             send.close()
             processes.append(process)
@@ -84,7 +73,7 @@ def _rank(send: Connection, place: tuple[int, int, int], function: Callable[...,
     from training.parallel.mesh import close_mesh
 
     torch.set_num_threads(1)
-    for name in _LAUNCHER_VARIABLES:
+    for name in LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
     rank, n, port = place
     if n > 1:
@@ -97,9 +86,3 @@ def _rank(send: Connection, place: tuple[int, int, int], function: Callable[...,
     send.send_bytes(answer)
     send.close()
     close_mesh()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,7 +13,7 @@ import yaml
 
 from tests.conftest import longformer_values, ran_stream_values, ran_values
 from tests.end_to_end.test_lanes import figures, reread
-from tests.end_to_end.test_train import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
+from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.source import open_source

@@ -1,103 +1,22 @@
-"""Runs of `reread train` as a user starts them, and what befalls them: kill -9, SIGTERM, changed corpora."""
+"""Runs of `reread train` as a user starts them: killed and resumed, on changed corpora, exported."""
 
 import json
 import os
-import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 import torch
-import yaml
 
 from preprocessing.errors import UserError
 from tests.conftest import ROOT, train_values
+from tests.runs import STEPS, assert_same_end, figures, finish, killed_twice, start
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.parallel.mesh import Mesh
-
-STEPS = 40
-
-
-def start(folder: Path, corpus: Path, *overrides: str, torchrun: bool = False, **changes: Any) -> subprocess.Popen[str]:
-    """`reread train` on two processes in `folder`; 40 steps, a checkpoint every 5."""
-    values = train_values(corpus, steps=STEPS, parallel={"processes": 2}, **changes)
-    values["checkpoint"] = {"every_steps": 5, "keep": 2}
-    values["validate_every"] = 20
-    folder.mkdir(exist_ok=True)
-    (folder / "tiny.yaml").write_text(yaml.safe_dump({"name": "tiny", "train": values}))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if torchrun else []
-    command = [sys.executable, *launcher, "-m", "pipeline.cli", "train", "tiny.yaml", *overrides]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    return output
-
-
-def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
-    metrics = folder / "runs" / "tiny" / "metrics.jsonl"
-    while process.poll() is None:
-        if metrics.exists() and f'"step": {step},' in metrics.read_text():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"ended before step {step}: {process.communicate()[0]}")
-
-
-def killed_twice(folder: Path, corpus: Path, **changes: Any) -> str:
-    """Kill -9 of the whole job at a random step, twice; what the run says that then ends."""
-    dice = random.Random(time.time_ns())
-    for low, high in ((6, 18), (21, 36)):
-        process = start(folder, corpus, **changes)
-        wait_for_step(folder, dice.randint(low, high), process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    return finish(start(folder, corpus, **changes))
-
-
-def figures(folder: Path) -> list[tuple[float, ...]]:
-    """What each step computed; equal figures at every step mean equal samples and weights."""
-    names = ("step", "loss", "masked_lm_accuracy", "gradient_norm", "tokens")
-    return [tuple(line[name] for name in names) for line in read_metrics(folder / "runs" / "tiny") if "loss" in line]
-
-
-def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    store = CheckpointStore(folder / "runs" / "tiny" / "checkpoints", 2, Mesh())
-    assert store.latest() == STEPS
-    return store.read_full(STEPS, "")
-
-
-def assert_same_end(folder: Path, expected: Path) -> None:
-    """Weights, optimiser state and memories are equal bit for bit."""
-    found, tensors = final_tensors(folder), final_tensors(expected)
-    assert found.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert torch.equal(tensor, found[name]), name
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
-    finish(start(folder, sample_corpus))
-    return folder
 
 
 def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
@@ -107,34 +26,6 @@ def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
     assert "going on from the checkpoint of step" in output
     assert figures(folder) == figures(uninterrupted)
     assert_same_end(folder, uninterrupted)
-
-
-def test_one_killed_process_ends_the_job_and_loses_only_its_last_steps(sample_corpus, uninterrupted, tmp_path) -> None:
-    folder = tmp_path / "killed"
-    process = start(folder, sample_corpus)
-    wait_for_step(folder, 12, process)
-    psutil.Process(process.pid).children()[1].kill()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGKILL
-    assert "killed by SIGKILL" in output
-    assert "Traceback" not in output
-    finish(start(folder, sample_corpus))
-    assert figures(folder) == figures(uninterrupted)
-
-
-def test_sigterm_checkpoints_at_the_step_boundary_and_says_so(sample_corpus, uninterrupted, tmp_path) -> None:
-    folder = tmp_path / "stopped"
-    process = start(folder, sample_corpus)
-    wait_for_step(folder, 7, process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, output
-    stopped = CheckpointStore(folder / "runs" / "tiny" / "checkpoints", 2, Mesh()).latest()
-    assert stopped is not None and stopped >= 7
-    assert f"checkpoint saved at step {stopped}" in output
-    assert [line[0] for line in figures(folder)] == list(range(1, stopped + 1))
-    finish(start(folder, sample_corpus))
-    assert figures(folder) == figures(uninterrupted)
 
 
 def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrupted, tmp_path) -> None:
@@ -182,17 +73,6 @@ def test_torchrun_starts_the_same_run(sample_corpus, uninterrupted, tmp_path) ->
     output = finish(start(tmp_path / "run", sample_corpus, torchrun=True))
     assert output.count(f"step {STEPS}/{STEPS} 100%") == 1
     assert figures(tmp_path / "run") == figures(uninterrupted)
-
-
-def test_a_second_job_on_the_same_run_folder_is_refused(sample_corpus, tmp_path) -> None:
-    first = start(tmp_path / "run", sample_corpus, "steps=100000")
-    wait_for_step(tmp_path / "run", 2, first)
-    second = start(tmp_path / "run", sample_corpus, "steps=100000")
-    output, _ = second.communicate(timeout=60)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.communicate()
-    assert second.returncode == 2
-    assert "another job is training in this folder" in output
 
 
 @pytest.mark.parametrize("tensor", [1, 2])

@@ -1,0 +1,129 @@
+"""Processes forked from a server that has imported torch and what trains once: each costs a fraction of a second."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+_PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "torch.utils.tensorboard",
+    "megatron.core.tensor_parallel",
+    "pipeline.stages",
+    "training.trainer",
+    "training.models.nezha",
+    "training.models.ernie_doc",
+]
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
+
+
+@cache
+def context() -> ForkServerContext:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(_PRELOAD)
+    return server
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Job:
+    """`reread ARGUMENTS` in `folder` on processes that a launcher such as srun has started, which does no more.
+
+    `before(rank)` is called in each process first, where a test puts a fault into it. What they print is `output`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        processes: int = 2,
+        started: int | None = None,
+        before: Callable[[int], None] | None = None,
+    ) -> None:
+        self.port = free_port()
+        self._log = folder / f"output-{self.port}.txt"
+        self._processes = []
+        for rank in range(processes if started is None else started):
+            launched = {"RANK": rank, "WORLD_SIZE": processes, "LOCAL_RANK": rank} if processes > 1 else {}
+            variables = {**launched, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port}
+            work = (rank, folder, arguments, {name: str(value) for name, value in variables.items()}, self._log, before)
+            process = context().Process(target=_command, args=work, daemon=True)
+            process.start()
+            self._processes.append(process)
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid or 0 for process in self._processes]
+
+    def send(self, number: signal.Signals, *ranks: int) -> None:
+        """A signal to some of the processes, by default to all."""
+        for rank in ranks or range(len(self._processes)):
+            os.kill(self.pids[rank], number)
+
+    def statuses(self, *ranks: int, timeout: float = 120) -> list[int | None]:
+        """How the processes ended (minus the signal that killed one), once all have; None for one that hangs."""
+        chosen = [self._processes[rank] for rank in ranks] or self._processes
+        for process in chosen:
+            process.join(timeout)
+        return [process.exitcode for process in chosen]
+
+    def wait(self, condition: Callable[[], bool], timeout: float = 120) -> None:
+        """Until `condition` holds; fails when a process ends before."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert all(process.is_alive() for process in self._processes), self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def _command(
+    rank: int,
+    folder: Path,
+    arguments: tuple[str, ...],
+    variables: dict[str, str],
+    log: Path,
+    before: Callable[[int], Any] | None,
+) -> None:
+    import torch
+
+    from pipeline.cli import main
+
+    torch.set_num_threads(1)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(folder)
+    for name in LAUNCHER_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    sys.argv = ["reread", *arguments]
+    if before:
+        before(rank)
+    main()

@@ -1,0 +1,89 @@
+"""One job in a run folder, also where locks do not reach another machine or outlive it."""
+
+import fcntl
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.run_lock import only_job
+from preprocessing.errors import UserError
+from training.watchdog import Progress, Watchdog
+
+
+@contextmanager
+def job(run: Path, host: str = "node01", look: float = 2.0) -> Iterator[None]:
+    with only_job(run, host, look=look, silence=look):
+        yield
+
+
+@contextmanager
+def without_its_lock(run: Path) -> Iterator[None]:
+    """A job of node07 whose lock other machines do not see: it holds that of a file that is gone."""
+    with job(run, "node07"), Watchdog(run, Progress(), 0, 1, limit=2, attempt=1):
+        text = (run / ".lock").read_text()
+        (run / ".lock").unlink()
+        (run / ".lock").write_text(text)
+        yield
+
+
+def test_a_second_job_is_refused_and_told_who_has_the_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    named = r"\(host node01, pid \d+, Slurm job 4711\); stop it"
+    with job(tmp_path), pytest.raises(UserError, match=named) as refused, job(tmp_path):
+        pass
+    assert "\n" not in str(refused.value)
+
+
+def test_the_folder_is_free_again_when_the_job_has_ended(tmp_path) -> None:
+    for host in ("node01", "node02"):
+        with job(tmp_path, host):
+            assert json.loads((tmp_path / ".lock").read_text())["host"] == host
+
+
+def test_a_job_on_another_machine_is_seen_by_what_it_writes(tmp_path) -> None:
+    with without_its_lock(tmp_path), pytest.raises(UserError, match="host node07"), job(tmp_path):
+        pass
+
+
+def test_a_job_that_died_on_another_machine_is_not_waited_for_long(tmp_path) -> None:
+    with without_its_lock(tmp_path):
+        progress = tmp_path / "progress" / "rank-00000.json"
+        last = progress.read_text()
+    progress.write_text(last.replace('"done"', '"computing"'))
+    with job(tmp_path, look=0.2):
+        assert json.loads((tmp_path / ".lock").read_text())["host"] == "node01"
+
+
+def test_the_lock_of_a_machine_that_died_is_taken_over(tmp_path, caplog) -> None:
+    caplog.set_level(logging.INFO, logger="reread")
+    first, second = job(tmp_path, "node07"), job(tmp_path, look=0.2)
+    with first, second, pytest.raises(UserError, match="host node01"), job(tmp_path):
+        pass
+    (line,) = caplog.messages
+    assert "held by host node07, pid" in line and "taken over" in line
+
+
+def test_the_lock_of_a_living_machine_is_not(tmp_path) -> None:
+    beats = Watchdog(tmp_path, Progress(), 0, 1, limit=2, attempt=1)
+    with job(tmp_path, "node07"), beats, pytest.raises(UserError, match="host node07"), job(tmp_path):
+        pass
+
+
+def test_where_there_are_no_locks_what_is_written_must_do(tmp_path, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.INFO, logger="reread")
+
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with job(tmp_path):
+        beats = Watchdog(tmp_path, Progress(), 0, 1, limit=2, attempt=1)
+        with beats, pytest.raises(UserError, match="host node01"), job(tmp_path):
+            pass
+        with job(tmp_path):
+            pass
+    assert "no locks here (Function not implemented)" in caplog.messages[0]
