@@ -25,7 +25,7 @@ def ranks() -> Callable[..., list[Any]]:
         port = free_port()
         processes, pipes = [], {}
         for rank in range(n):
-            receive, send = context.Pipe(duplex=False)
+            receive, send = context().Pipe(duplex=False)
             process = context().Process(target=_rank, args=(send, (rank, n, port), function, args), daemon=True)
             process.start()
             send.close()
