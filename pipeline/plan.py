@@ -146,6 +146,7 @@ def _parts(shown: list[Arrangement]) -> Iterator[Part]:
     yield "fp32 masters", always, [footprint.masters for footprint in footprints]
     yield "moments", always, [footprint.optimizer for footprint in footprints]
     yield "fp32 gradient buckets", always, [footprint.gradients for footprint in footprints]
+    yield "their copies in fp16", always, [one.copies for one in shown]
     yield "memory of lanes", always, [one.memories for one in shown]
     yield "CUDA context, NCCL", always, [one.overhead for one in shown]
     yield "activations kept for backward", by_rows, [footprint.activations for footprint in footprints]

@@ -31,10 +31,22 @@ class Arrangement:
     cluster: Cluster
     memories: int
     """Bytes of the lanes' memory on one GPU."""
+    gradient_dtype: str
+    """In which the gradients travel."""
 
     @property
     def accumulation(self) -> int:
         return -(-self.rows // self.footprint.micro_batch)
+
+    @property
+    def wire(self) -> int:
+        """Bytes of the gradients as they travel."""
+        return self.footprint.gradients // (2 if self.gradient_dtype == "fp16" else 1)
+
+    @property
+    def copies(self) -> int:
+        """Bytes of the buckets' copies in the type they travel in; fp32 needs none."""
+        return self.wire if self.data > 1 and self.gradient_dtype == "fp16" else 0
 
     @property
     def overhead(self) -> float:
@@ -45,7 +57,7 @@ class Arrangement:
     @property
     def bytes(self) -> float:
         """On one GPU at the fullest moment."""
-        return self.footprint.state + self.memories + self.footprint.passing + self.overhead
+        return self.footprint.state + self.copies + self.memories + self.footprint.passing + self.overhead
 
     @property
     def limit(self) -> float:
@@ -82,7 +94,7 @@ class Planner:
         rows = -(-self.train.global_batch // data)
         footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
         memories = footprint.memory_a_lane * -(-lanes_of(self.train.data, self.train.global_batch) // data)
-        return Arrangement(footprint, data, rows, self.cluster, memories)
+        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
 
     def choose(self) -> tuple[Arrangement, str]:
         """The first that fits with a sensible micro-batch of these: tensor sizes without activation checkpointing,
@@ -114,6 +126,7 @@ class Planner:
             self.cluster,
             arrangement.footprint,
             self.flops * arrangement.rows * arrangement.data / self.train.global_batch,  # the fullest GPU's, on all
+            wire_bytes=arrangement.wire,
             accumulation=arrangement.accumulation,
             bucket_bytes=self.train.parallel.bucket_megabytes * 2**20,
             flop_share=self.flop_share,

@@ -1,5 +1,6 @@
 """How long a step takes: FLOPs at a share of the peak, rings, and what of them is hidden behind the backward pass."""
 
+import math
 from dataclasses import dataclass
 
 from pipeline.planning.hardware import LAUNCH_SECONDS, MEMORY_SHARE, Cluster
@@ -62,11 +63,13 @@ def step_time(
     footprint: Footprint,
     flops: float,
     *,
+    wire_bytes: float,
     accumulation: int,
     bucket_bytes: float,
     flop_share: float,
 ) -> StepTime:
-    """flops: of the whole global batch, without what activation checkpointing computes again."""
+    """flops: of the whole global batch, without what activation checkpointing computes again. wire_bytes: of the
+    gradients, as they travel."""
     tensor = footprint.tensor
     again = 4 / 3 if footprint.checkpointing else 1.0  # forward once more, of forward and twice as much backward
     compute = again * flops / (cluster.gpus * cluster.gpu.peak * flop_share)
@@ -75,10 +78,19 @@ def step_time(
     tensor_seconds = accumulation * inside.seconds(footprint.tensor_bytes, footprint.tensor_calls)
 
     data = ring(cluster, cluster.per_node // tensor, cluster.nodes, sharing=tensor)
-    buckets = max(1, round(footprint.gradients / bucket_bytes))
-    last = data.seconds(footprint.gradients / buckets)
-    reduction = buckets * last
+    buckets = math.ceil(footprint.gradients / bucket_bytes)
     backward = (compute + tensor_seconds) / accumulation * (3 / 4 if footprint.checkpointing else 2 / 3)
-    exposed = max(last, reduction - backward * (1 - 1 / buckets)) if data.ranks > 1 else 0.0
-    update = footprint.update_traffic / (cluster.gpu.memory_bandwidth * MEMORY_SHARE)
-    return StepTime(compute, tensor_seconds, reduction if data.ranks > 1 else 0.0, exposed, update)
+    return StepTime(
+        compute,
+        tensor_seconds,
+        data.seconds(wire_bytes, buckets),
+        exposed_seconds(data, wire_bytes, buckets, backward),
+        footprint.update_traffic / (cluster.gpu.memory_bandwidth * MEMORY_SHARE),
+    )
+
+
+def exposed_seconds(ring: Ring, size: float, buckets: int, backward: float) -> float:
+    """Of `size` bytes in equal buckets, what is not hidden: a bucket is sent when its part of the last micro-batch's
+    backward pass is done, so the last one waits for nothing any more."""
+    last = ring.seconds(size / buckets)
+    return max(last, buckets * last - backward * (1 - 1 / buckets))
