@@ -1,23 +1,25 @@
 """Gradients, their norm, overflow and the optimiser are the same whatever the processes."""
 
 import math
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from preprocessing.errors import UserError
 from training.checkpoint.store import Slice
-from training.config import OptimizerSettings
+from training.config import OptimizerSettings, ParallelSettings
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.nezha.plan import TENSOR_PLAN
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh, init_mesh
-from training.parallel.reduce import in_torch
+from training.parallel.reduce import in_torch, reducer
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 ROWS, LENGTH, VOCABULARY = 8, 12, 200
@@ -155,6 +157,63 @@ def _overflow(tensor: int, bad_rank: int, whole: bool) -> float:
 @pytest.mark.parametrize(("bad_rank", "whole"), [(1, True), (3, False)])
 def test_an_overflow_on_one_rank_is_seen_by_all(ranks, bad_rank, whole):
     assert not any(math.isfinite(norm) for norm in ranks(4, _overflow, 2, bad_rank, whole))
+
+
+def sums_and_parts(
+    tensor: int, gradients: Literal["torch", "horovod"], factor: float
+) -> tuple[int, Tensor, Tensor, float]:
+    """Of a step that sends fp16: tensor rank, the sum of `factor` times the gradients, this rank's part, the norm."""
+    mesh = init_mesh(tensor, gradients=gradients)
+    reduce = reducer(ParallelSettings(gradients=gradients, gradient_dtype="fp16"), mesh)
+    sums, parts = [], []
+
+    def noted(buffer: Tensor, bucket: int) -> Callable[[], object]:
+        sums.append(buffer)
+        parts.append(buffer.clone())
+        return reduce(buffer, bucket)
+
+    model = nezha()
+    parallelise(model, TENSOR_PLAN, mesh)
+    buckets = GradientBuckets(model.parameters(), mesh, 20000, noted)
+    for _ in range(2):  # the second step must not see the first
+        sums.clear()
+        parts.clear()
+        backward(model, mesh, buckets, 1, factor)
+    return mesh.tensor_rank, torch.cat(sums), torch.cat(parts), buckets.global_norm()
+
+
+def check_fp16_sums(results: list[tuple[int, Tensor, Tensor, float]]) -> None:
+    """Alike on all data-parallel ranks, and as far from the exact sum as float16 rounds it, no further."""
+    for tensor_rank in {rank for rank, *_ in results}:
+        sums, parts = (torch.stack([one[i] for one in results if one[0] == tensor_rank]) for i in (1, 2))
+        assert (sums == sums[0]).all()
+        error = (sums[0].double() - parts.double().sum(0)).abs()
+        rounding = 2.0**-11 * parts.abs().sum(0) + 2.0**-25  # of one operation, subnormal numbers included
+        assert (error <= len(parts) * rounding).all()
+        assert (error > 0).any()
+
+
+@pytest.mark.parametrize(("n", "tensor"), [(3, 1), (4, 2)])
+def test_fp16_on_the_wire_stays_within_its_rounding(ranks, n, tensor):
+    check_fp16_sums(ranks(n, sums_and_parts, tensor, "torch", 1024.0))
+
+
+def test_what_overflows_on_the_wire_is_seen_by_all(ranks):
+    assert [norm for *_, norm in ranks(4, sums_and_parts, 2, "torch", 2.0**40)] == [math.inf] * 4
+
+
+def _without_horovod() -> tuple[str, str]:
+    sys.modules["horovod"] = None  # type: ignore[assignment]
+    with pytest.raises(UserError) as error:
+        init_mesh(gradients="horovod")
+    return type(error.value).__name__, str(error.value)
+
+
+def test_a_horovod_that_is_not_there_is_told_by_one_process(ranks):
+    (first, line), (second, _) = ranks(2, _without_horovod)
+    assert (first, second) == ("UserError", "ToldElsewhereError")
+    assert line.startswith("train.parallel.gradients: horovod is not installed here (")
+    assert "run `make horovod`" in line
 
 
 def _half(tensor: int) -> tuple[Parts, Layout]:

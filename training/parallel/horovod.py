@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from ipaddress import ip_address
 from typing import Any
 from zlib import crc32
 
@@ -36,8 +37,11 @@ _running: dict[str, Any] = {}
 """From `start` to `stop`: this process' set, the store if it is here, the variables that were set."""
 
 
-def start(mesh: Mesh) -> None:
-    """Join Horovod's processes (collective). Raises `UserError` where it is missing, or was built without NCCL."""
+def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
+    """Join Horovod's processes (collective). What it waits for gives up after `timeout_minutes`, as torch's groups do.
+
+    Raises `UserError` where it is missing, or was built without NCCL.
+    """
     with mesh.together():
         hvd = _horovod()
         if mesh.device.type == "cuda" and not hvd.nccl_built():
@@ -47,7 +51,7 @@ def start(mesh: Mesh) -> None:
             )
     settings = {
         "HOROVOD_FUSION_THRESHOLD": "0",  # what it would fuse depends on timing, and the order of sums on that
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "1800",  # as patient as torch's groups
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(60 * timeout_minutes)),
     }
     if mesh.tensor_size == 1:
         settings["HOROVOD_LOG_LEVEL"] = "fatal"  # that a process is gone, the trainer says
@@ -123,7 +127,10 @@ def _horovod() -> Any:
 
 
 def _place(mesh: Mesh) -> dict[str, str]:
-    """The variables that horovodrun would set; process 0 opens the store where the processes find each other."""
+    """The variables that horovodrun would set; process 0 opens the store where the processes find each other.
+
+    Raises `UserError` where Horovod would listen in vain.
+    """
     port = 0
     if mesh.rank == 0:
         from horovod.runner.http.http_server import RendezvousServer
@@ -133,24 +140,35 @@ def _place(mesh: Mesh) -> dict[str, str]:
     host, master = socket.gethostname(), os.environ["MASTER_ADDR"]
     everyone = mesh.gather(crc32(host.encode()), port)
     hosts = [number for number, _ in everyone]
-    local = [hosts[:rank].count(number) for rank, number in enumerate(hosts)]  # of each process, on its host
-    across = [rank for rank, number in enumerate(local) if number == local[mesh.rank]]
-    numbers = {
-        "RANK": mesh.rank,
-        "SIZE": mesh.world,
-        "LOCAL_RANK": local[mesh.rank],
-        "LOCAL_SIZE": hosts.count(hosts[mesh.rank]),
-        "CROSS_RANK": across.index(mesh.rank),
-        "CROSS_SIZE": len(across),
-        "GLOO_RENDEZVOUS_PORT": everyone[0][1],
-    }
+    with mesh.together():
+        address = socket.gethostbyname(host)
+        if len(set(hosts)) > 1 and ip_address(address).is_loopback:
+            raise UserError(
+                f"train.parallel.gradients: Horovod's process sets listen where the host's name leads, and on {host} "
+                f"that is {address}; give the name the address that the other hosts reach (/etc/hosts)"
+            )
     return {
-        **{f"HOROVOD_{name}": str(number) for name, number in numbers.items()},
+        **{f"HOROVOD_{name}": str(number) for name, number in slot(hosts, mesh.rank).items()},
         "HOROVOD_HOSTNAME": host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(everyone[0][1]),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": master,
         "HOROVOD_GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME") or _interface_towards(master),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+
+
+def slot(hosts: list[int], rank: int) -> dict[str, int]:
+    """Where `rank` stands on its own host, and among those of its place on all hosts, by the hosts of all ranks."""
+    places = [hosts[:other].count(host) for other, host in enumerate(hosts)]
+    across = [other for other, place in enumerate(places) if place == places[rank]]
+    return {
+        "RANK": rank,
+        "SIZE": len(hosts),
+        "LOCAL_RANK": places[rank],
+        "LOCAL_SIZE": hosts.count(hosts[rank]),
+        "CROSS_RANK": across.index(rank),
+        "CROSS_SIZE": len(across),
     }
 
 

@@ -113,7 +113,7 @@ def init_mesh(
         device = torch.device("cuda", 0 if seen == 1 else local_rank)
         torch.cuda.set_device(device)
         if gradients != "torch":
-            _pin_ring(gradients)
+            pin_ring(gradients)
     if world == 1:
         return Mesh(device=device)
     if not dist.is_initialized():
@@ -136,7 +136,7 @@ def init_mesh(
     if gradients == "horovod" and mesh.data_size > 1:
         from training.parallel import horovod
 
-        horovod.start(mesh)
+        horovod.start(mesh, timeout_minutes)
     return mesh
 
 
@@ -192,7 +192,8 @@ def _rendezvous(rank: int, world: int, device: torch.device, timeout: timedelta)
         # a port per job, out of the kernel's ephemeral range
         environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
     if store is None and not ("MASTER_ADDR" in environment and "MASTER_PORT" in environment):
-        raise UserError(f"{world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun or srun")
+        message = f"{world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun, srun or horovodrun"
+        raise UserError(message)
     place: dict[str, Any] = {"store": store, "rank": rank, "world_size": world, "timeout": timeout}
     if device.type == "cuda":
         dist.init_process_group("nccl", device_id=device, **place)
@@ -200,7 +201,7 @@ def _rendezvous(rank: int, world: int, device: torch.device, timeout: timedelta)
         dist.init_process_group("gloo", **place)
 
 
-def _pin_ring(gradients: str) -> None:
+def pin_ring(gradients: str) -> None:
     """Before NCCL makes its first communicator."""
     algorithm = os.environ.setdefault("NCCL_ALGO", "Ring")
     if gradients == "nccl-ring" and algorithm.lower() != "ring":

@@ -1,0 +1,134 @@
+"""Gradients over Horovod: the weights that torch's all-reduce gives, however the processes were started."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from tests.conftest import ROOT, not_here, train_values
+from tests.distributed.test_gradients import check_fp16_sums, sums_and_parts
+from tests.forks import Job
+from tests.runs import at_step, write_recipe
+from training.checkpoint.store import CheckpointStore
+from training.config import TrainSettings
+from training.parallel.horovod import slot
+from training.parallel.mesh import Mesh
+
+STEPS = 6
+SPLITS = [(1, 2), (2, 2)]
+"""Tensor x data."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def horovod_is_here() -> None:
+    if importlib.util.find_spec("horovod") is None:
+        not_here("horovod", "is not installed (make horovod)")
+
+
+def recipe(corpus: Path, tensor: int, gradients: str, **changes: Any) -> dict[str, Any]:
+    """The `train` section of a tiny run with many buckets."""
+    parallel = {"tensor": tensor, "gradients": gradients, "bucket_megabytes": 0.05}
+    return train_values(corpus, steps=STEPS, parallel=parallel, **changes)
+
+
+def train_in_process(values: dict[str, Any], run: Path) -> None:
+    from training.trainer import train
+
+    train(TrainSettings.parse(values, "test"), run)
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    return CheckpointStore(run / "checkpoints", 2, Mesh()).read_full(STEPS, "")
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+@pytest.fixture(scope="module")
+def over_torch(ranks, sample_corpus, tmp_path_factory) -> dict[int, dict[str, Tensor]]:
+    """What torch's all-reduce ends with, by tensor-parallel size."""
+    ended = {}
+    for tensor, data in SPLITS:
+        run = tmp_path_factory.mktemp(f"torch-{tensor}x{data}")
+        ranks(tensor * data, train_in_process, recipe(sample_corpus, tensor, "torch"), run)
+        ended[tensor] = weights(run)
+    return ended
+
+
+@pytest.mark.parametrize(("tensor", "data"), SPLITS)
+def test_the_same_weights_as_over_torch(ranks, sample_corpus, over_torch, tmp_path, tensor, data) -> None:
+    """Bit for bit: the sum of two numbers knows no order."""
+    ranks(tensor * data, train_in_process, recipe(sample_corpus, tensor, "horovod"), tmp_path)
+    assert_equal(weights(tmp_path), over_torch[tensor])
+
+
+@pytest.mark.parametrize(("n", "tensor"), [(3, 1), (4, 2)])
+def test_fp16_on_the_wire_stays_within_its_rounding(ranks, n, tensor) -> None:
+    check_fp16_sums(ranks(n, sums_and_parts, tensor, "horovod", 1024.0))
+
+
+def test_what_overflows_on_the_wire_is_seen_by_all(ranks) -> None:
+    norms = [norm for *_, norm in ranks(4, sums_and_parts, 2, "horovod", 2.0**40)]
+    assert norms == [torch.inf] * 4
+
+
+# As a user starts it
+
+
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "horovodrun": [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2", sys.executable],
+}
+
+
+@pytest.mark.parametrize("launcher", list(LAUNCHERS))
+def test_started_by(sample_corpus, over_torch, tmp_path, launcher) -> None:
+    values = recipe(sample_corpus, 1, "horovod")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"name": "tiny", "train": values}))
+    command = [*LAUNCHERS[launcher], "-m", "pipeline.cli", "train", "tiny.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    said = subprocess.check_output(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.STDOUT, text=True, timeout=300
+    )
+    assert said.count("gradients: Horovod over gloo's ring, 2 data-parallel ranks") == 1, said
+    assert said.count(f"done: {STEPS} steps") == 1
+    assert_equal(weights(tmp_path / "runs" / "tiny"), over_torch[1])
+
+
+@pytest.mark.parametrize(("tensor", "processes"), [(1, 2), (2, 4)])
+def test_kill_9_of_one_process_ends_the_others(sample_corpus, tmp_path, tensor, processes) -> None:
+    """None hangs, none shows a traceback; where nothing else is in the way, the line that torch's backend gives."""
+    write_recipe(tmp_path, sample_corpus)
+    overrides = ("parallel.gradients=horovod", f"parallel.tensor={tensor}", "steps=100000", "watchdog_minutes=0.2")
+    with Job(tmp_path, "train", "tiny.yaml", *overrides, processes=processes) as job:
+        job.wait(lambda: at_step(tmp_path, 7))
+        job.send(signal.SIGKILL, 1)
+        statuses = job.statuses()
+    assert statuses.pop(1) == -signal.SIGKILL
+    assert "Traceback" not in job.output and "terminate called" not in job.output
+    if tensor == 1:
+        assert statuses == [1]
+        assert f"process 1 of {processes} (host " in job.output.splitlines()[-1]
+        assert "has given no sign of life since step" in job.output.splitlines()[-1]
+    else:  # Horovod's thread ends the process when its sets break, and has said why
+        assert set(statuses) <= {1, 6}, job.output
+        assert "Horovod background loop uncaught exception" in job.output
+
+
+def test_processes_find_their_places_on_their_hosts() -> None:
+    """Two on the first host, three on the second, one in between."""
+    slots = [slot([7, 7, 3, 9, 9, 9], rank) for rank in range(6)]
+    assert [(one["LOCAL_RANK"], one["LOCAL_SIZE"]) for one in slots] == [(0, 2), (1, 2), (0, 1), (0, 3), (1, 3), (2, 3)]
+    assert [(one["CROSS_RANK"], one["CROSS_SIZE"]) for one in slots] == [(0, 3), (0, 2), (1, 3), (2, 3), (1, 2), (0, 1)]
+    assert [(one["RANK"], one["SIZE"]) for one in slots] == [(rank, 6) for rank in range(6)]
