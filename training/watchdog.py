@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -102,7 +103,12 @@ class Watchdog:
             self._write_if_possible(DONE if error is None else cause)
 
     def lost_another(self) -> NoReturn:
-        """To be called when a collective breaks off: names the process that is gone and ends this one."""
+        """To be called when a collective breaks off: names the process that is gone and ends this one.
+
+        The launcher, which has seen that too, must not cut it short by SIGTERM.
+        """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.progress.enter(LOST)
         self._lost.set()
         self._thread.join()

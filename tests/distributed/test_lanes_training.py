@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import document_values, ran_stream_values, stream_values
-from tests.distributed.test_training import curve, train_in_process
-from training.checkpoint.store import CheckpointStore
-from training.parallel.mesh import Mesh
+from tests.distributed.test_training import agree, curve, state_of, train_in_process
 
 KINDS = {"documents": document_values, "stream": stream_values, "ran": ran_stream_values}
 
@@ -19,18 +17,6 @@ def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
     names = ("dropout", "dropatt") if kind == "stream" else ("hidden_dropout_prob", "attention_probs_dropout_prob")
     values["model"] |= dict.fromkeys(names, 0.0)
     return values
-
-
-def state_of(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return CheckpointStore(run / "checkpoints", 2, Mesh()).read_full(step)
-
-
-def agree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    assert a.keys() == b.keys()
-    for name, tensor in a.items():
-        assert torch.allclose(tensor.double(), b[name].double(), rtol=1e-3, atol=1e-4), name
-        if name == "cursors":
-            assert torch.equal(tensor, b[name])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,19 +35,31 @@ def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, kind) ->
         agree(state_of(run, 6), state_of(expected, 6))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_goes_on_at_another_split_with_its_memories(ranks, sample_corpus, tmp_path, kind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "splits"),
+    [
+        ("documents", ((2, 2), (1, 4), (4, 1), (1, 1), (2, 2))),
+        ("documents", ((2, 2), (1, 3), (2, 1))),
+        ("stream", ((2, 2), (1, 3), (2, 1))),
+        ("ran", ((2, 2), (1, 3), (2, 1))),
+    ],
+)
+def test_a_run_goes_on_at_another_split_with_its_memories(ranks, sample_corpus, tmp_path, kind, splits) -> None:
+    """Tensor x data: each split goes on from the one before; together they are the run that stayed at the first."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
-    values = values_of(kind, sample_corpus, steps=9, schedule={"decay": "constant"})
-    ranks(1, train_in_process, values, whole)
-    for steps, tensor, processes, micro_batch in ((3, 2, 4, 2), (6, 1, 3, 1), (9, 2, 2, 5)):
-        now = {"steps": steps, "parallel": {"tensor": tensor}, "micro_batch": micro_batch}
-        ranks(processes, train_in_process, {**values, **now}, moved)
+    last = 3 * len(splits)
+    values = values_of(kind, sample_corpus, steps=last, schedule={"decay": "constant"})
+    first = splits[0]
+    ranks(first[0] * first[1], train_in_process, {**values, "parallel": {"tensor": first[0]}}, whole)
+    for number, (tensor, data) in enumerate(splits, 1):
+        now = {"steps": 3 * number, "parallel": {"tensor": tensor}, "micro_batch": number}
+        ranks(tensor * data, train_in_process, {**values, **now}, moved)
+    assert curve(moved, "tokens") == curve(whole, "tokens")
     assert curve(moved) == pytest.approx(curve(whole), rel=2e-4)
-    agree(state_of(moved, 9), state_of(whole, 9))
-    assert any(tensor.any() for name, tensor in state_of(moved, 9).items() if name.startswith("memory."))
+    agree(state_of(moved, last), state_of(whole, last))
+    assert any(tensor.any() for name, tensor in state_of(moved, last).items() if name.startswith("memory."))
 
 
 def test_learning_rows_stay_near_the_global_batch_and_are_reported(ranks, sample_corpus, tmp_path) -> None:

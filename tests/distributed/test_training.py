@@ -26,6 +26,19 @@ def curve(run: Path, name: str = "loss") -> list[float]:
     return [line[name] for line in read_metrics(run) if name in line]
 
 
+def state_of(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return CheckpointStore(run / "checkpoints", 2, Mesh()).read_full(step)
+
+
+def agree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    """Weights, optimiser state, memories and cursors are equal to rounding."""
+    assert a.keys() == b.keys()
+    for name, tensor in a.items():
+        assert torch.allclose(tensor.double(), b[name].double(), rtol=1e-4, atol=5e-5), name
+        if name == "cursors":
+            assert torch.equal(tensor, b[name])
+
+
 def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
     values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return values
@@ -58,15 +71,18 @@ def test_dropout_is_the_same_on_any_number_of_data_parallel_ranks(ranks, sample_
     assert curve(tmp_path / "4") == pytest.approx(curve(tmp_path / "1"), rel=2e-5)
 
 
-def test_a_run_goes_on_at_another_split(ranks, sample_corpus, tmp_path) -> None:
+def test_a_run_goes_on_at_any_split_and_back(ranks, sample_corpus, tmp_path) -> None:
+    """2x2 (tensor x data), then 1x4, 4x1, 1x1 and 2x2 again: samples and weights of a run that stayed at 2x2."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
-    values = no_dropout(train_values(sample_corpus, steps=9, schedule={"decay": "constant"}))
-    ranks(1, train_in_process, values, whole)
-    for steps, tensor, processes in ((3, 2, 4), (6, 1, 2), (9, 2, 2)):
+    values = no_dropout(train_values(sample_corpus, steps=11, schedule={"decay": "constant"}))
+    ranks(4, train_in_process, {**values, "parallel": {"tensor": 2}}, whole)
+    for steps, tensor, processes in ((3, 2, 4), (5, 1, 4), (7, 4, 4), (9, 1, 1), (11, 2, 4)):
         ranks(processes, train_in_process, {**values, "steps": steps, "parallel": {"tensor": tensor}}, moved)
+    assert curve(moved, "tokens") == curve(whole, "tokens")
     assert curve(moved) == pytest.approx(curve(whole), rel=5e-5)
+    agree(state_of(moved, 11), state_of(whole, 11))
 
 
 def test_batches_that_do_not_divide_are_still_the_same_batch(ranks, sample_corpus, tmp_path) -> None:
