@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from preprocessing.attempts import aside, move
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Block, Manifest, Shard, explained, write_atomically
 from preprocessing.errors import UserError
 from preprocessing.executor import Executor, ProcessExecutor, Share
 from preprocessing.plan import LOCK, WORK, Inputs, check_inputs, clear, finished, join, locked, prepare, write_record
 from preprocessing.report import write_report
-from preprocessing.tasks import Work, aside, forget_work, move, open_work, token_dtype
+from preprocessing.tasks import Work, forget_work, open_work, token_dtype
 
 log = logging.getLogger("reread")
 

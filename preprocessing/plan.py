@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from preprocessing.attempts import aside, clear_attempts, move, synced
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import FORMAT_VERSION, Manifest, write_atomically
+from preprocessing.corpus import FORMAT_VERSION, Manifest, sync_folder, write_atomically
 from preprocessing.errors import UserError
 from preprocessing.sources import Source, find_files, plan_parts
-from preprocessing.tasks import aside, clear_attempts, move
 from preprocessing.tokenizer import Tokenizer, load_tokenizer
 from preprocessing.words import WordSegmenter
 
@@ -159,6 +159,7 @@ def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
     with aside(settings.output / WORK) as folder:
         _write_plan(settings, inputs, folder)
         move(folder, settings.output / WORK)
+    sync_folder(settings.output)
 
 
 def _is_planned(work: Path) -> bool:
@@ -228,13 +229,14 @@ def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> N
         sources[entry_of[file.path]]["files"] += 1
         sources[entry_of[file.path]]["bytes"] += file.bytes
     sizes = {file.path: file.bytes for file in inputs.files}
-    (folder / "parts").mkdir()
     parts = plan_parts(inputs.files, settings.part_bytes)
-    for number, pieces in enumerate(parts):
-        values = [
-            (entry_of[piece.path], (piece.end or sizes[piece.path]) - piece.start, asdict(piece)) for piece in pieces
-        ]
-        write_atomically(folder / "parts" / f"{number:05d}.json", json.dumps(values).encode())
+    with synced(folder / "parts.jsonl") as parts_file:  # one file: ten thousand would take minutes to reach the disk
+        for pieces in parts:
+            values = [
+                (entry_of[piece.path], (piece.end or sizes[piece.path]) - piece.start, asdict(piece))
+                for piece in pieces
+            ]
+            parts_file.write(json.dumps(values).encode() + b"\n")
     write_record(folder, inputs.identity)
     plan = {"version": VERSION, "settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
     write_atomically(folder / "plan.json", json.dumps(plan, ensure_ascii=False, indent=1).encode())

@@ -13,26 +13,23 @@ machine that sees the folder. An attempt at a task writes in a folder of its own
 leave the same bytes and never meet, so no lock is needed, which many a shared file system lacks.
 """
 
-import errno
 import json
 import os
-import shutil
-import socket
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property, lru_cache, partial
 from hashlib import md5
+from itertools import islice
 from pathlib import Path
-from secrets import token_hex
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from preprocessing.attempts import aside, move, synced
 from preprocessing.clean import Cleaner
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter, explained, sync_folder, write_atomically
@@ -132,6 +129,11 @@ class Work:
         for number in range(self.task_count(stage)):
             yield self.result(stage, number)
 
+    def pieces(self, part: int) -> list[tuple[int, int, dict[str, Any]]]:
+        """(entry of `input`, bytes, the values of a `Piece`) of each file, or stretch of one, that a part reads."""
+        with (self.folder / "parts.jsonl").open(encoding="utf-8") as file:
+            return json.loads(next(islice(file, part, None)))
+
     def documents(self, part: int) -> NDArray[Any]:
         """DOCUMENT [n]: the cleaned documents of a part, in source order, duplicates among them."""
         return np.load(self.path("read", part, ".documents.npy"))
@@ -211,57 +213,8 @@ def run_task(folder: Path, stage: str, number: int) -> None:
         raise explained(error, work.output) from None
 
 
-@contextmanager
-def aside(path: Path) -> Iterator[Path]:
-    """A new folder beside `path` that no other process, on any machine, writes to; it is removed at the end.
-
-    A process that is killed leaves it, for `clear_attempts`.
-    """
-    folder = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.{token_hex(4)}")
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def clear_attempts(folder: Path) -> None:
-    """Remove from the work folder what processes of this machine left that are gone; other machines do their own."""
-    for path in folder.glob("*/*.*.*.*"):
-        name, process, _ = path.name.rsplit(".", 2)
-        if name.endswith(f".{socket.gethostname()}") and not _is_alive(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
-
-
-def move(path: Path, target: Path) -> None:
-    """Rename a file or folder; of two folders moved to one place the first stays, and is as good."""
-    try:
-        os.replace(path, target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-
-
-@contextmanager
-def _synced(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _save(path: Path, values: NDArray[Any]) -> None:
-    with _synced(path) as file:
+    with synced(path) as file:
         np.save(file, values)
 
 
@@ -271,9 +224,8 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     counts: dict[int, Counter[str]] = {}
     problems: list[Problem] = []
     compressor = zstandard.ZstdCompressor(level=1)
-    pieces = json.loads((work.folder / "parts" / f"{number:05d}.json").read_text(encoding="utf-8"))
-    with _synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
-        for source, left, piece in pieces:
+    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
+        for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
             for document in read(Piece(**piece), settings.input, problems.append):
                 text = cleaner.clean(document.text)

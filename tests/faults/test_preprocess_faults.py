@@ -202,7 +202,7 @@ def test_a_full_disk_is_one_line_and_the_run_continues_with_more_room(
 
 def test_a_full_disk_of_one_share_spares_the_others(raw: Path, reference: dict[str, bytes], small_disk: Path) -> None:
     output = small_disk / "corpus"
-    resize(small_disk, 100)
+    resize(small_disk, 72)
     processes = [start(raw, output, "read", f"{number}/2", **EVERY_STAGE) for number in (0, 1)]
     for process in processes:
         _, errors = process.communicate()
