@@ -183,6 +183,7 @@ def recipes() -> None:
 
 
 def main() -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before its libraries are imported: nothing is ever downloaded
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("reread").setLevel(logging.INFO)
     logging.raiseExceptions = False  # a full disk is told by what cannot go on without it

@@ -58,8 +58,9 @@ def fill_masks(folder: Path, sentences: list[str], top: int = 5) -> list[tuple[s
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+    # The code is the model's own file, which the export has put there
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
+    model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, local_files_only=True).eval()
     filled = []
     for sentence in sentences:
         inputs = tokenizer(sentence.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")

@@ -252,6 +252,10 @@ class ShardFiles:
         """Raises `UserError` unless the shard has the size it was written with; before it is mapped, once more."""
         self._sizes[name] = size
         path = self.folder / name
+        if path.name != name:
+            raise UserError(
+                f"{self.folder}: its manifest names `{name}`, which is no file of this folder; do not use it"
+            )
         found = path.stat().st_size if path.exists() else None
         if found != size:
             state = "missing" if found is None else f"{found} bytes long, {size} were written"

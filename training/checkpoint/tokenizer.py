@@ -70,6 +70,7 @@ def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind:
             shutil.copyfile(source / name, folder / name)
     settings_path = folder / "tokenizer_config.json"
     settings = _read(settings_path)
+    settings.pop("auto_map", None)  # names code, of a hub's repository even, that transformers would run
     if tokens:
         (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
         settings.setdefault("tokenizer_class", "BertTokenizer")

@@ -94,7 +94,12 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
         return _random(head, config)
     try:
         model, found = cast(Any, head).from_pretrained(
-            init, config=config, output_loading_info=True, ignore_mismatched_sizes=True
+            init,
+            config=config,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,  # what `reread convert` and `export` write; a pickle is not opened
+            local_files_only=True,
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
