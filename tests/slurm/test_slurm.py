@@ -1,5 +1,6 @@
 """The scripts of slurm/ on a real Slurm of two nodes, submitted by `reread run --slurm` as a user does."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from pipeline.recipe import load_recipe
+from tests.conftest import not_here
 from tests.slurm.cluster import Cluster
 from training.metrics import read_metrics
 from training.trainer import train
@@ -23,7 +25,9 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
     steps = 120
-    jobs = submit(steps=steps, global_batch=16, checkpoint={"every_steps": 10, "keep": 2}, validate_every=steps)
+    optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # LAMB would make much of rounding
+    checkpoint = {"every_steps": 10, "keep": 2}
+    jobs = submit(steps=steps, global_batch=16, optimizer=optimizer, checkpoint=checkpoint, validate_every=steps)
     assert list(jobs) == ["read", "duplicates", "vocabulary", "encode", "merge", "pretrain", "export"]
     wait_for_step(cluster, tmp_path, 20)
     cluster.run("scancel", "--batch", "--signal=USR1", jobs["pretrain"])  # what Slurm sends before the time limit
@@ -42,11 +46,12 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     # every step was trained, on the samples that one process sees
     reference = load_recipe(str(tmp_path / "tiny.yaml"), [])
     assert reference.train is not None
+    (tmp_path / "reference").mkdir()
     train(reference.train, tmp_path / "reference")
     expected, seen = read_metrics(tmp_path / "reference"), read_metrics(tmp_path / "runs/tiny")
     assert [row["step"] for row in seen] == [row["step"] for row in expected]
     losses = ([row["loss"] for row in rows if "loss" in row] for rows in (seen, expected))
-    assert next(losses) == pytest.approx(next(losses), abs=2e-4)
+    assert next(losses) == pytest.approx(next(losses), abs=1e-5)
     assert (tmp_path / "runs/tiny/export/config.json").exists()
 
 
@@ -89,7 +94,8 @@ def test_a_killed_worker_is_a_fault_and_three_without_progress_end_the_job(
 def test_horovod_joins_the_processes_of_srun(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
-    pytest.importorskip("horovod.torch", reason="horovod is not installed (`make horovod`)")
+    if importlib.util.find_spec("horovod") is None:
+        not_here("horovod", "is not installed (make horovod)")
     job = submit(corpus=sample_corpus, parallel={"gradients": "horovod"})["pretrain"]
     assert cluster.ended(job) == "COMPLETED", log_of(tmp_path)
     assert "gradients: Horovod over gloo's ring, 2 data-parallel ranks" in log_of(tmp_path)
