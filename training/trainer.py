@@ -81,7 +81,7 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
         except RuntimeError as error:
             if not _lost_a_process(error):
                 raise
-            if not progress.stop_asked:
+            if not progress.stop_asked or watchdog.another_failed():
                 watchdog.lost_another()
             log.info("stopped: another process ended first, so the last checkpoint stands; the same command goes on")
             raise SystemExit(STOPPED) from None

@@ -102,6 +102,11 @@ class Watchdog:
             cause = f"{ENDED}{type(error).__name__}: {error}".partition("\n")[0]
             self._write_if_possible(DONE if error is None else cause)
 
+    def another_failed(self) -> bool:
+        """Whether another process has ended by a fault; the launcher then asks the rest to stop, and is not obeyed."""
+        notes = read_progress(self.run, self.attempt).values()
+        return any(note["doing"].startswith(ENDED) for note in notes)
+
     def lost_another(self) -> NoReturn:
         """To be called when a collective breaks off: names the process that is gone and ends this one.
 

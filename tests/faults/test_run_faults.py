@@ -66,7 +66,7 @@ def test_kill_9_of_one_process_ends_the_job_and_loses_only_its_last_steps(sample
 
 def test_kill_9_of_one_process_is_told_by_the_others_where_the_launcher_tells_nothing(folder, uninterrupted) -> None:
     """As under srun, and rank 0 is the one."""
-    with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.2") as job:
+    with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:
         job.wait(lambda: at_step(folder, 7))
         job.send(signal.SIGKILL, 0)
         assert job.statuses() == [-signal.SIGKILL, 1]
@@ -135,7 +135,7 @@ def listens(port: int) -> bool:
 
 
 def test_a_stopped_process_is_found_and_named_and_none_is_left(sample_corpus, uninterrupted, folder) -> None:
-    launcher = start(folder, sample_corpus, "watchdog_minutes=0.2")
+    launcher = start(folder, sample_corpus, "watchdog_minutes=0.15")
     wait_for_step(folder, 7, launcher)
     workers = workers_of(launcher)
     workers[1].suspend()
@@ -146,6 +146,19 @@ def test_a_stopped_process_is_found_and_named_and_none_is_left(sample_corpus, un
     assert re.fullmatch(rf"{who} has given no sign of life since step \d+; the run stops", line)
     assert not any(worker.is_running() for worker in workers)
     goes_on(folder, uninterrupted)
+
+
+def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_asked_to(folder) -> None:
+    """As srun ends the rest of a step: it continues them and sends SIGTERM; 75 would pass for a job's own wish."""
+    with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:
+        job.wait(lambda: at_step(folder, 7))
+        job.send(signal.SIGSTOP, 1)
+        assert job.statuses(0) == [1]
+        job.send(signal.SIGTERM, 1)
+        job.send(signal.SIGCONT, 1)
+        assert job.statuses() == [1, 1]
+    (line,) = complaints(job.output)
+    assert line.startswith("process 1 of 2 (host ")
 
 
 def stuck_in_its_data(rank: int) -> None:
@@ -165,7 +178,7 @@ def stuck_in_its_data(rank: int) -> None:
 
 
 def test_a_process_that_lives_but_hangs_is_named_with_what_it_does(folder) -> None:
-    with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.2", before=stuck_in_its_data) as job:
+    with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15", before=stuck_in_its_data) as job:
         assert job.statuses() == [1, 1]
     (line,) = complaints(job.output)
     assert line.startswith("process 1 of 2 (host ")
