@@ -126,6 +126,17 @@ def test_kill_9_of_one_process_ends_the_others(sample_corpus, tmp_path, tensor, 
         assert "Horovod background loop uncaught exception" in job.output
 
 
+def test_a_hung_process_is_named_beside_process_sets(sample_corpus, tmp_path) -> None:
+    """Horovod's thread waits for it, and must not keep the other threads of its process from saying so."""
+    write_recipe(tmp_path, sample_corpus)
+    overrides = ("parallel.gradients=horovod", "parallel.tensor=2", "steps=100000", "watchdog_minutes=0.1")
+    with Job(tmp_path, "train", "tiny.yaml", *overrides, processes=4) as job:
+        job.wait(lambda: at_step(tmp_path, 7))
+        job.send(signal.SIGSTOP, 1)
+        assert set(job.statuses(0, 2, 3)) <= {1, 6}, job.output  # 6: who speaks ends first, and is missed
+    assert "\nprocess 1 of 4 (host " in job.output
+
+
 def test_processes_find_their_places_on_their_hosts() -> None:
     """Two on the first host, three on the second, one in between."""
     slots = [slot([7, 7, 3, 9, 9, 9], rank) for rank in range(6)]

@@ -60,15 +60,17 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
     _running["set here"] = [name for name in settings if name not in os.environ]
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+    sets = []
+    if mesh.tensor_size > 1:
+        sets = [hvd.ProcessSet(range(rank, mesh.world, mesh.tensor_size)) for rank in range(mesh.tensor_size)]
     try:
-        hvd.init(process_sets="dynamic")
+        # not "dynamic": then it asks all processes for new sets all the time, with a lock that a hung one makes it keep
+        hvd.init(process_sets=sets)
     except ValueError as error:
         raise UserError(f"train.parallel.gradients: Horovod: {error} (HOROVOD_LOG_LEVEL=info says more)") from None
-    _running["process set"] = hvd.global_process_set
-    if mesh.tensor_size > 1:
+    _running["process set"] = sets[mesh.tensor_rank] if sets else hvd.global_process_set
+    if sets:
         _end_quietly_when_aborted()
-        sets = [hvd.add_process_set(range(rank, mesh.world, mesh.tensor_size)) for rank in range(mesh.tensor_size)]
-        _running["process set"] = sets[mesh.tensor_rank]
 
 
 def ring(buffer: Tensor, bucket: int) -> Callable[[], object]:
