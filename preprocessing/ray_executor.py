@@ -121,7 +121,7 @@ def _connected(workers: int) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Raises OSError where nobody listens at HOST:PORT; Ray itself would try for a quarter of an hour."""
+    """Raises OSError where nobody listens at HOST:PORT; Ray itself would try for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and "/" not in address:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -145,6 +145,21 @@ def test_of_a_killed_worker_or_node_only_its_part_is_done_again(
     assert set(counts.values()) == {1}
 
 
+def test_a_part_whose_worker_dies_every_time_ends_the_run_with_one_line(
+    raw: Path, tmp_path: Path, connected: Any
+) -> None:
+    deadly = (
+        "import os\nfrom preprocessing import ray_executor\n"
+        "ray_executor.do_task = lambda here, folder, plan, stage, number: number != 2 or os.kill(os.getpid(), 9)\n"
+    )
+    process = start(raw, tmp_path / "corpus", "read", "2/8", before=deadly, executor="ray")
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert errors.count("part 2 of read is done again") == 3
+    assert "part 2 of `read` lost its Ray worker 4 times" in errors.splitlines()[-1]
+    assert "Traceback" not in errors and "raylet" not in errors
+
+
 def test_a_node_that_does_not_see_the_folder_is_told(raw: Path, tmp_path: Path, connected: Any) -> None:
     """A third node in a mount namespace of its own, where another disk lies over the folder."""
     folder = tmp_path / "shared"
