@@ -46,6 +46,8 @@ PUBLISHED = [  # source, GPU, GPUs, of them a machine, network, length, micro-ba
     ("DLE TensorFlow", "a100-40g", 1, 8, "ib200", 512, 16, 2048, 70.9),
     ("DLE Paddle", "a100-80g", 1, 8, "ib200", 128, 256, 32, 694),
 ]
+SCALING = {"DGX-2H, 128": (6, 8), "DGX-2H, 512": (7, 9), "DGX-A100, 128": (15, 16)}
+"""From one machine to 32: rows of `PUBLISHED`."""
 VISION = [  # Horovod's README, 128 machines of 4 P100 on 25 Gbit/s RoCE; images a second of one P100 by TensorFlow's
     # benchmarks page of 2017 at 64 a GPU (ResNet-101's between its neighbours by FLOPs); parameters; published share
     ("Inception V3", 142, 23.8e6, 0.90),
@@ -76,7 +78,7 @@ def published(corpus: Path) -> None:
     print(f"BERT-large, {FLOP_SHARE:.0%} of every GPU's peak\n")
     print("| source | GPUs | length | sequences/s published | foretold | foretold / published | exposed ring |")
     print("|---|---|---:|---:|---:|---:|---:|")
-    ratios = []
+    rates = []
     for source, gpu, gpus, per_node, network, length, micro_batch, accumulation, found in PUBLISHED:
         where = cluster(gpus, gpu, per_node, network)
         rows = micro_batch * accumulation * gpus
@@ -84,13 +86,20 @@ def published(corpus: Path) -> None:
         planner.train = planner.train.model_copy(update={"global_batch": rows})
         one = planner.arrangement(1, micro_batch, False)
         seconds = planner.time(one)
-        ratios.append(rows / seconds.total / found)
+        rates.append((found, rows / seconds.total))
         print(
-            f"| {source} | {gpus} {gpu} | {length} | {found:,.0f} | {rows / seconds.total:,.0f} | {ratios[-1]:.2f} "
+            f"| {source} | {gpus} {gpu} | {length} | {found:,.0f} | {rates[-1][1]:,.0f} "
+            f"| {rates[-1][1] / found:.2f} "
             f"| {seconds.exposed / seconds.total:.1%} |",
             flush=True,
         )
+    ratios = [ours / theirs for theirs, ours in rates]
     print(f"\n{min(ratios):.2f} to {max(ratios):.2f}, median {statistics.median(ratios):.2f}\n")
+    print("| from 1 to 32 machines | published | foretold |\n|---|---:|---:|")
+    for name, (one, many) in SCALING.items():
+        theirs, ours = (rates[many][which] / rates[one][which] for which in (0, 1))
+        print(f"| {name} | {theirs:.1f}x | {ours:.1f}x |")
+    print()
 
     print("| Horovod on 512 P100, 25 Gbit/s | scaling published | foretold |\n|---|---:|---:|")
     where = Cluster(replace(gpu_named("t4"), name="p100"), 512, 4, network_named("ib25"))

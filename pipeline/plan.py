@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -33,6 +34,8 @@ def plan(recipe: Recipe, where: Cluster, flop_share: float = FLOP_SHARE) -> None
     vocab_size = vocabulary(recipe, train)
     config = planned_config(recipe, train, spec, vocab_size)
     planner = Planner(train, spec, config, where, flop_share)
+    if planner.dtype == torch.float32:
+        log.info("train.precision: fp32; the time shown is that of half precision, fp32 takes several times as long")
     chosen, reason = planner.choose()
     own: Arrangement | None = None
     try:
