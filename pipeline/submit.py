@@ -16,6 +16,7 @@ from pipeline.slurm import (
     training_jobs,
 )
 from pipeline.stages import RUNS, missing_start, start_recipe, train_section
+from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 
@@ -29,7 +30,7 @@ def submit_stages(name: str, overrides: list[str], site: Path | None, dry_run: b
     """
     recipe = load_recipe(name, overrides, beneath={"slurm": site_settings(site)})
     settings, folder = recipe.slurm or SlurmSettings(), RUNS / recipe.name / "slurm"
-    jobs = _jobs(recipe, settings, [name, *overrides])
+    jobs = _jobs(recipe, settings, [name, *overrides], dry_run)
     if not jobs:
         log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
     elif dry_run:
@@ -44,13 +45,11 @@ def submit_stages(name: str, overrides: list[str], site: Path | None, dry_run: b
         print("the same command again goes on from whatever is done by then")
 
 
-def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str]) -> list[Job]:
+def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run: bool) -> list[Job]:
     """In order, each to begin when the one before has done well."""
     jobs = []
     if recipe.preprocess is not None:
-        from preprocessing.build import missing_stages
-
-        jobs = preprocess_jobs(settings, recipe.name, missing_stages(recipe.preprocess), arguments)
+        jobs = preprocess_jobs(settings, recipe.name, _stages(recipe.preprocess, dry_run), arguments)
     if recipe.train is None:
         return jobs
     if not jobs:
@@ -58,6 +57,15 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str]) -> list
     _check(recipe, settings)
     jobs += _start_jobs(recipe, settings)
     return jobs + training_jobs(settings, recipe.name, arguments)
+
+
+def _stages(settings: PreprocessSettings, dry_run: bool) -> list[str]:
+    """Those of preprocessing that are not done; a dry run does not look into them, which would write their plan."""
+    from preprocessing.build import missing_stages
+
+    if not dry_run:
+        return missing_stages(settings)
+    return [] if (settings.output / "manifest.json").exists() else settings.stages()
 
 
 def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:

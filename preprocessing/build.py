@@ -42,7 +42,7 @@ def build(settings: PreprocessSettings) -> Manifest:
             work = _open(settings, inputs)
             try:
                 with _executor(settings) as executor:
-                    for stage in work.stages():
+                    for stage in work.settings.stages():
                         executor.run(work, stage)
                         _check_any_document(work, stage)
                 manifest = _merge(work)
@@ -67,7 +67,7 @@ def build_share(settings: PreprocessSettings, stage: str, share: Share) -> None:
         with locked(settings.output / LOCK, shared=True):
             join(settings, inputs)
             work = _open(settings, inputs)
-            stages = work.stages()
+            stages = work.settings.stages()
             if stage not in stages:
                 raise UserError(f"--stage: `{stage}` is not a stage of these settings; they are {', '.join(stages)}")
             for before in stages[: stages.index(stage)]:
@@ -88,7 +88,7 @@ def missing_stages(settings: PreprocessSettings) -> list[str]:
         with locked(settings.output / LOCK):
             prepare(settings, inputs)
             work = _open(settings, inputs)
-            stages = work.stages()
+            stages = work.settings.stages()
             first = next((number for number, stage in enumerate(stages) if work.missing(stage)), len(stages) - 1)
             return stages[first:]
 
@@ -194,7 +194,7 @@ def _merge(work: Work) -> Manifest:
     counts = _by_source(work, [*read, *encoded])
     dropped = sum(map(_dropped, counts), Counter())
     dropped["unreadable"] = sum(len(result["problems"]) for result in read)
-    if "duplicate-paragraphs" in work.stages():
+    if "duplicate-paragraphs" in work.settings.stages():
         repeated = sum(result["repeated"] for result in work.results("paragraphs"))
         later = sum(result["dropped"] for result in work.results("duplicate-paragraphs"))
         dropped["duplicate paragraphs"] = repeated + later

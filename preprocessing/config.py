@@ -117,3 +117,15 @@ class PreprocessSettings(Settings):
     executor: Literal["processes", "ray"] = "processes"
     """`ray`: parts are Ray tasks, on the cluster that is running (RAY_ADDRESS, or one found here) or else on this
     machine. All its nodes must see the files under the same paths."""
+
+    def stages(self) -> list[str]:
+        """The stages of part tasks that these settings need, in order."""
+        stages = {
+            "read": True,
+            "duplicates": self.dedup.documents,
+            "paragraphs": self.dedup.paragraphs,
+            "duplicate-paragraphs": self.dedup.paragraphs,
+            "vocabulary": self.tokenizer.train is not None,
+            "encode": True,
+        }
+        return [stage for stage, needed in stages.items() if needed]

@@ -82,19 +82,6 @@ class Work:
         path = settings.path or self.folder / self.result("vocabulary", 0)["path"]
         return load_tokenizer(path, settings)
 
-    def stages(self) -> list[str]:
-        """The stages these settings need, in order."""
-        dedup, train = self.settings.dedup, self.settings.tokenizer.train
-        stages = {
-            "read": True,
-            "duplicates": dedup.documents,
-            "paragraphs": dedup.paragraphs,
-            "duplicate-paragraphs": dedup.paragraphs,
-            "vocabulary": train is not None,
-            "encode": True,
-        }
-        return [stage for stage, needed in stages.items() if needed]
-
     def task_count(self, stage: str) -> int:
         """Known once the stages before are done."""
         if stage not in self._task_counts:
@@ -171,7 +158,7 @@ class Work:
             yield number, "\n".join(kept)
 
     def _dropped(self, stage: str, part: int, count: int) -> NDArray[np.bool_]:
-        if stage not in self.stages():
+        if stage not in self.settings.stages():
             return np.zeros(count, bool)
         dropped = dropped_places(sorted((self.folder / stage).glob("*.npy")), part, count)
         dropped[np.load(self.path(KEYS_OF[stage], part, ".repeated.npy"))] = True

@@ -126,7 +126,17 @@ def test_a_start_is_trained_exported_and_converted_first(
     assert f"# Submits longformer-small: {' -> '.join(order)}." in shown
     assert f"set -- roberta-small data.corpus={sample_corpus}\n" in shown
     assert "set -- runs/roberta-small/export models/longformer-small-start --model longformer --length 512" in shown
-    assert not any(tmp_path.iterdir())  # a dry run writes nothing
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_dry_run_shows_every_stage_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    submit_stages("nezha-base", [], None, dry_run=True)
+    stages = ["read", "duplicates", "encode", "merge", "pretrain", "export"]
+    assert f"# Submits nezha-base: {' -> '.join(stages)}." in capsys.readouterr().out
+    assert not any(tmp_path.iterdir())
 
 
 def supervisor() -> Any:
