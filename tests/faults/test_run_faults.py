@@ -257,7 +257,9 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"), [("truncated", r" has \d+ bytes, not \d+"), ("bit-flipped", ": checksum differs")]
+    ("how", "reason"),
+    [("truncated", r" has \d+ bytes, not \d+"), ("bit-flipped", ": checksum differs")],
+    ids=["truncated", "bit-flipped"],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(folder, uninterrupted, how, reason) -> None:
     shutil.copytree(uninterrupted / "runs", folder / "runs")
@@ -287,6 +289,7 @@ def shard_of(corpus: Path, number: int) -> Path:
         ("bit-flipped", r"altered since it was written \(checksum of the block at byte \d+\)"),
         ("deleted", "missing"),
     ],
+    ids=["truncated", "bit-flipped", "deleted"],
 )
 def test_a_damaged_shard_is_named_with_the_way_out(corpus, tmp_path, how, message) -> None:
     write_recipe(tmp_path, corpus)

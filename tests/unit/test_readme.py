@@ -10,8 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_promise_of_the_readme_is_a_test() -> None:
-    promised = set(re.findall(r"`(test_\w+)`", README))
+def test_every_promise_of_the_readme_and_of_the_table_of_faults_is_a_test() -> None:
+    faults = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    promised = set(re.findall(r"`(test_\w+)`", README + faults))
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert promised
     assert not {name for name in promised if f"def {name}(" not in sources}
