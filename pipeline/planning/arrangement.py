@@ -184,13 +184,17 @@ class Planner:
             except UserError:
                 continue
             gpu, footprint = self.cluster.gpu, tightest.footprint
+            ways = "take a GPU with more memory"
+            if self.cluster.per_node < TENSOR_SIZES[-1]:
+                ways += ", or more of them in a machine"
+            if footprint.state < tightest.limit:
+                ways += ", or shorten train.data.sequence_length"
             return UserError(
                 f"--gpu {gpu.name}: one row of {self.train.data.sequence_length} tokens with tensor size {tensor} and "
                 f"activation checkpointing takes {tightest.bytes / GIB:.1f} GiB ({footprint.state / GIB:.1f} of them "
-                f"weights and optimiser), {tightest.limit / GIB:.1f} of {gpu.memory_gib:g} are usable; take a GPU with "
-                "more memory, or shorten train.data.sequence_length"
+                f"weights and optimiser), {tightest.limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}"
             )
-        return refused[-1]
+        return refused[0]
 
     def _rehearsed(self, tensor: int, micro_batch: int, checkpointing: bool) -> Footprint:
         key = tensor, micro_batch, checkpointing
