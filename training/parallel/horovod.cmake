@@ -1,5 +1,7 @@
-# For the build of Horovod 0.28.1 (`make horovod`), which asks for C++14: torch's headers need C++17. Without debugging
-# information its objects are small and quick to build. Read as CMake's toolchain file, and again at each project().
+# For the build of Horovod 0.28.1 (`make horovod`): it asks for C++14 where torch's headers need C++17, and its gloo for
+# CMake 2.8, which CMake 4 refuses. Without debugging information its objects are small and quick to build.
+# Read as CMake's toolchain file, and again at each project(), which sets some of it back.
 set(CMAKE_PROJECT_INCLUDE ${CMAKE_CURRENT_LIST_FILE})
+set(CMAKE_POLICY_VERSION_MINIMUM 3.5)
 set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++17")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
