@@ -95,7 +95,7 @@ def stop() -> None:
     _horovod().shutdown()
     if "store" in _running:
         _running["store"].stop()
-    for name in _running["set here"]:
+    for name in _running.get("set here", []):
         del os.environ[name]
     _running.clear()
 
@@ -143,12 +143,7 @@ def _place(mesh: Mesh) -> dict[str, str]:
     everyone = mesh.gather(crc32(host.encode()), port)
     hosts = [number for number, _ in everyone]
     with mesh.together():
-        address = socket.gethostbyname(host)
-        if len(set(hosts)) > 1 and ip_address(address).is_loopback:
-            raise UserError(
-                f"train.parallel.gradients: Horovod's process sets listen where the host's name leads, and on {host} "
-                f"that is {address}; give the name the address that the other hosts reach (/etc/hosts)"
-            )
+        _check_address(host, alone=len(set(hosts)) == 1)
     return {
         **{f"HOROVOD_{name}": str(number) for name, number in slot(hosts, mesh.rank).items()},
         "HOROVOD_HOSTNAME": host,
@@ -158,6 +153,19 @@ def _place(mesh: Mesh) -> dict[str, str]:
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
+
+
+def _check_address(host: str, alone: bool) -> None:
+    """Process sets listen where the name of this host leads, whatever HOROVOD_GLOO_IFACE says."""
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        address = "no address"
+    if address == "no address" or (ip_address(address).is_loopback and not alone):
+        raise UserError(
+            f"train.parallel.gradients: Horovod listens where the host's name leads, and on {host} that is {address}; "
+            "give the name the address that the other hosts reach (/etc/hosts)"
+        )
 
 
 def slot(hosts: list[int], rank: int) -> dict[str, int]:
