@@ -19,7 +19,6 @@ from tests.forks import Job
 from tests.runs import at_step, write_recipe
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
-from training.parallel.horovod import slot
 from training.parallel.mesh import Mesh
 
 STEPS = 6
@@ -135,11 +134,3 @@ def test_a_hung_process_is_named_beside_process_sets(sample_corpus, tmp_path) ->
         job.send(signal.SIGSTOP, 1)
         assert set(job.statuses(0, 2, 3)) <= {1, 6}, job.output  # 6: who speaks ends first, and is missed
     assert "\nprocess 1 of 4 (host " in job.output
-
-
-def test_processes_find_their_places_on_their_hosts() -> None:
-    """Two on the first host, three on the second, one in between."""
-    slots = [slot([7, 7, 3, 9, 9, 9], rank) for rank in range(6)]
-    assert [(one["LOCAL_RANK"], one["LOCAL_SIZE"]) for one in slots] == [(0, 2), (1, 2), (0, 1), (0, 3), (1, 3), (2, 3)]
-    assert [(one["CROSS_RANK"], one["CROSS_SIZE"]) for one in slots] == [(0, 3), (0, 2), (1, 3), (2, 3), (1, 2), (0, 1)]
-    assert [(one["RANK"], one["SIZE"]) for one in slots] == [(rank, 6) for rank in range(6)]

@@ -1,13 +1,15 @@
-"""Which ring sums gradients, as it is asked for and told."""
+"""Which ring sums gradients, as it is asked for and told; where a process of Horovod's stands."""
 
 import logging
 import os
+import socket
 
 import pytest
 import torch
 
 from preprocessing.errors import UserError
 from training.config import ParallelSettings
+from training.parallel.horovod import check_address, slot
 from training.parallel.mesh import Mesh, pin_ring
 from training.parallel.reduce import reducer
 
@@ -53,3 +55,28 @@ def test_a_ring_and_a_tree_cannot_both_be_asked_for(monkeypatch) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     with pytest.raises(UserError, match=r"nccl-ring, but NCCL_ALGO=Tree is set"):
         pin_ring("nccl-ring")
+
+
+def test_processes_find_their_places_on_their_hosts() -> None:
+    """Two on the first host, three on the second, one in between."""
+    slots = [slot([7, 7, 3, 9, 9, 9], rank) for rank in range(6)]
+    assert [(one["LOCAL_RANK"], one["LOCAL_SIZE"]) for one in slots] == [(0, 2), (1, 2), (0, 1), (0, 3), (1, 3), (2, 3)]
+    assert [(one["CROSS_RANK"], one["CROSS_SIZE"]) for one in slots] == [(0, 3), (0, 2), (1, 3), (2, 3), (1, 2), (0, 1)]
+    assert [(one["RANK"], one["SIZE"]) for one in slots] == [(rank, 6) for rank in range(6)]
+
+
+def test_a_name_that_does_not_lead_to_its_host_is_told_before_horovod_listens_there(monkeypatch) -> None:
+    monkeypatch.setattr(socket, "gethostbyname", {"node3": "127.0.1.1", "node4": "10.0.0.4"}.__getitem__)
+    check_address("node3", alone=True)
+    check_address("node4", alone=False)
+    with pytest.raises(UserError, match=r"on node3 that is 127\.0\.1\.1; .*/etc/hosts"):
+        check_address("node3", alone=False)
+
+
+def test_a_host_without_an_address_is_told(monkeypatch) -> None:
+    def unknown(host: str) -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    with pytest.raises(UserError, match="on node5 that is no address"):
+        check_address("node5", alone=True)

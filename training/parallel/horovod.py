@@ -143,7 +143,7 @@ def _place(mesh: Mesh) -> dict[str, str]:
     everyone = mesh.gather(crc32(host.encode()), port)
     hosts = [number for number, _ in everyone]
     with mesh.together():
-        _check_address(host, alone=len(set(hosts)) == 1)
+        check_address(host, alone=len(set(hosts)) == 1)
     return {
         **{f"HOROVOD_{name}": str(number) for name, number in slot(hosts, mesh.rank).items()},
         "HOROVOD_HOSTNAME": host,
@@ -155,7 +155,7 @@ def _place(mesh: Mesh) -> dict[str, str]:
     }
 
 
-def _check_address(host: str, alone: bool) -> None:
+def check_address(host: str, alone: bool) -> None:
     """Process sets listen where the name of this host leads, whatever HOROVOD_GLOO_IFACE says."""
     try:
         address = socket.gethostbyname(host)
