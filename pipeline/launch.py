@@ -16,6 +16,7 @@ from training.config import STOPPED
 GRACE_SECONDS = {STOPPED: 120.0}
 """How long the other processes may take to end once one has ended with a status; then they are killed."""
 DEFAULT_GRACE_SECONDS = 10.0
+_ending = threading.Lock()
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _LAUNCHER = "REREAD_LAUNCHER"
 """In the environment of a worker: the process that started it, which it does not outlive."""
@@ -55,6 +56,9 @@ def stop_at_once() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    """Run by the handler and by the thread, whichever comes first."""
+    if not _ending.acquire(blocking=False):
+        return
     launcher = os.environ.get(_LAUNCHER)
     if own_rank() == "0" and launcher in (None, str(os.getppid())):  # one that has ended has told it, or cannot
         os.write(2, b"reread: stopped outside of the training steps; the same command goes on\n")
