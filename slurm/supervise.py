@@ -36,12 +36,13 @@ def main(run, command):
         "began": now(),
     }
     say("attempt {} of job {} on {}".format(attempt["restart"] + 1, job, attempt["nodes"]))
-    status = run_to_end(command, job)
-    attempt.update(ended=now(), status=status, step=last_step(run), checkpoint=last_checkpoint(run))
+    status, asked = run_to_end(command, job)
+    attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
     run.mkdir(parents=True, exist_ok=True)
     with attempts.open("a") as file:
         file.write(json.dumps(attempt) + "\n")
-    again, reason = decide(job, [json.loads(line) for line in attempts.read_text().splitlines()])
+    ended = [json.loads(line) for line in attempts.read_text().splitlines()]
+    again, reason = decide([one for one in ended if one["job"] == job])
     say(reason)
     if again and not requeue(job):
         say("not requeued; submit the script again to go on")
@@ -56,11 +57,15 @@ def own_job(environment):
 
 
 def run_to_end(command, job):
-    """The status of `command`, as a shell gives it; signals go to the processes that srun started, not to srun,
-    which would kill them."""
+    """The status of `command`, as a shell gives it, and whether the job was asked to stop.
+
+    Signals go to the processes that srun started, not to srun, which would kill them.
+    """
     process = subprocess.Popen(command)
+    asked = []
 
     def pass_on(number, frame):
+        asked.append(number)
         say(f"{signal.Signals(number).name}: the processes are asked to save a checkpoint")
         subprocess.Popen(["scancel", "--signal=TERM", job])
 
@@ -69,32 +74,33 @@ def run_to_end(command, job):
     status = process.wait()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    return status if status >= 0 else 128 - status
+    return status if status >= 0 else 128 - status, bool(asked)
 
 
-def decide(job, attempts):
-    """(requeue?, why) from the attempts so far, the last of which has just ended."""
+def decide(attempts):
+    """(requeue?, why) from the job's attempts so far, the last of which has just ended.
+
+    Processes that srun ends because another failed may say that they were asked to stop: it counts where it is true.
+    """
     last = attempts[-1]
     status = last["status"]
     if status == 0:
         return False, "done"
     if status == REFUSED:
         return False, "not requeued: the settings or the input are at fault, as the log says"
-    if status in (STOPPED, KILLED_BY_TERM):
+    if stopped(last):
         return True, "requeued: it was asked to stop; the last checkpoint is of step {}".format(last["checkpoint"])
-    faults = [
-        attempt
-        for attempt in attempts
-        if attempt["job"] == job
-        and attempt["checkpoint"] == last["checkpoint"]
-        and attempt["status"] not in (STOPPED, KILLED_BY_TERM)
-    ]
+    faults = [one for one in attempts if one["checkpoint"] == last["checkpoint"] and not stopped(one)]
     if len(faults) < FAULTS:
         text = "requeued: status {} at step {}, fault {} of {} since the checkpoint of step {}"
         return True, text.format(status, last["step"], len(faults), FAULTS, last["checkpoint"])
     steps = ", ".join(str(fault["step"]) for fault in faults)
     text = "not requeued: {} faults, at steps {}, and no checkpoint after that of step {}; the last status was {}"
     return False, text.format(len(faults), steps, last["checkpoint"], status)
+
+
+def stopped(attempt):
+    return attempt["asked"] and attempt["status"] in (STOPPED, KILLED_BY_TERM)
 
 
 def requeue(job):

@@ -147,8 +147,10 @@ def supervisor() -> Any:
     return module
 
 
-def ends(*statuses: int, job: str = "7", checkpoint: int | None = 100, step: int | None = 120) -> list[dict[str, Any]]:
-    return [{"job": job, "status": status, "step": step, "checkpoint": checkpoint} for status in statuses]
+def ends(
+    *statuses: int, asked: bool = True, checkpoint: int | None = 100, step: int | None = 120
+) -> list[dict[str, Any]]:
+    return [{"status": status, "asked": asked, "step": step, "checkpoint": checkpoint} for status in statuses]
 
 
 @pytest.mark.parametrize(
@@ -163,17 +165,18 @@ def ends(*statuses: int, job: str = "7", checkpoint: int | None = 100, step: int
         (ends(1, 137, 1), False),
         (ends(1, 75, 1, 75, 1), False),  # to be stopped between is no progress
         (ends(1, 1, checkpoint=None) + ends(1), True),  # a checkpoint has come
-        (ends(1, 1, 1, job="6") + ends(1), True),  # submitted anew
+        (ends(75, 143, asked=False), True),
+        (ends(75, 143, 75, asked=False), False),  # srun ended them after another's fault
     ],
 )
 def test_a_job_is_requeued_until_three_faults_come_without_a_checkpoint(
     attempts: list[dict[str, Any]], again: bool
 ) -> None:
-    assert supervisor().decide("7", attempts)[0] is again
+    assert supervisor().decide(attempts)[0] is again
 
 
 def test_the_reason_names_the_steps() -> None:
-    reason = supervisor().decide("7", ends(1, step=119) + ends(137, 1))[1]
+    reason = supervisor().decide(ends(1, step=119) + ends(137, 1))[1]
     assert reason.startswith("not requeued: 3 faults, at steps 119, 120, 120, and no checkpoint after that of step 100")
 
 
