@@ -74,7 +74,13 @@ def run_to_end(command, job):
     status = process.wait()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    return status if status >= 0 else 128 - status, bool(asked)
+    return status if status >= 0 else 128 - status, bool(asked) or preempted(job)
+
+
+def preempted(job):
+    """Whether this attempt is; Slurm's SIGTERM goes to the processes alone then."""
+    times = dict(re.findall(r"(StartTime|PreemptTime)=(\S+)", output(["scontrol", "show", "job", "-o", job])))
+    return times.get("PreemptTime", "")[:1].isdigit() and times["PreemptTime"] >= times["StartTime"]
 
 
 def decide(attempts):
@@ -89,10 +95,10 @@ def decide(attempts):
     if status == REFUSED:
         return False, "not requeued: the settings or the input are at fault, as the log says"
     if stopped(last):
-        return True, "requeued: it was asked to stop; the last checkpoint is of step {}".format(last["checkpoint"])
+        return True, "requeue: it was asked to stop; the last checkpoint is of step {}".format(last["checkpoint"])
     faults = [one for one in attempts if one["checkpoint"] == last["checkpoint"] and not stopped(one)]
     if len(faults) < FAULTS:
-        text = "requeued: status {} at step {}, fault {} of {} since the checkpoint of step {}"
+        text = "requeue: status {} at step {}, fault {} of {} since the checkpoint of step {}"
         return True, text.format(status, last["step"], len(faults), FAULTS, last["checkpoint"])
     steps = ", ".join(str(fault["step"]) for fault in faults)
     text = "not requeued: {} faults, at steps {}, and no checkpoint after that of step {}; the last status was {}"

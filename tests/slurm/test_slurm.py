@@ -73,7 +73,7 @@ def test_the_time_limit_and_preemption_requeue_and_scancel_ends(
     cluster.run("scancel", job)
     assert cluster.ended(job) == "CANCELLED"
     ends = attempts(tmp_path, job)
-    assert [end["status"] for end in ends[:2]] == [75, 75]
+    assert [(end["status"], end["asked"]) for end in ends[:2]] == [(75, True), (75, True)]
     assert 0 < ends[0]["checkpoint"] < ends[1]["checkpoint"]
     assert cluster.state(job)["Restarts"] == "2"
     cluster.wait(lambda: cluster.state(jobs["export"])["JobState"] == "CANCELLED", "the end of the chain")
