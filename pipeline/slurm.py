@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import shlex
 import shutil
 import subprocess
@@ -67,6 +66,15 @@ class SlurmSettings(Settings):
     def _fewer(self) -> "SlurmSettings":
         if self.minimum_nodes is not None and self.minimum_nodes > self.nodes:
             raise ValueError(f"minimum_nodes is {self.minimum_nodes}, above nodes, which is {self.nodes}")
+        return self
+
+    @model_validator(mode="after")
+    def _time_between(self) -> "SlurmSettings":
+        if self.warning_seconds >= self.hours * 3600:
+            raise ValueError(
+                f"warning_seconds is {self.warning_seconds}, not below the {self.hours * 3600:g} s of hours: each "
+                "attempt would be asked to stop as it begins"
+            )
         return self
 
     @property
@@ -152,7 +160,9 @@ def render(job: Job, settings: SlurmSettings, folder: Path) -> str:
         "output": folder / f"{job.name}-{'%A_%a' if arrays else '%j'}.log",
         **job.options,
     }
-    lines = [*(f"module load {module}" for module in settings.modules), *_environment(settings), *settings.setup]
+    # `set -eu` stands below these lines: what sites run here seldom bears it
+    lines = [f"module load {module} || exit 1" for module in settings.modules]
+    lines += [*_environment(settings), *settings.setup]
     lines.append(f"export SLURM_FOLDER={shlex.quote(str(folder))} RUN={shlex.quote(f'runs/{job.run}')}")
     lines.append(f"export TASKS_PER_NODE={settings.tasks} CPUS_PER_TASK={settings.cpus_per_task}")
     if settings.container:
@@ -239,7 +249,7 @@ def _with_options(text: str, options: dict[str, Any], others: list[str]) -> str:
     """`text` with these #SBATCH lines in place of its own, or after them."""
     lines = text.splitlines()
     for name, value in options.items():
-        new = [] if value is None else [f"#SBATCH --{name}={value}"]
+        new = [] if value is None else [f"#SBATCH --{name}={shlex.quote(str(value))}"]
         at = [number for number, line in enumerate(lines) if line.startswith(f"#SBATCH --{name}=")]
         if at:
             lines[at[0] : at[0] + 1] = new
@@ -252,12 +262,13 @@ def _with_options(text: str, options: dict[str, Any], others: list[str]) -> str:
 
 
 def _said(errors: str) -> str:
-    lines = [re.sub(r"^sbatch: (error: )?", "", line) for line in errors.splitlines() if line.startswith("sbatch:")]
-    return (lines or errors.splitlines() or ["no word of it"])[0]
+    own = [line.removeprefix("sbatch: ") for line in errors.splitlines() if line.startswith("sbatch: ")]
+    wrong = [line.removeprefix("error: ") for line in own if line.startswith("error: ")]  # a site may print more
+    return (wrong or own or errors.splitlines() or ["no word of it"])[0]
 
 
 def _way_out(errors: str) -> str:
-    partition = "partition" in errors.lower()
+    partition = "invalid partition" in errors.lower()  # with a wrong account, too, Slurm speaks of partitions
     if not partition or shutil.which("sinfo") is None:
         return "; mend it in slurm/site.yaml or with slurm.KEY=VALUE"
     known = subprocess.run(["sinfo", "-h", "-o", "%R"], capture_output=True, text=True, check=False).stdout.split()

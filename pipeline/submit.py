@@ -52,8 +52,9 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
         jobs = preprocess_jobs(settings, recipe.name, _stages(recipe.preprocess, dry_run), arguments)
     if recipe.train is None:
         return jobs
-    if not jobs:
-        Manifest.read(recipe.train.data.corpus)
+    corpus = recipe.train.data.corpus
+    if not jobs or recipe.preprocess is None or corpus.resolve() != recipe.preprocess.output.resolve():
+        Manifest.read(corpus)
     _check(recipe, settings)
     jobs += _start_jobs(recipe, settings)
     return jobs + training_jobs(settings, recipe.name, arguments)
@@ -88,9 +89,16 @@ def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
 
 def _check(recipe: Recipe, settings: SlurmSettings) -> None:
     check_same_run(RUNS / recipe.name, recipe)
-    tensor = train_section(recipe).parallel.tensor
+    train = train_section(recipe)
+    tensor = train.parallel.tensor
     if settings.tasks % tensor:
         raise UserError(
             f"recipe {recipe.name}: the {settings.tasks} processes of a node cannot be split into tensor groups of "
             f"{tensor}; change slurm.tasks_per_node or train.parallel.tensor"
+        )
+    ranks = settings.nodes * settings.tasks // tensor
+    if train.global_batch < ranks:
+        raise UserError(
+            f"recipe {recipe.name}: train.global_batch is {train.global_batch}, fewer rows than the {ranks} "
+            f"data-parallel ranks of {settings.nodes} nodes; take fewer nodes or processes, or a larger batch"
         )

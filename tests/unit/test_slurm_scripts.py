@@ -12,6 +12,8 @@ from pipeline.slurm import (
     SCRIPTS,
     Job,
     SlurmSettings,
+    _said,
+    _way_out,
     preprocess_jobs,
     render,
     site_settings,
@@ -115,11 +117,40 @@ def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp
         submit(chain(SlurmSettings()), SlurmSettings(), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["preprocess.output=corpora/new"], "corpora/zh/manifest.json: not there"),  # else known after preprocessing
+        (["slurm.nodes=4", "train.global_batch=31"], "is 31, fewer rows than the 32 data-parallel ranks of 4 nodes"),
+        (["slurm.hours=0.05"], "warning_seconds is 300, not below the 180 s of hours"),
+    ],
+)
+def test_what_would_fail_after_hours_is_told_before(
+    overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        submit_stages("nezha-base", overrides, None, dry_run=True)
+
+
+def test_a_folder_with_a_space_is_one_value() -> None:
+    settings = SlurmSettings()
+    text = render(chain(settings)[0], settings, Path("my runs/nezha"))
+    assert "#SBATCH --output='my runs/nezha/read-%A_%a.log'\n" in text
+
+
+def test_what_sbatch_says_is_told_without_what_a_site_adds() -> None:
+    account = "Batch job submission failed: Invalid account or account/partition combination specified"
+    errors = f"sbatch: your project has 12 hours left\nsbatch: error: {account}\n"
+    assert _said(errors) == account
+    assert "account" not in _way_out(errors) and "slurm.partition" not in _way_out(errors)
+
+
 def test_a_start_is_trained_exported_and_converted_first(
     sample_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    overrides = [f"train.data.corpus={sample_corpus}", "preprocess=null", "slurm.nodes=2"]
+    overrides = [f"train.data.corpus={sample_corpus}", "preprocess=null"]
     submit_stages("longformer-small", overrides, None, dry_run=True)
     shown = capsys.readouterr().out
     order = ["start-pretrain", "start-export", "convert", "pretrain", "export"]
