@@ -160,7 +160,9 @@ class Work:
     def _dropped(self, stage: str, part: int, count: int) -> NDArray[np.bool_]:
         if stage not in self.settings.stages():
             return np.zeros(count, bool)
-        dropped = dropped_places(sorted((self.folder / stage).glob("*.npy")), part, count)
+        # By name: the listing of a folder on a network file system may be older than what stands in it.
+        tasks = self.result(stage, 0)["tasks"]
+        dropped = dropped_places([self.path(stage, number, ".npy") for number in range(tasks)], part, count)
         dropped[np.load(self.path(KEYS_OF[stage], part, ".repeated.npy"))] = True
         return dropped
 
@@ -263,9 +265,10 @@ def _save_keys(attempt: Path, number: int, digests: bytearray) -> dict[str, int]
 
 def _find(stage: str, work: Work, number: int, attempt: Path) -> dict[str, Any]:
     files = [work.path(KEYS_OF[stage], part, ".keys.npy") for part in range(work.parts)]
-    found = later_occurrences(files, number, work.task_count(stage), attempt)
+    tasks = work.task_count(stage)
+    found = later_occurrences(files, number, tasks, attempt)
     _save(attempt / f"{number:05d}.npy", found)
-    return {"dropped": len(found)}
+    return {"dropped": len(found), "tasks": tasks}
 
 
 def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
