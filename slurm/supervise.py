@@ -38,11 +38,10 @@ def main(run, command):
     say("attempt {} of job {} on {}".format(attempt["restart"] + 1, job, attempt["nodes"]))
     status, asked = run_to_end(command, job)
     attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
+    again, reason = decide([*earlier(attempts, job), attempt])
     run.mkdir(parents=True, exist_ok=True)
     with attempts.open("a") as file:
         file.write(json.dumps(attempt) + "\n")
-    ended = [json.loads(line) for line in attempts.read_text().splitlines()]
-    again, reason = decide([one for one in ended if one["job"] == job])
     say(reason)
     if again and not requeue(job):
         say("not requeued; submit the script again to go on")
@@ -54,6 +53,19 @@ def own_job(environment):
     if "SLURM_ARRAY_JOB_ID" in environment:
         return environment["SLURM_ARRAY_JOB_ID"] + "_" + environment["SLURM_ARRAY_TASK_ID"]
     return environment["SLURM_JOB_ID"]
+
+
+def earlier(attempts, job):
+    """The attempts of this job that have ended; a line cut short by a node's death or a full disk is no attempt."""
+    found = []
+    for line in attempts.read_text().splitlines() if attempts.exists() else []:
+        try:
+            attempt = json.loads(line)
+        except ValueError:
+            continue
+        if attempt["job"] == job:
+            found.append(attempt)
+    return found
 
 
 def run_to_end(command, job):

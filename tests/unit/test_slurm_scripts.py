@@ -1,6 +1,7 @@
 """What `reread run --slurm` submits, and what becomes of a job that ends; without a Slurm."""
 
 import importlib.util
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,14 @@ def test_a_job_is_requeued_until_three_faults_come_without_a_checkpoint(
 def test_the_reason_names_the_steps() -> None:
     reason = supervisor().decide(ends(1, step=119) + ends(137, 1))[1]
     assert reason.startswith("not requeued: 3 faults, at steps 119, 120, 120, and no checkpoint after that of step 100")
+
+
+def test_only_whole_lines_of_the_same_job_are_earlier_attempts(tmp_path: Path) -> None:
+    path = tmp_path / "attempts.jsonl"
+    assert supervisor().earlier(path, "7") == []
+    lines = [json.dumps(attempt) for attempt in ends(1) + ends(75, job="7_1")]
+    path.write_text("\n".join([*lines, lines[0][:20], lines[0]]) + "\n")
+    assert supervisor().earlier(path, "7") == ends(1, 1)
 
 
 def test_a_task_of_an_array_goes_by_its_own_name() -> None:
