@@ -84,16 +84,18 @@ class Steps:
 
 def measure(mesh: Mesh, options: argparse.Namespace) -> Figures:
     steps = {megabytes: Steps(mesh, megabytes, options) for megabytes in options.buckets}
-    reducers = {"torch": in_torch(mesh), "Horovod": horovod.ring}
-    if options.dtype == "fp16":
-        reducers = {name: in_fp16(reduce) for name, reduce in reducers.items()}
+    wired = in_fp16 if options.dtype == "fp16" else lambda reduce: reduce
     figures: Figures = defaultdict(list)
+    reducers = {
+        backend: {megabytes: wired(reduce) for megabytes in steps}  # fp16 copies are of one size of buckets
+        for backend, reduce in {"torch": in_torch(mesh), "Horovod": horovod.ring}.items()
+    }
     for turn in range(options.rounds + 1):
-        for backend, reduce in reducers.items():
+        for backend, reduce_in in reducers.items():
             if backend == "Horovod":
                 horovod.start(mesh)
             for megabytes, step in steps.items():
-                plan = [("", nothing)] * (backend == "torch") + [(order, reduce) for order in ORDERS]
+                plan = [("", nothing)] * (backend == "torch") + [(order, reduce_in[megabytes]) for order in ORDERS]
                 for order, by in plan:
                     seconds = step(by, order)
                     if turn:  # the first round is warm-up
