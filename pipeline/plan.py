@@ -1,7 +1,7 @@
 """`reread plan`: what a recipe takes on a cluster, before any of it is there."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -185,20 +185,15 @@ def _memory(size: float) -> str:
     return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 
-def _count(value: float) -> str:
-    for unit in ("", "k", "M", "G"):
-        if value < 1000:
-            return f"{value:.3g}{unit}"
-        value /= 1000
-    return f"{value:.3g}T"
+def _count(value: float, units: Sequence[str] = ("", "k", "M", "G", "T", "P")) -> str:
+    """Three digits and the unit, each a thousand times the one before."""
+    while value >= 999.5 and len(units) > 1:  # what would be rounded to 1000
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g}{units[0]}"
 
 
 def _size(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
+    return _count(value, (" B", " kB", " MB", " GB", " TB", " PB"))
 
 
 def _duration(seconds: float) -> str:

@@ -108,8 +108,8 @@ class Network:
 
 def network_named(name: str) -> Network:
     """`ib100`, `eth25`, `4xib100`: cards a machine, kind, Gbit/s of each. Raises `UserError` for what is none."""
-    match = re.fullmatch(r"(?:(\d+)x)?(ib|eth)(\d+)", name.lower())
-    if match is None or "0" in match.groups():
+    match = re.fullmatch(r"(?:([1-9]\d*)x)?(ib|eth)([1-9]\d*)", name.lower())
+    if match is None:
         raise UserError(
             f"--network {name}: write ib100 or eth25, kind and Gbit/s of a machine's card (ib with RDMA, RoCE too), or "
             "4xib100 for several"

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
-from pipeline.plan import plan, planned_config
+from pipeline.plan import _count, _size, plan, planned_config
 from pipeline.planning import arrangement as arrangement_module
 from pipeline.planning.arrangement import Planner
 from pipeline.planning.disk import corpus_size, vocabulary
@@ -116,7 +116,6 @@ def test_activations_are_what_torch_allocates(values_of, checkpointing) -> None:
     batch = rows_of(settings.data, 8 if values_of is document_values else 4)
     source = SimpleNamespace(lanes=lambda *_: SimpleNamespace(cursors=np.zeros((8, 3), np.int64)))
     task = TASKS[settings.data.kind](model, settings, Mesh(), source, None)
-    getattr(task, "memory", None)
 
     def step() -> None:
         buckets.zero()
@@ -218,11 +217,20 @@ def test_the_last_bucket_is_never_hidden() -> None:
         (gpu_named, "wse", "known: v100-16g"),
         (network_named, "infiniband", "write ib100 or eth25"),
         (network_named, "0xib100", "write ib100 or eth25"),
+        (network_named, "ib00", "write ib100 or eth25"),
     ],
 )
 def test_what_is_in_no_table_gets_the_nearest(function, name, message) -> None:
     with pytest.raises(UserError, match=message.replace("?", r"\?")):
         function(name)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [(_count(0), "0"), (_count(1480e3), "1.48M"), (_count(999_600), "1M"), (_size(999.9e9), "1 TB"), (_size(7), "7 B")],
+)
+def test_figures_have_three_digits_and_a_unit(shown, text) -> None:
+    assert shown == text
 
 
 def test_machines_are_full() -> None:
