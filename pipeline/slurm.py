@@ -182,6 +182,8 @@ def submit_script(jobs: list[Job], folder: Path) -> str:
 # Submits {jobs[-1].run}: {" -> ".join(job.name for job in jobs)}. What is done already is not done again.
 set -euo pipefail
 cd {shlex.quote(str(Path.cwd()))}
+# Of the job that this may run in; sbatch would hand them on
+unset ${{!SLURM_JOB@}} ${{!SLURM_ARRAY@}} ${{!SLURM_STEP@}} ${{!SLURM_NTASKS@}} ${{!SLURM_MEM@}} SLURM_RESTART_COUNT
 jobs=()
 trap 'status=$?; if [ $status -ne 0 ] && [ ${{#jobs[@]}} -gt 0 ]; then scancel "${{jobs[@]}}"; fi' EXIT
 submit() {{

@@ -140,6 +140,22 @@ def test_a_folder_with_a_space_is_one_value() -> None:
     assert "#SBATCH --output='my runs/nezha/read-%A_%a.log'\n" in text
 
 
+def test_submitted_from_inside_a_job_nothing_of_it_is_handed_on(tmp_path: Path) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/bash\nenv > {tmp_path}/seen\necho 12\n")
+    sbatch.chmod(0o755)
+    job = {"SLURM_ARRAY_JOB_ID": "99", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "100", "SLURM_MEM_PER_NODE": "100"}
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_RESTART_COUNT": "2",
+        **job,
+    }
+    subprocess.run(["bash", "-c", submit_script(chain(SlurmSettings()), FOLDER)], env=environment, check=True)
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert [line for line in seen if line.startswith("SLURM")] == ["SLURM_CONF=/etc/slurm.conf"]
+
+
 def test_what_sbatch_says_is_told_without_what_a_site_adds() -> None:
     account = "Batch job submission failed: Invalid account or account/partition combination specified"
     errors = f"sbatch: your project has 12 hours left\nsbatch: error: {account}\n"
