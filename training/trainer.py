@@ -120,7 +120,7 @@ class Trainer:
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.task = TASKS[settings.data.kind](self.model, settings, mesh, self.source, held_out)
-        self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh)
+        self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
         self.stopped = False
@@ -207,7 +207,10 @@ class Trainer:
                 "step %d skipped: gradient not finite (loss scale %g); %d skipped so far",
                 *(self.step, self.scale.value, self.skipped_steps),
             )
-        self.scale.update(math.isfinite(norm))
+        try:
+            self.scale.update(math.isfinite(norm))
+        except UserError as error:
+            raise self.mesh.alike(error) from None
         return rate, norm
 
     def _agree(self, drawn: Rows | UserError) -> tuple[Rows, list[float]]:

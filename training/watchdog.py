@@ -136,6 +136,9 @@ class Watchdog:
                 first, looked = read_progress(self.run, self.attempt), still
             elif first is not None and still >= looked + between:
                 second = read_progress(self.run, self.attempt)
+                if not lost and moving(first, second):
+                    still, first = 0.0, None
+                    continue
                 speaker, line = judge(first, second, self.rank, self.world)
                 if speaker == self.rank or still >= looked + 2 * between:  # the others leave the word to it
                     self._end(f"{line}; the run stops", logging.ERROR if speaker == self.rank else logging.INFO)
@@ -163,6 +166,7 @@ class Watchdog:
             "time": round(time.time(), 1),
             "skipped_steps": self.progress.skipped_steps,
             "begun": self.progress.begun,
+            "ticks": self.progress.ticks,
             "beat": self._beats,
             "attempt": self.attempt,
         }
@@ -170,6 +174,15 @@ class Watchdog:
         aside = path.with_suffix(".tmp")
         aside.write_text(json.dumps(note), encoding="utf-8")
         aside.replace(path)
+
+
+def moving(first: dict[int, Note], second: dict[int, Note]) -> bool:
+    """Whether a process has worked between two looks: the others wait for it with reason."""
+    return any(
+        (note["begun"], note["ticks"]) != (second[rank]["begun"], second[rank]["ticks"])
+        for rank, note in first.items()
+        if rank in second
+    )
 
 
 def judge(first: dict[int, Note], second: dict[int, Note], rank: int, world: int) -> tuple[int, str]:

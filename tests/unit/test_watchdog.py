@@ -9,12 +9,22 @@ import pytest
 
 from tests.conftest import ROOT
 from training.config import STOPPED
-from training.watchdog import LOST, Note, Progress, Watchdog, clear_progress, judge, progress_file, read_progress
+from training.watchdog import (
+    LOST,
+    Note,
+    Progress,
+    Watchdog,
+    clear_progress,
+    judge,
+    moving,
+    progress_file,
+    read_progress,
+)
 
 
 def note(rank: int, beat: int, **changes: Any) -> Note:
     values = {"rank": rank, "host": f"n{rank // 2}", "pid": 100 + rank, "step": 41, "doing": "computing", "begun": 9}
-    return {**values, "beat": beat, **changes}
+    return {**values, "ticks": 0, "beat": beat, **changes}
 
 
 def looks(*silent: int, world: int = 4, **changes: Any) -> tuple[dict[int, Note], dict[int, Note]]:
@@ -27,6 +37,13 @@ def looks(*silent: int, world: int = 4, **changes: Any) -> tuple[dict[int, Note]
         for beat in (3, 8)
     )
     return first, {rank: first[rank] if rank in silent else second[rank] for rank in range(world)}
+
+
+def test_others_wait_with_reason_for_a_process_that_reads_a_large_checkpoint() -> None:
+    first, second = looks(1)
+    assert not moving(first, second)
+    second[2] = {**second[2], "ticks": 17}
+    assert moving(first, second)
 
 
 @pytest.mark.parametrize("rank", [0, 2])

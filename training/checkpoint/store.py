@@ -17,6 +17,7 @@ import re
 import shutil
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +71,8 @@ class _Save:
 
     step: int
     index: dict[str, Any]
+    path: Path
+    """Of this process' file."""
     thread: threading.Thread | None = None
     failure: int = 0
     bytes: int = 0
@@ -79,8 +82,9 @@ class _Save:
 class CheckpointStore:
     """The checkpoints of a run in `folder`, the last `keep` of them; save, poll, wait and latest are collective."""
 
-    def __init__(self, folder: Path, keep: int, mesh: Mesh) -> None:
-        self.folder, self.keep, self.mesh = folder, keep, mesh
+    def __init__(self, folder: Path, keep: int, mesh: Mesh, tick: Callable[[], object] = lambda: None) -> None:
+        """`tick` is called as reading and writing move on."""
+        self.folder, self.keep, self.mesh, self._tick = folder, keep, mesh, tick
         self._saving: _Save | None = None
 
     def save(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice], state: dict[str, Any]) -> None:
@@ -91,8 +95,8 @@ class CheckpointStore:
         """
         self.wait()
         writers = _writers(layout, self.mesh)
-        save = _Save(step, _index(step, tensors, layout, state, writers))
         aside = self._aside(step)
+        save = _Save(step, _index(step, tensors, layout, state, writers), aside / _file(self.mesh.rank))
         if self.mesh.rank == 0:
             try:
                 for stale in self.folder.glob("*.tmp"):  # what a killed run left
@@ -106,7 +110,7 @@ class CheckpointStore:
             for name, tensor in tensors.items()
             if self.mesh.rank in writers[name]
         }
-        save.thread = threading.Thread(target=_write, args=(save, aside / _file(self.mesh.rank), mine), daemon=True)
+        save.thread = threading.Thread(target=_write, args=(save, mine), daemon=True)
         save.thread.start()
         self._saving = save
 
@@ -121,9 +125,19 @@ class CheckpointStore:
     def wait(self) -> None:
         """`poll` until the save under way is complete."""
         if self._saving is not None and self._saving.thread is not None:
-            self._saving.thread.join()
+            self._join(self._saving, self._saving.thread)
         while self._saving is not None:  # a process whose write is done may still wait for others'
             self._complete(self._saving)
+
+    def _join(self, save: _Save, thread: threading.Thread) -> None:
+        """Wait for the writing; it moves on while the file grows."""
+        size = 0
+        while thread.is_alive():
+            thread.join(1.0)
+            grown = save.path.stat().st_size if save.path.exists() else 0
+            if grown != size:
+                self._tick()
+            size = grown
 
     def latest(self) -> int | None:
         """The last step whose checkpoint is whole; damaged ones are named in the log and passed over.
@@ -166,6 +180,7 @@ class CheckpointStore:
                     "run; give it the settings it began with"
                 )
             _fill(files, name, entry, tensor.detach(), layout[name])
+            self._tick()
 
     def steps(self) -> list[int]:
         names = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
@@ -180,7 +195,7 @@ class CheckpointStore:
         for name, expected in files[self.mesh.rank :: self.mesh.world]:
             path = self._path(step) / name
             try:
-                size, crc = _checksum(path)
+                size, crc = _checksum(path, self._tick)
             except OSError as error:
                 return f"{name}: {error.strerror}"
             if size != expected["bytes"]:
@@ -358,15 +373,15 @@ def _index(
     return {"version": FORMAT_VERSION, "step": step, "state": state, "tensors": entries}
 
 
-def _write(save: _Save, path: Path, tensors: dict[str, Tensor]) -> None:
+def _write(save: _Save, tensors: dict[str, Tensor]) -> None:
     """In the background: write, sync and checksum one file; a failure is kept as its errno."""
     save.failure = errno.EIO  # until it has gone well, whatever happens
     try:
         if tensors:
-            save_file(tensors, path)
-            with path.open("rb") as file:
+            save_file(tensors, save.path)
+            with save.path.open("rb") as file:
                 os.fsync(file.fileno())
-            save.bytes, save.crc32 = _checksum(path)
+            save.bytes, save.crc32 = _checksum(save.path)
         save.failure = 0
     except OSError as error:
         save.failure = error.errno or errno.EIO
@@ -375,10 +390,11 @@ def _write(save: _Save, path: Path, tensors: dict[str, Tensor]) -> None:
         save.failure = int(number[1]) if number else errno.EIO
 
 
-def _checksum(path: Path) -> tuple[int, int]:
+def _checksum(path: Path, tick: Callable[[], object] = lambda: None) -> tuple[int, int]:
     size = crc = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
+            tick()
             size += len(chunk)
             crc = zlib.crc32(chunk, crc)
     return size, crc

@@ -76,7 +76,8 @@ class LossScale:
         return {"active": self.active, "value": self.value, "good": self.good, "bad": self.bad}
 
     def load(self, state: dict[str, Any]) -> None:
-        if self.active and state.get("active", True):  # a run may begin to send fp16 in the middle
+        was_active = state.get("active", state["value"] != 1)  # older checkpoints do not say
+        if self.active and was_active:  # a run may begin to send fp16 in the middle
             self.value, self.good, self.bad = float(state["value"]), int(state["good"]), int(state["bad"])
 
 
