@@ -106,15 +106,15 @@ def decide(attempts):
         return False, "done"
     if status == REFUSED:
         return False, "not requeued: the settings or the input are at fault, as the log says"
+    point = last["checkpoint"]
+    since = "no checkpoint yet" if point is None else f"the last checkpoint is of step {point}"
     if stopped(last):
-        return True, "requeue: it was asked to stop; the last checkpoint is of step {}".format(last["checkpoint"])
-    faults = [one for one in attempts if one["checkpoint"] == last["checkpoint"] and not stopped(one)]
+        return True, f"requeue: it was asked to stop; {since}"
+    faults = [one for one in attempts if one["checkpoint"] == point and not stopped(one)]
     if len(faults) < FAULTS:
-        text = "requeue: status {} at step {}, fault {} of {} since the checkpoint of step {}"
-        return True, text.format(status, last["step"], len(faults), FAULTS, last["checkpoint"])
+        return True, f"requeue: status {status}, fault {len(faults)} of {FAULTS} at step {last['step']}; {since}"
     steps = ", ".join(str(fault["step"]) for fault in faults)
-    text = "not requeued: {} faults, at steps {}, and no checkpoint after that of step {}; the last status was {}"
-    return False, text.format(len(faults), steps, last["checkpoint"], status)
+    return False, f"not requeued: status {status}, {FAULTS} faults without a new checkpoint, at steps {steps}; {since}"
 
 
 def stopped(attempt):

@@ -88,7 +88,7 @@ def test_a_killed_worker_is_a_fault_and_three_without_progress_end_the_job(
         os.kill(worker(tmp_path, rank=1), signal.SIGKILL)
         cluster.wait(lambda fault=fault: len(attempts(tmp_path, job)) == fault, f"fault {fault}")  # type: ignore[misc]
     assert cluster.ended(job) == "FAILED"
-    assert "not requeued: 3 faults, at steps" in log_of(tmp_path)
+    assert "not requeued: status 137, 3 faults without a new checkpoint, at steps" in log_of(tmp_path)
 
 
 def test_horovod_joins_the_processes_of_srun(
