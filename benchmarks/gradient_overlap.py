@@ -1,22 +1,23 @@
 """How much of the gradient all-reduce a step still waits for, beside a backward pass that hides the rest.
 
     python benchmarks/gradient_overlap.py [--processes 2 4] [--buckets 1 5 25 100] [--layers 8 --hidden 512]
-        [--tokens 128] [--rounds 7] [--dtype fp32]
-    python benchmarks/gradient_overlap.py --rate 1gbit      # root; iproute2: a network namespace a process
+        [--tokens 128] [--rounds 7] [--dtype fp32] [--elsewhere SECONDS] [--rate 1gbit]
 
 A step is forward, backward and the sum of all gradients of a NEZHA. Exposed is what it takes longer than the same step
 without communication: with buckets that begin while the backward pass goes on, and with the same buckets begun after
-it. Backends, bucket sizes and the two orders take turns, step by step. Horovod joins and leaves around its own turns:
-what its thread takes from the computation is part of its figures and of no others. A figure is the best of all rounds,
-of the slowest process: what else the machine does only adds.
+it. Bucket sizes and orders take turns step by step, shuffled, and backends in each round. Horovod joins and leaves
+around its own turns: what its thread takes from the computation is part of its figures and of no others. A figure is
+the best of all rounds, of the slowest process: what else the machine does only adds.
 
-Processes talk over loopback, as fast as the CPUs that also compute can copy, which leaves little to hide behind: there
-is no network to wait for. With --rate each process lives in a namespace of its own, all joined by a bridge, and may
-send so much and no more (tc's token bucket; no latency is added beyond the bridge's).
+By default processes compute on the CPUs that also carry the messages, over loopback: there is no network to wait for.
+With --rate (root, iproute2) each process lives in a namespace of its own, all joined by a bridge, and may send so much
+and no more (tc's token bucket; no latency is added). With --elsewhere computing is waiting for that many seconds, a
+third of them forward, each parameter's share of the rest before its gradient: as if a GPU did it.
 """
 
 import argparse
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,7 +39,10 @@ from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.reduce import Reduce, in_fp16, in_torch
 
+BACKENDS = ("torch", "Horovod")
 ORDERS = ("beside", "after")
+ALONE = "alone"
+"""A step without communication."""
 Figures = dict[tuple[str, float, str], list[float]]
 
 
@@ -45,8 +50,22 @@ def nothing(buffer: Tensor, bucket: int) -> Callable[[], object]:
     return lambda: None
 
 
+class Elsewhere(torch.autograd.Function):
+    """A parameter's part of a backward pass that another device would compute: its gradient comes after a while."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parameter: Tensor, seconds: float) -> Tensor:
+        ctx.gradient, ctx.seconds = torch.ones_like(parameter), seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        time.sleep(ctx.seconds)
+        return gradient, ctx.gradient, None
+
+
 class Steps:
-    """Steps of one model with buckets of one size, reduced by whatever `reduce` is at the moment."""
+    """Steps of one model with buckets of one size."""
 
     def __init__(self, mesh: Mesh, megabytes: float, options: argparse.Namespace) -> None:
         torch.manual_seed(0)
@@ -60,22 +79,36 @@ class Steps:
         )
         self.model = NezhaForPreTraining(config)
         self.ids = torch.randint(config.vocab_size, (1, options.tokens))
+        self.elsewhere = options.elsewhere
+        self.reducers: dict[str, Reduce] = {"torch": in_torch(mesh), "Horovod": horovod.ring}
+        if options.dtype == "fp16":
+            self.reducers = {backend: in_fp16(reduce) for backend, reduce in self.reducers.items()}
         self.reduce: Reduce = nothing
         self.buckets = GradientBuckets(self.model.parameters(), mesh, int(megabytes * 2**20), self._begin)
-        self(nothing, "after")  # which parameters are used is known from then on
+        self("torch", ALONE)  # which parameters are used is known from then on
 
     def _begin(self, buffer: Tensor, bucket: int) -> Callable[[], object]:
         return self.reduce(buffer, bucket)
 
-    def __call__(self, reduce: Reduce, order: str) -> float:
+    def _loss(self) -> Tensor:
+        if self.elsewhere is None:
+            return self.model(input_ids=self.ids).prediction_logits.float().logsumexp(-1).mean()
+        time.sleep(self.elsewhere / 3)
+        loss, parameters = torch.zeros((), requires_grad=True), list(self.model.parameters())
+        share = self.elsewhere * 2 / 3 / sum(parameter.numel() for parameter in parameters)
+        for parameter in parameters:
+            loss = Elsewhere.apply(loss, parameter, share * parameter.numel())
+        return loss
+
+    def __call__(self, backend: str, order: str) -> float:
         """Seconds of a step of the slowest process."""
-        self.reduce = reduce
+        self.reduce = nothing if order == ALONE else self.reducers[backend]
         dist.barrier()
         begin = time.perf_counter()
         self.buckets.zero()
         if order == "beside":
             self.buckets.reduce_as_ready()
-        self.model(input_ids=self.ids).prediction_logits.float().logsumexp(-1).mean().backward()
+        self._loss().backward()
         self.buckets.finish()
         seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -84,22 +117,19 @@ class Steps:
 
 def measure(mesh: Mesh, options: argparse.Namespace) -> Figures:
     steps = {megabytes: Steps(mesh, megabytes, options) for megabytes in options.buckets}
-    wired = in_fp16 if options.dtype == "fp16" else lambda reduce: reduce
     figures: Figures = defaultdict(list)
-    reducers = {
-        backend: {megabytes: wired(reduce) for megabytes in steps}  # fp16 copies are of one size of buckets
-        for backend, reduce in {"torch": in_torch(mesh), "Horovod": horovod.ring}.items()
-    }
+    dice = random.Random(0)  # the same turns on all processes
     for turn in range(options.rounds + 1):
-        for backend, reduce_in in reducers.items():
+        for backend in BACKENDS:
             if backend == "Horovod":
                 horovod.start(mesh)
-            for megabytes, step in steps.items():
-                plan = [("", nothing)] * (backend == "torch") + [(order, reduce_in[megabytes]) for order in ORDERS]
-                for order, by in plan:
-                    seconds = step(by, order)
-                    if turn:  # the first round is warm-up
-                        figures[backend, megabytes, order].append(seconds)
+            orders = ORDERS if backend == "Horovod" else (*ORDERS, ALONE)
+            plan = [(megabytes, order) for megabytes in steps for order in orders]
+            dice.shuffle(plan)
+            for megabytes, order in plan:
+                seconds = steps[megabytes](backend, order)
+                if turn:  # the first round is warm-up
+                    figures[backend, megabytes, order].append(seconds)
             if backend == "Horovod":
                 horovod.stop()
     return figures
@@ -108,8 +138,8 @@ def measure(mesh: Mesh, options: argparse.Namespace) -> Figures:
 def report(figures: Figures, options: argparse.Namespace) -> None:
     print("| processes | backend | bucket MB | step without | exposed beside | exposed after | ratio |")
     print("|---|---|---|---|---|---|---|")
-    alone = min(min(figures["torch", megabytes, ""]) for megabytes in options.buckets)
-    for backend in ("torch", "Horovod"):
+    alone = min(min(figures["torch", megabytes, ALONE]) for megabytes in options.buckets)
+    for backend in BACKENDS:
         for megabytes in options.buckets:
             beside, after = (min(figures[backend, megabytes, order]) - alone for order in ORDERS)
             print(
@@ -190,6 +220,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="of one row, the micro-batch")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", choices=["fp32", "fp16"], default="fp32", help="in which gradients travel")
+    parser.add_argument("--elsewhere", type=float, metavar="SECONDS", help="waiting stands in for computing")
     parser.add_argument("--rate", help="what a process may send, as tc writes it: 1gbit")
     options = parser.parse_args()
     if "RANK" not in os.environ:
