@@ -11,7 +11,7 @@ quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
 
 test: $(READY)
-	$(PYTHON) -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(PYTHON) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 checks: $(READY)
 	$(VENV)/bin/ruff check .
