@@ -28,7 +28,8 @@ def goes_on(folder: Path, expected: Path, *, since: int | None = None) -> str:
     since = last_checkpoint(folder) if since is None else since
     with Job(folder, "train", "tiny.yaml") as job:
         assert job.statuses() == [0, 0], job.output
-        assert f"going on from the checkpoint of step {since}\n" in job.output
+        told = "starting at step 0" if since is None else f"going on from the checkpoint of step {since}\n"
+        assert told in job.output  # under load a process may be killed before the first checkpoint is whole
     assert figures(folder) == figures(expected)
     assert_same_end(folder, expected)
     return job.output

@@ -2,6 +2,7 @@
 
 import gc
 import math
+from collections.abc import Iterator
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
@@ -95,9 +96,18 @@ def test_what_does_not_learn_needs_no_moments() -> None:
     assert footprint.checkpoint_bytes == 12 * footprint.parameters - 8 * without
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Kernels take working memory for each thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("values_of", [train_values, document_values, ran_values, longformer_values])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_activations_are_what_torch_allocates(values_of, checkpointing) -> None:
+def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thread) -> None:
     """The most that a real micro-batch takes on CPU, as the allocator tells the profiler, to within 5 %."""
     values = values_of("nowhere", global_batch=4, micro_batch=4)
     if values_of is not document_values:  # ERNIE-Doc's attention without dropout is another one on CPU
