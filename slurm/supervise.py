@@ -73,7 +73,6 @@ def run_to_end(command, job):
 
     Signals go to the processes that srun started, not to srun, which would kill them.
     """
-    process = subprocess.Popen(command)
     asked = []
 
     def pass_on(number, frame):
@@ -83,7 +82,7 @@ def run_to_end(command, job):
 
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, pass_on)
-    status = process.wait()
+    status = subprocess.Popen(command).wait()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     return status if status >= 0 else 128 - status, bool(asked) or preempted(job)
