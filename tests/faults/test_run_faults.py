@@ -209,7 +209,7 @@ def test_kill_9_during_a_checkpoint_write_leaves_the_one_before(folder, uninterr
     checkpoints = folder / "runs" / "tiny" / "checkpoints"
     with Job(folder, "train", "tiny.yaml", before=stuck_in_its_checkpoint) as job:
         job.wait(lambda: at_step(folder, 12))  # training goes on while a checkpoint is written
-        assert (checkpoints / "step-00000010.tmp" / "rank-00001.safetensors").exists()
+        job.wait((checkpoints / "step-00000010.tmp" / "rank-00001.safetensors").exists)
         job.send(signal.SIGKILL)
         assert job.statuses() == [-9, -9]
     goes_on(folder, uninterrupted, since=5)
