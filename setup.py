@@ -31,6 +31,7 @@ TRAINING = [
     "transformers>=4.40",
 ]
 DEVELOPMENT = [
+    "hypothesis>=6.100",
     "mypy==2.4.1",
     "pytest>=8",
     "pytest-timeout>=2.3",

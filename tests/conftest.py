@@ -5,8 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# The same examples every time, and no clock: REREAD_EXAMPLES=10000 searches for longer.
+settings.register_profile(
+    "reread",
+    max_examples=int(os.environ.get("REREAD_EXAMPLES", "100")),
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("reread")
 
 
 def not_here(what: str, reason: str) -> None:
