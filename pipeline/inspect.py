@@ -173,7 +173,8 @@ class Counts:
     """Words of several Chinese tokens, at least one of them predicted."""
     whole_chinese_words: int = 0
     """Of these, the words of which each token is predicted."""
-    random_next: int = 0
+    pairs: list[NDArray[np.int64]] = field(default_factory=list)
+    """[labelled rows, 3] of each batch: tokens of A and of B, next_sentence_label."""
     texts: list[int] = field(default_factory=list)
     """Of each row: the stretches of text that special tokens divide it into."""
     documents: list[Reading] = field(default_factory=list)
@@ -189,7 +190,10 @@ class Counts:
         self.predicted += int(predicted.sum())
         self.masked += int((rows["input_ids"] == special["mask"])[predicted].sum())
         self.kept += int((rows["input_ids"] == original)[predicted].sum())
-        self.random_next += int(rows.get("next_sentence_label", np.zeros(1)).sum())
+        if "next_sentence_label" in rows:
+            label, second = rows["next_sentence_label"], rows["token_type_ids"].sum(axis=1)
+            table = np.stack([attention.sum(axis=1) - second, second, label], axis=1)
+            self.pairs.append(table[label != IGNORED])
 
         text = attention & ~np.isin(original, [special["cls"], special["sep"]])
         self.texts += (text & ~np.pad(text, ((0, 0), (1, 0)))[:, :-1]).sum(axis=1).tolist()
@@ -230,7 +234,7 @@ def _table(source: Source, counts: Counts) -> Table:
     table.add_row("… replaced by a random token", _share(replaced, counts.predicted))
     table.add_row("… kept", _share(counts.kept, counts.predicted))
     if isinstance(settings, DataSettings) and settings.next_sentence:
-        table.add_row("rows with a random next sentence", _share(counts.random_next, counts.rows))
+        _add_pairs(table, np.concatenate(counts.pairs), counts.rows)
     table.add_row("slots filled with tokens", _share(counts.tokens, counts.slots))
     if isinstance(source, Segments):
         _add_segments(table, source, counts)
@@ -239,6 +243,31 @@ def _table(source: Source, counts: Counts) -> Table:
     what = "documents" if isinstance(source, Segments) else "samples"
     table.add_row(f"{what} a pass, copies", f"{len(source):,} x {settings.copies}")
     return table
+
+
+def _add_pairs(table: Table, pairs: NDArray[np.int64], rows: int) -> None:
+    """What is so of sentence pairs alone; pairs [labelled rows, 3] as in `Counts`."""
+    first, second, label = pairs.T
+    table.add_row("rows with a next-sentence label", _share(len(pairs), rows))
+    table.add_row("… of them random", _share(int(label.sum()), len(pairs)))
+    if len(pairs) > 1:
+        by = {"|A|": first, "|B|": second, "|A|+|B|": first + second}
+        guesses = ", ".join(f"{100 * guessed(lengths, label):.1f} % by {name}" for name, lengths in by.items())
+        larger = max(label.mean(), 1 - label.mean())
+        table.add_row("… guessed from lengths alone", f"{guesses}; {100 * larger:.1f} % are of one kind")
+
+
+def guessed(lengths: NDArray[np.int64], label: NDArray[np.int64]) -> float:
+    """The share of rows whose label (0 or 1) is the commoner one at their length, counted by tenfold cross-validation.
+
+    Well above the share of the larger class, a model can read the label off the length.
+    """
+    fold = np.arange(len(label)) % min(10, len(label))
+    counts = np.zeros((fold.max() + 1, lengths.max() + 1, 2))
+    np.add.at(counts, (fold, lengths, label), 1)
+    others = (counts.sum(axis=0) - counts)[fold, lengths]
+    commoner = np.where(others[:, 0] == others[:, 1], label.mean() >= 0.5, others.argmax(axis=1))
+    return float((commoner == label).mean())
 
 
 def _add_segments(table: Table, source: Segments, counts: Counts) -> None:

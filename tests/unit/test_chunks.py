@@ -30,26 +30,30 @@ def border(flags: np.ndarray, number: int, stride: int, window: int) -> int:
 
 
 @pytest.mark.parametrize("longest", [5, 16, 125, 509, 6000])
-def test_every_token_is_in_exactly_one_chunk(corpus: Corpus, longest: int) -> None:
+def test_chunks_fill_their_rows_and_leave_no_token_out(corpus: Corpus, longest: int) -> None:
     chunks = Chunks(corpus, longest)
     window = max(1, longest // 8)
     stride = longest - window
-    assert len(chunks) == sum(-(-n // stride) for n in LENGTHS)
+    assert len(chunks) == sum(1 + max(0, -(-(n - longest) // stride)) for n in LENGTHS)
     places = chunks.locate(np.arange(len(chunks)))
     text, _, _ = chunks.bounds(places)
-    seen = []
+    ids_of = np.split(read_ids("uint16", text), np.cumsum(text.stop - text.start)[:-1])
+    reads = [np.zeros(n, int) for n in LENGTHS]
     for row in range(len(chunks)):
         document, number = int(places.document[row]), int(places.chunk[row])
         ids, flags = corpus.document(document)
-        first = int(places.text.start[row])
+        n, first = len(ids), int(places.text.start[row])
         start, stop = int(text.start[row]) - first, int(text.stop[row]) - first
-        last = -(-len(ids) // stride) - 1
-        assert start == border(flags, number, stride, window)
-        assert stop == (len(ids) if number == last else border(flags, number + 1, stride, window))
-        assert 0 < stop - start <= longest
-        seen.append(ids[start:stop])
-    assert sum(map(len, seen)) == corpus.tokens
-    assert np.array_equal(read_ids("uint16", text), np.concatenate(seen))
+        if n <= longest:
+            assert (start, stop) == (0, n)
+        elif number * stride < n - longest:
+            assert start == border(flags, number, stride, window) and stop - start == longest
+        else:
+            words = [at for at in range(n - longest, n - longest + window) if not flags[at] & CONTINUES_WORD]
+            assert (start, stop) == (min(words, default=n - longest), n)
+        assert np.array_equal(ids_of[row], ids[start:stop])
+        reads[document][start:stop] += 1
+    assert min(read.min() for read in reads) == 1 and max(read.max() for read in reads) <= 3
 
 
 def test_a_chunk_is_found_alike_in_any_order(corpus: Corpus) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from pipeline.inspect import count, inspect, render
+from pipeline.inspect import count, guessed, inspect, render
 from pipeline.stages import inspect_stage
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
@@ -58,7 +58,24 @@ def test_counts_are_those_of_the_recipe(corpus: Corpus) -> None:
     assert abs(counts.predicted / counts.tokens - 0.15) < 0.005
     assert abs(counts.masked / counts.predicted - 0.8) < 0.02
     assert abs(counts.kept / counts.predicted - 0.1) < 0.015
-    assert 0.45 < counts.random_next / counts.rows < 0.75
+    label = np.concatenate(counts.pairs)[:, 2]
+    assert len(label) > 0.9 * counts.rows and abs(label.mean() - 0.5) < 0.05
+
+
+def test_what_lengths_tell_is_shown(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(DataSettings(corpus=corpus.folder), samples=1)
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    found = re.search(r"… guessed from lengths alone ([\d.]+) % by \|A\|, ([\d.]+) % by \|B\|, ([\d.]+) % by", shown)
+    assert found and all(45 < float(share) < 55 for share in found.groups())
+
+
+def test_a_label_that_follows_from_the_length_is_guessed() -> None:
+    generator = np.random.default_rng(0)
+    label = generator.integers(0, 2, 2000)
+    assert guessed(10 + label, label) == 1
+    noisy = np.where(generator.random(2000) < 0.2, 1 - label, label)
+    assert abs(guessed(noisy, label) - 0.8) < 0.03
+    assert abs(guessed(generator.integers(0, 100, 2000), label) - 0.5) < 0.04
 
 
 def test_a_row_shows_the_original_words_and_what_became_of_them(corpus: Corpus) -> None:

@@ -134,21 +134,6 @@ def test_other_settings_are_refused_and_named(corpus: Corpus, tmp_path: Path) ->
     assert content(out) == before
 
 
-def test_a_folder_says_nothing_of_settings_that_came_later_and_are_as_all_was_before(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    """So one written before them is read, and gone on with, as it is."""
-    bare = {"next_sentence": False, "special_tokens": False}
-    for name, options in {"old": {"next_sentence": False}, "bare": bare}.items():
-        write(corpus, tmp_path / name, settings_of(corpus, **options))
-    old, new = (json.loads((tmp_path / name / "manifest.json").read_text())["settings"] for name in ("old", "bare"))
-    assert new == {**old, "special_tokens": False} and "special_tokens" not in old
-    with pytest.raises(UserError, match=r"data\.special_tokens True \(now False\)"):
-        open_source(DataSettings(corpus=tmp_path / "old", **OPTIONS, **bare), 0, "train")
-    with pytest.raises(UserError, match=r"data\.special_tokens False \(now True\).*empty folder"):
-        write(corpus, tmp_path / "bare", settings_of(corpus, next_sentence=False))
-
-
 def test_truncated_and_altered_shards_are_named(corpus: Corpus, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write(corpus, out, settings_of(corpus))

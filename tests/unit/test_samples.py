@@ -15,7 +15,7 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
 from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
 from training.config import DataSettings, MaskingSettings
-from training.data.samples import Samples, samples_fingerprint
+from training.data.samples import Samples
 from training.data.source import open_source
 
 LENGTHS = np.random.default_rng(2).integers(1, 700, 300).tolist()
@@ -49,13 +49,14 @@ def test_rows_have_berts_form(corpus: Corpus, next_sentence: bool, length: int) 
         assert attention[:used].all() and (ids[used:] == SPECIAL["pad"]).all()
         assert ids[0] == SPECIAL["cls"] and ids[used - 1] == SPECIAL["sep"]
         separators = np.flatnonzero(ids == SPECIAL["sep"])
-        assert len(separators) == (2 if next_sentence else 1)
+        paired = next_sentence and bool(types.any())
+        assert len(separators) == 1 + paired
         first = separators[0] + 1
-        assert not types[:first].any() and (types[first:used] == 1).all() and not types[used:].any()
+        assert not types[:first].any() and (types[first:used] == paired).all() and not types[used:].any()
         assert (labels[[0, *separators]] == -100).all() and (labels[used:] == -100).all()
         assert (labels != -100).sum() >= 1
         # Ids count the tokens of the corpus, so each side is a stretch of it.
-        for side in (ids[1 : separators[0]], ids[first : used - 1] if next_sentence else ids[:0]):
+        for side in (ids[1 : separators[0]], ids[first : used - 1] if paired else ids[:0]):
             assert (np.diff(side) % (VOCABULARY - 5) == 1).all()
 
 
@@ -99,11 +100,30 @@ def test_same_samples_on_other_world_size(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])
-def test_a_pass_has_each_chunk_once(corpus: Corpus, special_tokens: bool) -> None:
-    samples = samples_of(corpus, next_sentence=False, special_tokens=special_tokens, short_sequence_probability=0)
+@pytest.mark.parametrize("length", [16, 128])
+def test_a_pass_has_every_token_and_long_documents_fill_their_rows(
+    tmp_path: Path, special_tokens: bool, length: int
+) -> None:
+    lengths = [1, 15, 16, 17, 300, 126, 127, 128, 129, 40]  # fewer tokens than ids, so each has one of its own
+    corpus = make_corpus(tmp_path / "corpus", lengths)
+    samples = samples_of(
+        corpus,
+        sequence_length=length,
+        next_sentence=False,
+        special_tokens=special_tokens,
+        short_sequence_probability=0,
+    )
     rows = samples.rows(np.arange(len(samples)))
-    tokens = rows["attention_mask"].sum() - 2 * special_tokens * len(samples)
-    assert tokens == corpus.tokens
+    original = np.where(rows["labels"] == -100, rows["input_ids"], rows["labels"])
+    text = (rows["attention_mask"] == 1) & (original >= 5)
+    reads = np.bincount(original[text] - 5, minlength=corpus.tokens)
+    assert reads.min() == 1 and reads.max() <= 3
+    room = length - 2 * special_tokens
+    sizes = text.sum(axis=1)
+    long = np.repeat(lengths, [max(1, 1 + -(-(n - room) // (room - max(1, room // 8)))) for n in lengths]) >= room
+    in_order = samples.at(np.zeros(len(samples), np.int64), np.arange(len(samples)))["attention_mask"].sum(axis=1)
+    assert sorted(in_order) == sorted(sizes + 2 * special_tokens)
+    assert in_order[long].mean() > 0.98 * length  # the last row of a document begins with a word
 
 
 def test_each_copy_has_masks_and_pairs_of_its_own(corpus: Corpus) -> None:
@@ -149,19 +169,6 @@ def test_fingerprint_names_what_decides_samples(corpus: Corpus, tmp_path: Path) 
         samples_of(make_corpus(tmp_path / "other", LENGTHS[:-1])),
     ]
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 5
-
-
-def test_fingerprints_of_runs_begun_before_later_settings_stay(corpus: Corpus) -> None:
-    """Else a run could not go on with a newer program; these were written before there was `special_tokens`."""
-    span = DataSettings(corpus=corpus.folder, next_sentence=False, masking=MaskingSettings(strategy="span"))
-    assert [
-        samples_fingerprint("corpus", "train", settings, 3) for settings in (DataSettings(corpus=corpus.folder), span)
-    ] == [
-        "8451ba435ba645df0fb9dad97bb5d2c5",
-        "04893f6e566006c2d49e61fc8dbfb159",
-    ]
-    bare = span.model_copy(update={"special_tokens": False})
-    assert samples_fingerprint("corpus", "train", bare, 3) != samples_fingerprint("corpus", "train", span, 3)
 
 
 def test_an_empty_split_has_no_samples(corpus: Corpus) -> None:

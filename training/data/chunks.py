@@ -1,8 +1,11 @@
-"""Documents cut into chunks of nearly equal length, every one of them found by arithmetic.
+"""Documents cut into chunks that fill their rows, every one of them found by arithmetic.
 
-A document of n tokens has ceil(n / stride) chunks. Chunk k begins at the last sentence end in the `window` tokens up to
-k * stride, else at the last word there, else at k * stride itself. So each token is in exactly one chunk, no chunk is
-longer than stride + window, and how many there are follows from the lengths of the documents alone.
+A document of at most `longest` tokens is one chunk, a longer one of n tokens 1 + ceil((n - longest) / stride). Chunk k
+begins at the last sentence end in the `window` tokens up to k * stride, else at the last word there, else at k * stride
+itself, and runs on for `longest` tokens; the last one is the end of the document, from the first word in its last
+`longest` tokens on. So a long document fills its rows, each of its tokens is in one chunk at least and in three at
+most, and how many chunks there are follows from the lengths of the documents alone. A document of many chunks is read
+longest / stride = 8/7 times.
 """
 
 from bisect import bisect_right
@@ -75,25 +78,20 @@ class Chunks:
         chunk = np.array(rest, np.int64) - np.array(before, np.int64)
         return Places(self.corpus.block_documents[numbers] + within, chunk, self._texts(numbers, blocks, within))
 
-    def documents(self, numbers: NDArray[np.int64]) -> Text:
-        """Whole documents by their number in the corpus."""
-        of = np.searchsorted(self.corpus.block_documents, numbers, side="right") - 1
-        blocks = [self._block(number) for number in of.tolist()]
-        return self._texts(of, blocks, (numbers - self.corpus.block_documents[of]).tolist())
-
     def bounds(self, places: Places) -> tuple[Text, NDArray[np.uint8], Bounds]:
-        """The chunks, their flags [B, longest + 1] and the token in the block that column 0 stands for.
+        """The chunks, their flags [B, longest + window] and the token in the block that column 0 stands for.
 
         Flags are zero outside the document.
         """
         begin, end = places.text.start, places.text.stop
-        origin = begin + places.chunk * self.stride - self.window
-        flags = flags_around(places.text, origin, self.longest + 1)
-        start = origin + last_break(flags, 0, self.window)
-        stop = origin + last_break(flags, self.stride, self.longest)
-        is_last = begin + (places.chunk + 1) * self.stride >= end
-        start, stop = np.where(places.chunk == 0, begin, start), np.where(is_last, end, stop)
-        return places.text._replace(start=start, stop=stop), flags, origin
+        nominal = begin + places.chunk * self.stride
+        is_last = nominal + self.longest >= end
+        origin = np.where(is_last, end - self.longest, nominal - self.window)
+        flags = flags_around(places.text, origin, self.longest + self.window)
+        word = (flags[:, : self.window] & CONTINUES_WORD == 0).argmax(axis=1)
+        start = origin + np.where(is_last, word, last_break(flags, 0, self.window))
+        start = np.where(places.chunk == 0, begin, start)
+        return places.text._replace(start=start, stop=np.minimum(start + self.longest, end)), flags, origin
 
     def _texts(self, numbers: Bounds, blocks: list[_Block], within: list[int]) -> Text:
         """Document within[i] of block numbers[i]."""
@@ -102,7 +100,8 @@ class Chunks:
         return Text([block.map for block in blocks], self._ids_at[numbers], self._flags_at[numbers], start, stop)
 
     def _counts(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        return -(-np.diff(offsets) // self.stride)
+        lengths = np.diff(offsets)
+        return (lengths > 0) - np.minimum(0, self.longest - lengths) // self.stride
 
     def _read_block(self, number: int) -> _Block:
         shard, block = self.corpus.block(number)

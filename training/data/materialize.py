@@ -5,7 +5,7 @@ sample i of copy c. A tar sample is a block of rows, without their padding:
 
     ids        [tokens]          masked input ids, with [CLS] and [SEP]
     continues  [tokens / 8]      bits: whether a token continues a word
-    rows       [rows, 4]         tokens, tokens of segment 0, predicted tokens, next_sentence_label (0 without pairs)
+    rows       [rows, 4]         tokens, tokens of segment 0, predicted tokens, next_sentence_label (2 without one)
     columns    [predicted]       where the predicted tokens are in their row
     labels     [predicted]       their ids
 """
@@ -33,11 +33,12 @@ from training.config import DataSettings
 from training.data.checks import check_masking
 from training.data.masking import IGNORED
 from training.data.order import locate
-from training.data.samples import Rows, Samples, frame, samples_fingerprint, special_ids, unsaid
+from training.data.samples import Rows, Samples, frame, samples_fingerprint, special_ids
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SHARD_BLOCKS = 64
 _CACHED_BLOCKS = 256
+_UNLABELLED = 2
 _MEMBERS = ("ids", "continues", "rows", "columns", "labels")
 
 log = logging.getLogger("reread")
@@ -65,7 +66,7 @@ def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, wor
         "version": FORMAT_VERSION,
         "corpus": manifest.fingerprint,
         "seed": seed,
-        "settings": settings.model_dump(mode="json", exclude=unsaid(settings)),
+        "settings": settings.model_dump(mode="json", exclude={"corpus"}),
         "tokenizer": manifest.tokenizer,
         "dtype": manifest.dtype,
         "block_rows": block_rows,
@@ -171,7 +172,8 @@ def _pack(rows: Rows, dtype: str) -> list[NDArray[Any]]:
     small = _small(real.shape[1])
     tokens = real.sum(axis=1)
     second = rows["token_type_ids"].sum(axis=1) if "token_type_ids" in rows else np.zeros_like(tokens)
-    label = rows.get("next_sentence_label", np.zeros_like(tokens))
+    label = rows.get("next_sentence_label", np.full_like(tokens, IGNORED))
+    label = np.where(label == IGNORED, _UNLABELLED, label)
     return [
         rows["input_ids"][real].astype(dtype),
         np.packbits(rows["continues_word"][real]),
@@ -279,7 +281,8 @@ class MaterializedSamples:
         )
         result = {"input_ids": ids, **rows, "labels": labels}
         if self.settings.next_sentence:
-            result["next_sentence_label"] = table[:, 3].astype(np.int32)
+            label = table[:, 3].astype(np.int32)
+            result["next_sentence_label"] = np.where(label == _UNLABELLED, np.int32(IGNORED), label)
         return result
 
     def _places(self, numbers: NDArray[np.int64]) -> list[tuple[_Block, int]]:

@@ -1,12 +1,16 @@
-"""Sentence pairs as BERT makes them (Devlin et al. 2019; Google's `create_instances_from_document`).
+"""Sentence pairs for BERT's next-sentence task (Devlin et al. 2019, section 3.1), which lengths do not give away.
 
-The sentences of a chunk are split at random into A and B; half of the time, and always where the chunk is a single
-sentence, B is text from another document instead, filled up with sentences to the target length. What is too long is
-cut token by token from the longer side, at its front or back at random.
+A chunk is split after one of its sentences into A and B. For half of the chunks B is text from another document
+instead. In BERT's own procedure a random B is filled up and a true one is not, so the two differ in length. Here
+everything that could tell them apart is settled before it is drawn which of the two a row gets: the random B has as
+many tokens as the true one, begins with a sentence as it does, and ends with a sentence exactly if it does.
 
-Two things differ, because chunk borders are fixed by arithmetic and documents are never read whole. The sentences
-after a split with a random B are not put back but are seen in other copies. The first sentence of a random B is the one
-around a random token, so a long sentence is drawn more often than a short one.
+Chunks exchange their second parts: in each copy, chunk i has chunk (r - i) mod n for a partner, with r drawn for the
+copy. The two are split at about the same share of their length and are random or not together, so what one loses the
+other reads, and nearly every token is read in every pass. A partner from the same document, or one without a stretch
+that fits, is replaced by another one.
+
+A chunk of a single sentence has no B, and neither it nor a chunk for which no stretch fits has a label.
 """
 
 import logging
@@ -17,13 +21,14 @@ from numpy.typing import NDArray
 
 from preprocessing.corpus import SENTENCE_END
 from training.data import random
-from training.data.chunks import Bounds, Chunks, Places, Text, flags_around, last_break
+from training.data.chunks import Bounds, Chunks, Places, Text, flags_around
+from training.data.masking import IGNORED
 from training.data.random import Purpose
 
 RANDOM_NEXT_PROBABILITY = 0.5
-_TRIES = 10
-_LOOK_BACK = 128
-"""How many tokens before a random one the beginning of its sentence is looked for."""
+_TRIES = 32
+"""Partners a chunk looks at. Few need more than two; where B ends with its document, a stretch of exactly its length
+that ends with a sentence must be found."""
 
 log = logging.getLogger("reread")
 
@@ -46,114 +51,125 @@ class Sentences:
         return self.ends[numbers] - self.base + 1
 
 
-def draw_pairs(
-    chunks: Chunks, places: Places, keys: Keys, short_probability: float
-) -> tuple[Text, Text, NDArray[np.int32]]:
-    """A and B of each chunk, and label int32 [B]: 0 where B follows A, 1 where it is random."""
-    text, sentences, targets = draw_sentences(chunks, places, keys, short_probability)
-    first, last = sentences.from_token(text.start), sentences.from_token(text.stop - 1)
-    inner = last - first  # sentence ends before the last token: the places to split at
-    chosen = first + random.integers(keys, Purpose.SPLIT, 1, inner[:, None])[:, 0]
-    split: Bounds = np.where(inner > 0, sentences.after(chosen), text.stop)
-    is_random = (inner == 0) | (random.uniform(keys, Purpose.RANDOM_NEXT, 1)[:, 0] < RANDOM_NEXT_PROBABILITY)
+class Pairs:
+    """Chunks split in two, with another second part for half of them."""
 
-    rows = np.flatnonzero(is_random)
-    other = _random_text(chunks, places, rows, keys[rows], (targets - (split - text.start))[rows])
-    a, b = truncate(text._replace(stop=split), _replaced(text._replace(start=split), rows, other), chunks.longest, keys)
-    return a, b, is_random.astype(np.int32)
+    def __init__(self, chunks: Chunks, seed: int, short_probability: float) -> None:
+        self.chunks, self.seed, self.short_probability = chunks, seed, short_probability
+        if chunks.corpus.documents == 1:
+            _say_single(str(chunks.corpus.folder))
+
+    def draw(self, copies: Bounds, indices: Bounds, places: Places) -> tuple[Text, Text, NDArray[np.int32]]:
+        """A and B of the chunks `indices` [B], which are at `places`, in the copies [B]; and label int32 [B].
+
+        The label is 0 where B follows A, 1 where it is random, -100 where B is empty or nothing could replace it.
+        """
+        text, split, ends, is_random = self._split(copies, indices, places)
+        a, b = text._replace(stop=split), text._replace(start=split)
+        sizes = text.stop - split
+        label = np.full(len(indices), IGNORED, np.int32)
+        rows = np.flatnonzero(sizes > 0)
+        for number in range(_TRIES):
+            if len(rows) == 0:
+                break
+            other, found = self._other(
+                number, copies[rows], indices[rows], places.document[rows], sizes[rows], ends[rows]
+            )
+            label[rows[found]] = is_random[rows[found]]
+            chosen = found & is_random[rows]
+            b = _replaced(b, rows[chosen], other, np.flatnonzero(chosen))
+            rows = rows[~found]
+        return a, b, label
+
+    def _split(
+        self, copies: Bounds, indices: Bounds, places: Places
+    ) -> tuple[Text, Bounds, NDArray[np.bool_], NDArray[np.bool_]]:
+        """The text of each row, where its B begins (its end, if it has none), whether it ends with a sentence, and
+        whether B is to be random."""
+        keys = random.key(self.seed, copies, places.document, places.chunk)
+        text, sentences = draw_sentences(self.chunks, places, keys, self.short_probability)
+        partners = self._partner(0, copies, indices)
+        pairs = random.key(self.seed, copies, np.minimum(indices, partners), np.maximum(indices, partners))
+        share = random.uniform(pairs, Purpose.SPLIT, 1)[:, 0]
+        first, last = sentences.from_token(text.start), sentences.from_token(text.stop - 1)
+        chosen = sentences.from_token(text.start + (share * (text.stop - text.start)).astype(np.int64))
+        split = np.where(first < last, sentences.after(np.minimum(chosen, last - 1)), text.stop)
+        is_random = random.uniform(pairs, Purpose.RANDOM_NEXT, 1)[:, 0] < RANDOM_NEXT_PROBABILITY
+        return text, split, sentences.after(last) == text.stop, is_random
+
+    def _partner(self, number: int, copies: Bounds, indices: Bounds) -> Bounds:
+        """Partner `number` of each chunk; the partner of a chunk's partner is the chunk itself."""
+        total = len(self.chunks)
+        return (
+            random.integers(random.key(self.seed, copies), Purpose.PARTNER, number + 1, total)[:, -1] - indices
+        ) % total
+
+    def _other(
+        self,
+        number: int,
+        copies: Bounds,
+        indices: Bounds,
+        documents: Bounds,
+        sizes: Bounds,
+        ends: NDArray[np.bool_],
+    ) -> tuple[Text, NDArray[np.bool_]]:
+        """In each partner's text the first stretch of `sizes` tokens from a sentence's beginning on that ends with a
+        sentence where `ends` says so; and whether there is one, in another document.
+
+        The first partner's B is looked at from its beginning on, of others also what is before it.
+        """
+        partners = self._partner(number, copies, indices)
+        places = self.chunks.locate(partners)
+        if number == 0:
+            begin = self._split(copies, partners, places)[1]
+        else:
+            begin = places.text.start + places.chunk * self.chunks.stride
+        flags = flags_around(places.text, begin - 1, 2 * self.chunks.longest)
+        is_end = flags & SENTENCE_END != 0
+        row, column = np.nonzero(is_end)
+        last = column + sizes[row]
+        inside = (last <= (places.text.stop - begin)[row]) & (last < is_end.shape[1])
+        row, column, last = row[inside], column[inside], last[inside]
+        fits = is_end[row, last] == ends[row]
+        row, first = np.unique(row[fits], return_index=True)
+        start = begin.copy()
+        start[row] += column[fits][first]
+        found = np.zeros(len(indices), bool)
+        found[row] = True
+        if self.chunks.corpus.documents > 1:
+            found &= places.document != documents
+        else:
+            found &= abs(partners - indices) > 3  # the stretch may lie two chunks on
+        return places.text._replace(start=start, stop=start + sizes), found
 
 
-def draw_sentences(
-    chunks: Chunks, places: Places, keys: Keys, short_probability: float
-) -> tuple[Text, Sentences, NDArray[np.int64]]:
-    """The sentences of each chunk, for short rows only some in its middle; and the target length of the row [B].
+def draw_sentences(chunks: Chunks, places: Places, keys: Keys, short_probability: float) -> tuple[Text, Sentences]:
+    """The text of each row: a chunk, or, with `short_probability`, some sentences of it.
 
-    With `short_probability` the target is uniform in 2..longest instead of `longest`, and sentences are taken from a
-    random one on until they reach it.
+    These begin with a random one and are as many as reach a length that is uniform in 2..longest.
     """
     text, flags, origin = chunks.bounds(places)
     start, stop = text.start, text.stop
     sentences = Sentences(flags, origin)
     is_short = random.uniform(keys, Purpose.SHORT, 1)[:, 0] < short_probability
-    rows = np.flatnonzero(is_short)
-    targets = np.full(len(keys), chunks.longest, np.int64)
-    targets[rows] = 2 + random.integers(keys[rows], Purpose.TARGET_LENGTH, 1, chunks.longest - 1)[:, 0]
+    targets = 2 + random.integers(keys, Purpose.TARGET_LENGTH, 1, chunks.longest - 1)[:, 0]
     first, last = sentences.from_token(start), sentences.from_token(stop - 1)
     skipped = random.integers(keys, Purpose.FIRST_SENTENCE, 1, (last - first + 1)[:, None])[:, 0] * is_short
     start = np.where(skipped > 0, sentences.after(first + skipped - 1), start)
     reached = sentences.from_token(start + targets - 1)
     stop = np.where(is_short & (reached < last), sentences.after(reached), stop)
-    return text._replace(start=start, stop=stop), sentences, targets
+    return text._replace(start=start, stop=stop), sentences
 
 
-def _random_text(chunks: Chunks, places: Places, rows: Bounds, keys: Keys, wanted: Bounds) -> Text:
-    """Whole sentences from a random place of another document, of at least `wanted` [rows] tokens if it has so many."""
-    if chunks.corpus.documents > 1:
-        draws = random.integers(keys, Purpose.OTHER_DOCUMENT, _TRIES, chunks.corpus.documents)
-        is_other = draws != places.document[rows, None]
-        documents = chunks.documents(draws[np.arange(len(rows)), is_other.argmax(axis=1)])
-        begin, end = documents.start, documents.stop
-    else:
-        _say_single(str(chunks.corpus.folder))
-        documents = chunks.documents(places.document[rows])
-        hop = 1 + random.integers(keys, Purpose.OTHER_DOCUMENT, 1, max(1, len(chunks) - 1))[:, 0]
-        begin = documents.start + (places.chunk[rows] + hop) % len(chunks) * chunks.stride
-        end = np.minimum(begin + chunks.stride, documents.stop)
-    token = begin + random.integers(keys, Purpose.OTHER_PLACE, 1, (end - begin)[:, None])[:, 0]
-
-    origin = token - _LOOK_BACK
-    flags = flags_around(documents, origin, _LOOK_BACK + chunks.longest)
-    # The beginning of the document is one of a sentence, too.
-    before = documents.start - 1 - origin
-    seen = before >= 0
-    flags[seen, before[seen]] |= SENTENCE_END
-    start = origin + last_break(flags, 0, _LOOK_BACK)
-    sentences = Sentences(flags, origin)
-    enough = sentences.after(sentences.from_token(start + np.maximum(wanted, 1) - 1))
-    stop = np.minimum(np.minimum(enough, start + chunks.longest), documents.stop)
-    return documents._replace(start=start, stop=stop)
-
-
-def _replaced(text: Text, rows: Bounds, other: Text) -> Text:
-    """`text` with `other` in some rows."""
+def _replaced(text: Text, rows: Bounds, other: Text, of: Bounds) -> Text:
+    """`text` with rows `of` of `other` in `rows`."""
     maps = text.maps.copy()
-    for row, shard in zip(rows.tolist(), other.maps, strict=True):
-        maps[row] = shard
+    for row, number in zip(rows.tolist(), of.tolist(), strict=True):
+        maps[row] = other.maps[number]
     arrays = [values.copy() for values in text[1:]]
     for values, new in zip(arrays, other[1:], strict=True):
-        values[rows] = new
+        values[rows] = new[of]
     return Text(maps, *arrays)
-
-
-def truncate(a: Text, b: Text, longest: int, keys: Keys) -> tuple[Text, Text]:
-    """Drop single tokens from the longer of A and B, front or back at random, until both together are `longest`.
-
-    Neither is longer than that before.
-    """
-    sizes = np.stack([a.stop - a.start, b.stop - b.start])
-    excess = sizes.sum(axis=0) - longest
-    rows = np.flatnonzero(excess > 0)
-    if len(rows) == 0:
-        return a, b
-    sizes, excess = sizes[:, rows], excess[rows]
-    # Of two equally long sides BERT shortens B.
-    halves = np.array([[longest - longest // 2], [longest // 2]])
-    longer = np.stack([sizes[0] > sizes[1], sizes[0] <= sizes[1]])
-    one_side = excess <= abs(sizes[0] - sizes[1])
-    dropped = np.where(one_side, excess * longer, sizes - halves)
-
-    words = -(-longest // 32)
-    flips = np.unpackbits(random.words(keys[rows], Purpose.TRUNCATION, 2 * words).view(np.uint8), axis=1)
-    flips = flips.reshape(len(rows), 2, 32 * words).swapaxes(0, 1)
-    front = (flips & (np.arange(32 * words) < dropped[:, :, None])).sum(axis=2, dtype=np.int64)
-    return _shorten(a, rows, front[0], dropped[0]), _shorten(b, rows, front[1], dropped[1])
-
-
-def _shorten(text: Text, rows: Bounds, front: Bounds, dropped: Bounds) -> Text:
-    start, stop = text.start.copy(), text.stop.copy()
-    start[rows] += front
-    stop[rows] -= dropped - front
-    return text._replace(start=start, stop=stop)
 
 
 @lru_cache

@@ -26,9 +26,7 @@ class Purpose(IntEnum):
     FIRST_SENTENCE = 3
     SPLIT = 4
     RANDOM_NEXT = 5
-    OTHER_DOCUMENT = 6
-    OTHER_PLACE = 7
-    TRUNCATION = 8
+    PARTNER = 6
     UNIT_ORDER = 9
     SPAN_END = 10
     ACTION = 11

@@ -15,7 +15,7 @@ from training.data import random
 from training.data.chunks import Chunks, Text, read_flags, read_ids
 from training.data.masking import mask
 from training.data.order import locate
-from training.data.pairs import draw_pairs, draw_sentences
+from training.data.pairs import Pairs, draw_sentences
 
 Rows = dict[str, NDArray[Any]]
 AnyRows = TypeVar("AnyRows", bound=DataSettings | PackedSettings)
@@ -98,6 +98,8 @@ class Samples(MaskedRows[DataSettings]):
         super().__init__(corpus, settings, seed)
         specials = 3 if settings.next_sentence else 2 if settings.special_tokens else 0
         self._chunks = Chunks(corpus, settings.sequence_length - specials)
+        short = settings.short_sequence_probability
+        self._pairs = Pairs(self._chunks, seed, short) if settings.next_sentence else None
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -105,17 +107,17 @@ class Samples(MaskedRows[DataSettings]):
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         places = self._chunks.locate(indices)
         keys = random.key(self.seed, copies, places.document, places.chunk)
-        short = self.settings.short_sequence_probability
-        if self.settings.next_sentence:
-            first, second, label = draw_pairs(self._chunks, places, keys, short)
+        if self._pairs is not None:
+            first, second, label = self._pairs.draw(copies, indices, places)
             return {**self._assemble([first, second], keys), "next_sentence_label": label}
-        text, _, _ = draw_sentences(self._chunks, places, keys, short)
+        text, _ = draw_sentences(self._chunks, places, keys, self.settings.short_sequence_probability)
         return self._assemble([text], keys)
 
     def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
-        """[CLS] A [SEP], [CLS] A [SEP] B [SEP] or A alone, padded and masked."""
+        """[CLS] A [SEP], [CLS] A [SEP] B [SEP] or A alone, padded and masked; an empty B has no [SEP]."""
         framed = self.settings.special_tokens
-        ends = np.cumsum(np.stack([text.stop - text.start + framed for text in texts], axis=1), axis=1)
+        sizes = np.stack([text.stop - text.start for text in texts], axis=1)
+        ends = np.cumsum(sizes + framed * (sizes > 0), axis=1)
         lengths = ends[:, -1] + framed
         rows = frame(lengths, self.settings.sequence_length, ends[:, 0] + 1 if len(texts) > 1 else None)
         is_text = rows["attention_mask"] == 1
@@ -157,16 +159,11 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
     return {name: tokenizer[name] for name in names}
 
 
-_LATER = {"special_tokens": True}
-"""Settings that came after fingerprints were first written, and what was so until then."""
-
-
-def unsaid(settings: Settings) -> set[str]:
-    """What a fingerprint does not say of `settings`: where the corpus lies, and later settings as all was before them,
-    so that a run begun before goes on."""
-    return {"corpus", *(name for name, before in _LATER.items() if getattr(settings, name, None) == before)}
+_DRAWING = 2
+"""Raised whenever the same settings draw other rows, so that no run goes on with them unawares."""
 
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: Settings, seed: int) -> str:
-    values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude=unsaid(settings))]
+    """Where the corpus lies is no part of it."""
+    values = [str(_DRAWING), corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
     return md5("\n".join(values).encode()).hexdigest()

@@ -16,7 +16,7 @@ from training.tasks.task import Pass, Task, pieces
 
 
 class MaskedLanguageModel(Task):
-    """Loss: the mean over masked tokens, and beside it the mean over sentence pairs (Devlin et al. 2019, A.2).
+    """Loss: the mean over masked tokens, and beside it the mean over labelled pairs (Devlin et al. 2019, A.2).
 
     `bits_per_token` is what the Longformer paper calls BPC: the mean of -log2 p(token) over the masked tokens,
     masked_lm_loss / ln 2.
@@ -34,7 +34,8 @@ class MaskedLanguageModel(Task):
 
     def counts(self, batch: Rows) -> NDArray[np.float64]:
         labels = batch["labels"]
-        return np.array([(labels != IGNORED).sum(), len(labels)], np.float64)
+        pairs = batch.get("next_sentence_label", labels[:, 0]) != IGNORED
+        return np.array([(labels != IGNORED).sum(), pairs.sum()], np.float64)
 
     def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
         micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
@@ -70,7 +71,7 @@ class MaskedLanguageModel(Task):
             **(of_pairs if pairs else {}),
         }
 
-    def _loss(self, batch: Rows, all_predicted: float, all_rows: float) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Rows, all_predicted: float, all_pairs: float) -> tuple[Tensor, Tensor]:
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         names = (name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch)
@@ -90,10 +91,9 @@ class MaskedLanguageModel(Task):
         if "next_sentence_label" in batch:
             is_random = self.put(batch["next_sentence_label"])
             logits = output.seq_relationship_logits.float()
-            next_sentence = F.cross_entropy(logits, is_random, reduction="sum")
-            loss = loss + next_sentence / all_rows
+            next_sentence = F.cross_entropy(logits, is_random, reduction="sum", ignore_index=IGNORED)
+            loss = loss + next_sentence / max(all_pairs, 1.0)
             right = (logits.detach().argmax(-1) == is_random).sum()
-            figures += self.sums(
-                next_sentence_sum=next_sentence.detach(), next_sentence_correct=right, pairs=len(is_random)
-            )
+            pairs = int((batch["next_sentence_label"] != IGNORED).sum())
+            figures += self.sums(next_sentence_sum=next_sentence.detach(), next_sentence_correct=right, pairs=pairs)
         return loss, figures
