@@ -40,7 +40,7 @@ class DataSettings(Settings):
     copies: int = Field(default=10, ge=1)
     """Each pass over the corpus is one copy, masked and paired anew; after the last copy the first comes again."""
     next_sentence: bool = True
-    """BERT's sentence pairs; without, one stretch of text a row."""
+    """BERT's sentence pairs, in equal lengths (training.data.pairs); without, one stretch of text a row."""
     special_tokens: bool = True
     """[CLS] and [SEP] around the text; without, a row is text alone, as RAN reads it (only without pairs)."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
