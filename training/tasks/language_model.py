@@ -73,8 +73,8 @@ class LanguageModel(Task):
     def evaluate(self, limit: int | None) -> Tensor:
         """With the recipe's evaluation length and memory: each of `evaluation_lanes` reads its share of the text.
 
-        With a limit `global_batch` lanes do, each `limit` steps of its share. They count when `evaluation_memory` tokens
-        are behind them, where shares are so long: tokens without memory are few in the text, and would be all.
+        With a limit `global_batch` lanes do, and `limit` steps of each count: those after `evaluation_memory` tokens,
+        where a share is so long, since in the whole text hardly any token is without memory, and here many would be.
         """
         data, total = self.data, self.zeros()
         lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
