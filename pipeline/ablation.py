@@ -46,9 +46,11 @@ def ablate(name: str, overrides: list[str]) -> None:
 
 def table(rows: list[Ablation], measured: dict[str, dict[str, float]]) -> Table:
     """One line a row: what the paper gives for it, then the losses and accuracies measured here."""
+    from training.metrics import quality  # which imports torch
+
     published = list(dict.fromkeys(figure for row in rows for figure in row.published))
     found = dict.fromkeys(name for figures in measured.values() for name in figures)
-    ours = [name for name in found if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))]
+    ours = quality(found)
     result = Table(title="paper (its own tasks and size) | ours (held-out text)")
     for column in ("", *(f"paper: {figure}" for figure in published), *(name.replace("_", " ") for name in ours)):
         result.add_column(column)

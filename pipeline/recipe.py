@@ -23,7 +23,7 @@ ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", 
 }
 """Fields of `train` that a relaunch may change: none of them changes what is learned, but for rounding and dropout."""
 
-ELASTIC_DATA = {"corpus", "evaluation_length", "evaluation_memory"}
+ELASTIC_DATA = {"corpus", "evaluation_length", "evaluation_memory", "evaluation_lanes"}
 """The same of `train.data`; the trainer compares the corpus' fingerprint, and a corpus may move."""
 
 

@@ -97,6 +97,10 @@ class StreamSettings(Settings):
     """The same for held-out text."""
     evaluation_memory: int = Field(default=640, ge=0)
     """Tokens of memory for held-out text (Transformer-XL); in training, and in other models, it is the model's own."""
+    evaluation_lanes: int = Field(default=1, ge=1)
+    """Into how many stretches `reread evaluate` cuts the held-out text, to read them at once. Each begins without
+    memory, so more give a slightly higher perplexity: papers' figures are of one. That takes a forward pass of a single
+    row for each `evaluation_length` tokens, one after the other."""
 
 
 def _kind(data: Any) -> str:
@@ -183,7 +187,8 @@ class TrainSettings(Settings):
     log_every: int = Field(default=10, ge=1)
     validate_every: int = Field(default=1000, ge=1)
     validation_batches: int = Field(default=8, ge=1)
-    """Global batches of held-out text a validation."""
+    """Global batches of held-out text a validation: rows from all over it, documents until they have so many segments
+    (`Segments.sample`), or so many steps of lanes that begin all over it. `reread evaluate` reads all."""
     watchdog_minutes: float = Field(default=30.0, gt=0)
     """The run ends, and names the process to blame, when nothing has moved for so long: no step, no forward pass of a
     validation, no part of a checkpoint; keep it above the time that one checkpoint takes to write."""

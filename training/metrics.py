@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,13 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in _lines(run / "metrics.jsonl")]
 
 
+def quality(names: Iterable[str]) -> list[str]:
+    """The losses, accuracies and perplexities among names of figures, each once: `loss` is left out where the loss of
+    masked tokens says the same."""
+    chosen = [name for name in names if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))]
+    return [name for name in chosen if f"{name.removesuffix('loss')}masked_lm_loss" not in chosen]
+
+
 def _lines(path: Path) -> list[str]:
     """Whole lines only: a kill may have cut the last one short."""
     if not path.exists():
@@ -101,16 +108,16 @@ def _lines(path: Path) -> list[str]:
 
 
 def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:
-    """`step 40/400 10% | loss 7.9123 mlm 7.2211 acc 0.0511 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`
+    """`step 40/400 10% | loss 7.2211 acc 0.0511 nsp 0.69 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`
 
-    `shown` maps short names to `values`; what is not a number, as there was nothing to count, is left out.
+    `shown` maps short names to `values`; what is not among these, as there was nothing to count, is left out.
     """
-    named = {"loss": "loss", **shown}
+    named = {label: name for label, name in {"loss": "loss", **shown}.items() if name in values}
     left = int(values["seconds_left"])
     clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
     parts = [
         f"step {step}/{steps} {100 * step / steps:.0f}%",
-        " ".join(f"{label} {values[name]:.5g}" for label, name in named.items() if math.isfinite(values[name])),
+        " ".join(f"{label} {values[name]:.5g}" for label, name in named.items()),
         f"lr {values['learning_rate']:.2e} |g| {values['gradient_norm']:.2f}",
         f"{values['tokens_per_second'] / 1000:.1f}k tok/s",
         f"MFU {100 * values['mfu']:.1f}%" if math.isfinite(values["mfu"]) else "MFU -",

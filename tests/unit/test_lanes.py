@@ -162,9 +162,10 @@ def test_more_lanes_than_documents(tmp_path: Path, documents: int) -> None:
         assert len(np.unique(first["input_ids"], axis=0)) == 8
 
 
-def test_a_limit_reads_the_beginning_of_each_document(corpus: Corpus) -> None:
+def test_of_long_documents_lanes_read_a_stretch(corpus: Corpus) -> None:
     source = segments_of(corpus)
-    cursors = np.array([cursors for _, cursors in take(source.lanes(4, range(4), stagger=False, limit=2), 100)])
+    longest = 2 * (62 - 15)
+    cursors = np.array([cursors for _, cursors in take(source.lanes(4, range(4), stagger=False, longest=longest), 100)])
     assert cursors[:, :, 2].max() == 1  # segments 0 and 1
     assert cursors[-1, :, 0].min() >= 24
     unlimited = np.array([cursors for _, cursors in take(source.lanes(4, range(4), stagger=False), 100)])

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.report import report
 from preprocessing.errors import UserError
-from training.metrics import MetricsLog, peak_flops, progress_line, read_metrics
+from training.metrics import MetricsLog, peak_flops, progress_line, quality, read_metrics
 from training.parallel.mesh import Mesh
 from training.tasks import TASKS
 
@@ -38,11 +38,11 @@ def test_a_full_disk_is_one_line(tmp_path) -> None:
         log.write(1, {"loss": 1.0})
 
 
-def test_losses_are_means_over_predictions_and_rows() -> None:
+def test_losses_are_means_over_predictions_and_pairs_and_the_first_is_the_headline() -> None:
     task = TASKS["rows"]
     totals = dict(zip(task.figures, [30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 4.0, 100.0], strict=True))
     assert task.summary(totals, 7) == {
-        "loss": 4.0,
+        "loss": 3.0,
         "masked_lm_loss": 3.0,
         "masked_lm_accuracy": 0.5,
         "bits_per_token": pytest.approx(3.0 / math.log(2)),
@@ -73,9 +73,10 @@ def test_the_progress_line_shows_the_loss_scale_only_in_fp16() -> None:
     ) | {"mfu": float("nan"), "seconds_left": 3723.0, "loss_scale": 1.0}
     assert progress_line(5, 10, values, {}).endswith("| MFU - | 1:02:03 left")
     assert "scale" not in progress_line(5, 10, values, {})
-    nothing = values | {"reorder_accuracy": float("nan")}
-    assert "loss 1 | lr" in progress_line(5, 10, nothing, {"order": "reorder_accuracy"})
-    assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0}, {"mlm": "masked_lm_loss"})
+    assert "loss 1 | lr" in progress_line(5, 10, values, {"order": "reorder_loss"})  # there was nothing to count
+    assert "loss 1 order 3.5 | lr" in progress_line(5, 10, values | {"reorder_loss": 3.5}, {"order": "reorder_loss"})
+    assert "loss nan |" in progress_line(5, 10, values | {"loss": float("nan")}, {})
+    assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0}, {"acc": "masked_lm_accuracy"})
 
 
 def test_report_draws_the_losses(tmp_path, capsys) -> None:
@@ -110,3 +111,37 @@ def test_report_of_a_language_model_tells_its_perplexity(tmp_path, capsys) -> No
     report(tmp_path)
     output = capsys.readouterr().out
     assert "perplexity 20.000 -> 20.000" in output and "held out: perplexity 8.000" in output
+
+
+def test_the_order_of_chunks_is_a_curve_of_its_own(tmp_path, capsys, monkeypatch) -> None:
+    """The order loss is known in every third step alone: the curve of the loss has no saw-tooth by it."""
+    from matplotlib import pyplot
+
+    log = MetricsLog(tmp_path, 0)
+    for step in range(1, 10):
+        masked_lm = 6.0 - step / 10
+        order = {"reorder_loss": 3.5, "reorder_accuracy": 0.1} if step % 3 == 0 else {}
+        log.write(step, {"loss": masked_lm, "masked_lm_loss": masked_lm, **order})
+    log.write(9, {f"validation_{name}": 5.5 for name in ("loss", "masked_lm_loss", "reorder_loss")})
+    log.close()
+    figures = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    report(tmp_path)
+    drawn = [{line.get_label(): line.get_xydata().tolist() for line in axes.lines} for axes in figures[0].axes]
+    assert drawn == [
+        {
+            "masked-token loss, training": [[step, pytest.approx(6.0 - step / 10)] for step in range(1, 10)],
+            "masked-token loss, held out": [[9.0, 5.5]],
+        },
+        {"reorder loss, training": [[3.0, 3.5], [6.0, 3.5], [9.0, 3.5]], "reorder loss, held out": [[9.0, 5.5]]},
+    ]
+    output = capsys.readouterr().out
+    assert "masked-token loss 5.900 at step 1 -> 5.100 at step 9, reorder loss 3.500 at step 3 -> 3.500" in output
+    assert "held out: masked-token loss 5.500, reorder loss 5.500" in output
+
+
+def test_tables_show_the_masked_tokens_loss_once() -> None:
+    names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "reorder_loss", "learning_rows", "validation_loss"]
+    assert quality(names) == ["masked_lm_loss", "masked_lm_accuracy", "reorder_loss", "validation_loss"]
+    assert quality([*names, "validation_masked_lm_loss"])[3:] == ["validation_masked_lm_loss"]
+    assert quality(["loss", "perplexity"]) == ["loss", "perplexity"]

@@ -29,6 +29,28 @@ def test_nezha_recipes_hold_the_papers_numbers() -> None:
     assert load_recipe("nezha-base-span", []).train.data.masking.strategy == "span"  # type: ignore[union-attr]
 
 
+def test_ernie_doc_recipes_mask_as_the_paper_and_have_the_rows_of_its_tables() -> None:
+    for name, strategy in (("small", "token"), ("base-en", "token"), ("large-en", "token"), ("base-zh", "whole-word")):
+        train = load_recipe(f"ernie-doc-{name}", []).train
+        assert train and train.data.masking.strategy == strategy  # type: ignore[union-attr]
+    rows = load_recipe("ernie-doc-small", []).ablations
+    published = [tuple(row.published.get(figure) for figure in ("TQA", "HQA", "IMDB", "HYP")) for row in rows]
+    assert published == [
+        (64.56, 50.85, 93.14, 86.10),
+        (63.59, 50.04, 93.15, 84.60),
+        (63.38, 49.87, 92.56, 83.27),
+        (61.09, 44.05, 92.07, 81.67),
+        (58.35, 31.54, 91.60, 77.72),
+        *3 * [(None, None, None, None)],
+    ]
+    figure_4 = set()
+    for row in (rows[0], *rows[5:]):
+        train = load_recipe("ernie-doc-small", row.overrides, "train").train
+        assert train and train.data.kind == "segments" and train.data.retrospective
+        figure_4.add((train.data.sequence_length, train.model["recurrence"]))
+    assert figure_4 == {(length, recurrence) for length in (128, 512) for recurrence in ("enhanced", "shifted")}
+
+
 def test_lm_recipes_hold_the_papers_numbers() -> None:
     from training.models import model_spec
     from training.models.build import check_data, model_config
@@ -121,7 +143,7 @@ def test_a_relaunch_may_change_the_split_but_not_what_is_learned(tmp_path) -> No
 def test_a_relaunch_may_change_how_held_out_text_is_read(tmp_path) -> None:
     write_recipe(load_recipe("lm-base", []), tmp_path / "recipe.yaml")
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
-    data = ["train.data.evaluation_length=32", "train.data.evaluation_memory=150"]
+    data = [f"train.data.evaluation_{name}" for name in ("length=32", "memory=150", "lanes=8")]
     check_same_run(tmp_path, load_recipe("lm-base", data))
     with pytest.raises(UserError, match=r"data\.sequence_length: 150 -> 100"):
         check_same_run(tmp_path, load_recipe("lm-base", ["train.data.sequence_length=100"]))

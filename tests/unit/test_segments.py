@@ -16,6 +16,7 @@ from tests.unit.corpora import SPECIAL, make_corpus
 from training.config import MaskingSettings, SegmentSettings
 from training.data.checks import check_masking
 from training.data.masking import IGNORED
+from training.data.order import locate
 from training.data.segments import LONGEST_WORD, Reading, Segments, reorder_classes
 
 NOVELS = Path(__file__).resolve().parents[3] / "shared" / "data" / "zh_novels"
@@ -256,16 +257,43 @@ def test_masks_of_segments_are_independent(tmp_path: Path) -> None:
     assert len({row.tobytes() for row in predicted}) == 20
 
 
-def test_the_beginning_fits_the_limit_and_is_a_task_of_its_own(corpus: Corpus) -> None:
+def test_a_stretch_of_a_long_document_is_a_task_of_its_own(corpus: Corpus) -> None:
     source = segments_of(corpus)
-    everything = source.read(np.zeros(len(source), int), np.arange(len(source)), limit=3)
+    longest = 3 * (62 - 15)  # tokens that surely fit in three segments
+    everything = source.read(np.zeros(len(source), int), np.arange(len(source)), longest=longest)
     assert max(reading.segments for reading in everything) == 3
-    for reading in everything:
-        length = len(corpus.document(reading.document)[0])
-        assert len(reading.ids) == min(length, 3 * (62 - 15)) == sum(stop - start for start, stop in reading.chunks)
+    places = []
+    for reading, whole in zip(everything, read_all(source), strict=True):
+        assert len(reading.ids) == min(len(whole.ids), longest) == sum(b - a for a, b in reading.chunks)
+        offsets = np.lib.stride_tricks.sliding_window_view(whole.ids, len(reading.ids))
+        begin = int(np.flatnonzero((offsets == reading.ids).all(axis=1))[0])
+        assert begin == 0 or not whole.flags[begin] & CONTINUES_WORD
+        places += [begin / (len(whole.ids) - longest)] if len(whole.ids) > longest else []
         assert reading.label == OFFSETS[len(reading.chunks) - 1] + list(permutations(range(len(reading.chunks)))).index(
             order_of(reading)
         )
+    share, _ = np.histogram(places, 4, (0, 1))
+    assert share.min() > len(places) / 8  # it begins anywhere
+
+
+@pytest.mark.parametrize("segments", [1, 7, 40, 400])
+def test_a_sample_of_documents_keeps_its_budget_and_no_document_is_most_of_it(corpus: Corpus, segments: int) -> None:
+    source = segments_of(corpus)
+    documents, longest = source.sample(segments)
+    order = locate(np.arange(documents + 1), len(source), source.seed)[1]
+    readings = source.read(np.zeros(documents + 1, int), order, longest=longest)
+    numbers = [reading.segments for reading in readings]
+    surely = [-(-len(reading.ids) // (62 - 15)) for reading in readings]
+    assert sum(numbers[:-1]) <= sum(surely[:-1]) <= segments < sum(surely)  # one document more would not be sure to fit
+    assert max(numbers) <= max(1, segments // 8) and documents >= min(segments, 8)
+
+
+def test_a_sample_that_could_be_all_text_is_all_text_whole(corpus: Corpus) -> None:
+    source = segments_of(corpus)
+    everything = sum(-(-length // (62 - 15)) for length in LENGTHS)
+    assert source.sample(everything) == (len(LENGTHS), None)
+    documents, longest = source.sample(everything - 1)
+    assert documents == len(LENGTHS) - 1 and longest == (everything - 1) // 8 * (62 - 15)
 
 
 def test_fingerprint_names_what_decides_readings(corpus: Corpus, tmp_path: Path) -> None:

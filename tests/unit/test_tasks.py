@@ -18,12 +18,13 @@ from training.data.lanes import LEARN, SKIM
 from training.data.masking import IGNORED
 from training.data.order import locate
 from training.data.source import open_source
+from training.metrics import read_metrics
 from training.models import model_spec
 from training.models.build import build_model, model_config
 from training.optim.build import steps_taken
 from training.parallel.mesh import Mesh
 from training.tasks.documents import DocumentModel
-from training.trainer import Trainer, Window
+from training.trainer import Trainer, Window, totals_of
 
 VOCABULARY = 200
 LENGTHS = [5, 130, 40, 22, 75, 23, 100, 60]
@@ -76,17 +77,17 @@ def settings_of(folder: Path, *, official_memory: bool = False, **changes: Any) 
         "official_memory": official_memory,
     }
     values["data"] |= {"sequence_length": 24, "copies": 2}
-    for name in ("retrospective", "reorder_chunks"):
+    for name in ("retrospective", "reorder_chunks", "masking"):
         if name in changes:
             values["data"][name] = changes.pop(name)
     return TrainSettings.parse({**values, **changes}, "test")
 
 
-def task_of(settings: TrainSettings, mesh: Mesh | None = None) -> DocumentModel:
+def task_of(settings: TrainSettings, mesh: Mesh | None = None, vocabulary: int = VOCABULARY) -> DocumentModel:
     spec = model_spec("ernie_doc")
     source, held_out = (open_source(settings.data, settings.seed, split) for split in ("train", "validation"))
     model = build_model(
-        spec.head(settings.data.kind), model_config(spec, settings.model, VOCABULARY, None), None, settings.seed
+        spec.head(settings.data.kind), model_config(spec, settings.model, vocabulary, None), None, settings.seed
     )
     return DocumentModel(model, settings, mesh or Mesh(), source, held_out)
 
@@ -207,9 +208,60 @@ def test_a_step_in_which_no_row_learns_updates_nothing_and_goes_on(corpus: Path,
     assert sum("updates nothing" in message for message in caplog.messages) == idle
 
 
-def expected_of(task: DocumentModel, documents: list[int], limit: int | None) -> tuple[int, int, int]:
+def test_the_sum_of_both_means_is_minimised_and_the_masked_tokens_mean_is_shown(corpus: Path) -> None:
+    """In float64, in steps in which documents end and in steps in which none does."""
+    task = task_of(settings_of(corpus, global_batch=6, micro_batch=4))
+    task.model.double().eval()
+    shown = set()
+    with task.batches(0) as loader:
+        for step in range(12):
+            batch = next(loader)
+            passes = list(task.losses(batch, task.counts(batch).tolist(), step))
+            sums = torch.stack([one.figures for one in passes]).sum(0).tolist()
+            totals = dict(zip(task.figures, sums, strict=True))
+            figures = task.summary(totals, 1)
+            masked_lm = totals["masked_lm_sum"] / totals["predicted"]
+            order = totals["reorder_sum"] / totals["reordered"] if totals["reordered"] else 0.0
+            minimised = sum(one.loss.item() for one in passes if one.loss is not None)
+            assert minimised == pytest.approx(masked_lm + order, rel=1e-12)
+            assert figures["loss"] == figures["masked_lm_loss"] == masked_lm
+            assert figures.get("reorder_loss", 0.0) == order
+            shown.add("reorder_loss" in figures)
+    assert shown == {True, False}
+
+
+def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: Path, tmp_path: Path) -> None:
+    sums: list[dict[str, float]] = []
+
+    def spied(task: Any, totals: torch.Tensor) -> dict[str, float]:
+        sums.append(totals_of(task, totals))
+        return sums[-1]
+
+    settings = settings_of(corpus, global_batch=3, steps=12, log_every=1, validate_every=100)
+    for log_every in (1, 4):
+        run = tmp_path / str(log_every)
+        run.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            if log_every == 1:
+                patch.setattr("training.trainer.totals_of", spied)
+            Trainer(settings.model_copy(update={"log_every": log_every}), run, Mesh()).train()
+    steps = sums[:12]  # and then held-out text
+    assert {step["reordered"] > 0 for step in steps} == {True, False}
+    lines = [line for line in read_metrics(tmp_path / "4") if "tokens" in line]
+    for number, line in enumerate(lines):
+        for figure, total, count in (
+            ("loss", "masked_lm_sum", "predicted"),
+            ("reorder_loss", "reorder_sum", "reordered"),
+            ("masked_lm_accuracy", "correct", "predicted"),
+        ):
+            counted = [step for step in steps[4 * number : 4 * number + 4] if step[count]]
+            expected = sum(step[total] for step in counted) / sum(step[count] for step in counted)
+            assert line[figure] == pytest.approx(expected, rel=1e-12)
+
+
+def expected_of(task: DocumentModel, documents: list[int], longest: int | None) -> tuple[int, int, int]:
     """Rows, tokens and predictions of the pass that learns over held-out documents, in their first copy."""
-    readings = task.held_out.read(np.zeros(len(documents), np.int64), np.array(documents), limit=limit)
+    readings = task.held_out.read(np.zeros(len(documents), np.int64), np.array(documents), longest=longest)
     places = [(reading, segment) for reading in readings for segment in range(reading.segments)]
     rows = task.held_out.rows(*map(list, zip(*places, strict=True)), np.ones(len(places), bool))
     return len(places), int(rows["attention_mask"].sum()), int((rows["labels"] != IGNORED).sum())
@@ -226,15 +278,15 @@ def test_held_out_documents_are_read_once_to_their_ends(
     cursors, memory = task.cursors.clone(), [tensor.clone() for tensor in task.memory.mems]
     count = len(task.held_out)
     for limit in (None, 1, 3):
-        lanes = min(global_batch, count)
-        which = list(range(count)) if limit is None else locate(np.arange(lanes), count, 0)[1].tolist()
-        expected = expected_of(task, which, limit)
+        documents, longest = (count, None) if limit is None else task.held_out.sample(limit * global_batch)
+        which = locate(np.arange(documents), count, 0)[1].tolist()
+        expected = expected_of(task, which, longest)
         sums = task.evaluate(limit)
         found = dict(zip(task.figures, sums.tolist(), strict=True))
         assert (found["rows"], found["tokens"], found["predicted"]) == expected
         assert found["reordered"] == len(which)
         assert found["skimmed"] == (found["rows"] if retrospective else 0)
-        assert limit is None or found["rows"] <= limit * lanes
+        assert limit is None or found["rows"] <= limit * global_batch
         assert torch.equal(task.evaluate(limit), sums)
         shares = []
         for rank in (0, 1):
@@ -244,6 +296,46 @@ def test_held_out_documents_are_read_once_to_their_ends(
         assert torch.allclose(shares[0] + shares[1], sums, rtol=1e-5)
     assert torch.equal(task.cursors, cursors)
     assert all(torch.equal(now, then) for now, then in zip(task.memory.mems, memory, strict=True))
+
+
+TENTHS = 10
+
+
+def telling_text(lengths: list[int]) -> Documents:
+    """Each token says of which document and of which tenth of it it is."""
+    made = []
+    for number, length in enumerate(lengths):
+        place = np.arange(length)
+        ends = place % 7 == 6
+        ends[-1] = True
+        made.append((5 + number * TENTHS + place * TENTHS // length, (ends * SENTENCE_END).astype(np.uint8)))
+    return made
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_validation_reads_later_documents_later_segments_and_last_ones(tmp_path: Path, ranks: int) -> None:
+    """40 held-out documents, a third of them of 20 segments and more: within its budget a validation reads a part of
+    many documents, each tenth of a document, and the end of each one that it reads."""
+    lengths = [400 if number % 3 == 0 else 30 + number for number in range(40)]
+    vocabulary = 5 + TENTHS * len(lengths)
+    splits = {"train": telling_text(lengths[:2]), "validation": telling_text(lengths)}
+    folder = write_corpus(tmp_path / "corpus", splits, vocabulary)
+    settings = settings_of(folder, global_batch=16, micro_batch=4, masking={"random_share": 0.0, "mask_share": 1.0})
+    seen: set[int] = set()
+    sums = []
+    for rank in range(ranks):
+        task = task_of(settings, Mesh(rank, ranks, data_rank=rank, data_size=ranks), vocabulary)
+        task.model.eval()
+        task.model.register_forward_pre_hook(
+            lambda module, args, given: seen.update(given["input_ids"].flatten().tolist()), with_kwargs=True
+        )
+        sums.append(task.evaluate(3))
+    found = dict(zip(task.figures, torch.stack(sums).sum(0).tolist(), strict=True))
+    text = np.array(sorted(seen - set(range(5)))) - 5
+    assert len(set(text // TENTHS)) >= 8
+    assert set(text % TENTHS) == set(range(TENTHS))
+    assert found["reordered"] == len(set(text // TENTHS))  # each one's last segment is told by its order of chunks
+    assert 0.5 * 48 < found["rows"] <= 48 and found["skimmed"] == found["rows"]
 
 
 def test_evaluation_makes_no_memory_for_the_lanes_that_train(corpus: Path) -> None:

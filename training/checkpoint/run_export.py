@@ -8,7 +8,7 @@ from training.checkpoint.export import model_card, write_huggingface
 from training.checkpoint.restore import restore_model
 from training.config import SegmentSettings, TrainSettings
 from training.data.source import open_source
-from training.metrics import read_metrics
+from training.metrics import quality, read_metrics
 from training.provenance import corpus_facts
 
 
@@ -28,11 +28,7 @@ def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) ->
     figures: dict[str, Any] = {}
     for line in read_metrics(run):
         if line["step"] <= step:
-            figures |= {
-                name: round(value, 4)
-                for name, value in line.items()
-                if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))
-            }
+            figures |= {name: round(line[name], 4) for name in quality(line)}
     sections = {
         "Figures at the end": {"steps": step, **figures},
         "Corpus": _corpus(settings.data.corpus),

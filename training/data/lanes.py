@@ -40,7 +40,7 @@ class Lanes:
         reorder_label  int32 [n]: the permutation at the last segment of a pass that learns, else -100
 
     Cursors int64 [n, 3] are (documents begun before the one being read, 0 in a skim and 1 in the pass that learns,
-    next segment); lanes opened with them go on where these stopped. `limit`: see `Segments.read`.
+    next segment); lanes opened with them go on where these stopped. `longest`: see `Segments.read`.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Lanes:
         cursors: NDArray[np.int64] | None = None,
         *,
         stagger: bool = True,
-        limit: int | None = None,
+        longest: int | None = None,
     ) -> None:
-        self._source, self._total, self._stagger, self._limit = source, total, stagger, limit
+        self._source, self._total, self._stagger, self._longest = source, total, stagger, longest
         self._lanes = np.array(lanes, np.int64)
         n = len(self._lanes)
         self._document, self._phase, self._segment = np.zeros((3, n), np.int64)
@@ -121,7 +121,7 @@ class Lanes:
         """The documents that these lanes are at."""
         positions = self._lanes[which] + self._document[which] * self._total
         passes, documents = locate(positions, len(self._source), self._source.seed)
-        readings = self._source.read(passes % self._source.settings.copies, documents, limit=self._limit)
+        readings = self._source.read(passes % self._source.settings.copies, documents, longest=self._longest)
         self._segments[which] = [reading.segments for reading in readings]
         self._label[which] = [reading.label for reading in readings]
         return readings

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     CHUNK_COUNT = 13
     CHUNK_CUT = 14
     CHUNK_ORDER = 15
+    STRETCH = 16
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -7,6 +7,7 @@ segments of at most `sequence_length` - 2 tokens. A segment is fed as tokens, [S
 
 from array import array
 from bisect import insort
+from collections.abc import Iterator
 from itertools import permutations
 from math import factorial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,7 @@ from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
 from training.config import SegmentSettings
 from training.data import random
 from training.data.masking import IGNORED, mask
+from training.data.order import locate
 from training.data.random import Purpose
 from training.data.samples import Rows, samples_fingerprint, special_ids
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 LONGEST_WORD = 32
 """A segment ends before a word that it would cut, if that word began within so many tokens."""
+
+LEAST_DOCUMENTS = 8
+"""No document is a larger part of a sample than one in so many."""
 
 _ORDERS = [list(permutations(range(chunks))) for chunks in range(7)]
 _BEGINS_WORD = bytes(not flags & int(CONTINUES_WORD) for flags in range(256))
@@ -102,36 +107,55 @@ class Segments:
         cursors: NDArray[np.int64] | None = None,
         *,
         stagger: bool = True,
-        limit: int | None = None,
+        longest: int | None = None,
     ) -> "Lanes":
         """The lanes `lanes` of `total`, from `cursors` [n, 3] on; see `training.data.lanes.Lanes`."""
         from training.data.lanes import Lanes
 
-        return Lanes(self, total, lanes, cursors, stagger=stagger, limit=limit)
+        return Lanes(self, total, lanes, cursors, stagger=stagger, longest=longest)
 
     def read(
-        self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, limit: int | None = None
+        self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
     ) -> list[Reading]:
-        """Documents [B] in copies [B]. With `limit`, of each document only the beginning that surely fits so many
-        segments is read, and permuted as if it were the whole.
+        """Documents [B] in copies [B]. Of one with more tokens than `longest`, a stretch of at most so many is read and
+        permuted as if it were the whole; where it begins is drawn, evenly over the document.
 
         Raises `UserError` where a block was altered on disk.
         """
-        longest = self.settings.reorder_chunks
+        most = self.settings.reorder_chunks
         keys = random.key(self.seed, copies, documents)
-        counts = random.integers(keys, Purpose.CHUNK_COUNT, 1, longest)[:, 0] + 1
-        cuts = random.uniform(keys, Purpose.CHUNK_CUT, longest - 1).tolist()
+        counts = random.integers(keys, Purpose.CHUNK_COUNT, 1, most)[:, 0] + 1
+        cuts = random.uniform(keys, Purpose.CHUNK_CUT, most - 1).tolist()
         orders = random.uniform(keys, Purpose.CHUNK_ORDER, 1)[:, 0].tolist()
-        numbers = zip(copies.tolist(), documents.tolist(), counts.tolist(), cuts, orders, strict=True)
+        places = random.uniform(keys, Purpose.STRETCH, 1)[:, 0].tolist()
+        numbers = zip(copies.tolist(), documents.tolist(), counts.tolist(), cuts, orders, places, strict=True)
         readings = []
-        for copy, document, count, cut, order in numbers:
+        for copy, document, count, cut, order, place in numbers:
             ids, flags = self.corpus.document(document)
-            if limit is not None:
-                surely = limit * (self._capacity - self._reach)
-                ids, flags = ids[:surely], flags[:surely]
+            if longest is not None and len(ids) > longest:
+                stretch = _stretch(flags, longest, place)
+                ids, flags = ids[stretch], flags[stretch]
             chunks, label = self._permuted(flags, count, cut, order)
             readings.append(Reading(copy, document, ids, flags, chunks, label, self._bounds(flags, chunks)))
         return readings
+
+    def sample(self, segments: int) -> tuple[int, int | None]:
+        """A sample of the split that is read in at most `segments` segments: (number of documents, `longest`).
+
+        They are the first documents of pass 0, in its random order, each whole; of one that would be more than an
+        eighth of the sample, a stretch of `longest` tokens, as `read` takes it. Where all text fits, it is all text.
+        """
+        surely = self._capacity - self._reach  # tokens that fit in a segment, wherever words end
+        for longest in (None, max(1, segments // LEAST_DOCUMENTS) * surely):
+            documents = spent = 0
+            for length in self._lengths():
+                spent += -(-(length if longest is None else min(length, longest)) // surely)
+                if spent > segments:
+                    break
+                documents += 1
+            if documents == len(self):
+                break
+        return documents, longest
 
     def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
         """Segment `segments` [B] of `readings` [B]: input_ids, attention_mask and labels int32 [B, L], and
@@ -177,6 +201,16 @@ class Segments:
         """The first segments of documents [B] in copies [B], as rows that learn."""
         return self.rows(self.read(copies, documents), [0] * len(documents), np.ones(len(documents), bool))
 
+    def _lengths(self) -> Iterator[int]:
+        """Tokens of each document, in the order of pass 0; no text is read for it."""
+        ends = self.corpus.block_documents
+        for begin in range(0, len(self), 1024):
+            positions = np.arange(begin, min(begin + 1024, len(self)))
+            for document in locate(positions, len(self), self.seed)[1].tolist():
+                block = int(np.searchsorted(ends, document, side="right")) - 1
+                start, stop = self.corpus.block_offsets(block)[document - ends[block] :][:2]
+                yield int(stop - start)
+
     def _permuted(
         self, flags: NDArray[np.uint8], count: int, cut: list[float], order: float
     ) -> tuple[list[tuple[int, int]], int]:
@@ -213,3 +247,11 @@ class Segments:
             latest = bounds[-1] + self._capacity
         bounds.append(size)
         return bounds
+
+
+def _stretch(flags: NDArray[np.uint8], longest: int, place: float) -> slice:
+    """`longest` tokens of a longer document, from where a word begins; where that is, `place` in [0, 1) says."""
+    latest = int(place * (len(flags) - longest + 1))
+    begins = np.flatnonzero(flags[: latest + 1] & CONTINUES_WORD == 0)
+    start = int(begins[-1]) if len(begins) else 0
+    return slice(start, start + longest)

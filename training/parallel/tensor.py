@@ -77,9 +77,10 @@ def layout(model: nn.Module, mesh: Mesh) -> dict[str, Slice]:
 
 
 def vocab_cross_entropy(logits: Tensor, labels: Tensor, mesh: Mesh) -> Tensor:
-    """-log softmax at the labels, in float32 [n], of logits [n, V / tensor_size] split over the vocabulary."""
+    """-log softmax at the labels, at least float32 [n], of logits [n, V / tensor_size] split over the vocabulary."""
     if mesh.tensor_size == 1:
-        return F.cross_entropy(logits.float(), labels, reduction="none")
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(wide, labels, reduction="none")
     from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 
     # a copy, because megatron-core writes into float32 logits

@@ -1,6 +1,6 @@
 """ERNIE-Doc's pretraining: whole documents, segment by segment, in lanes with memory (Ding et al. 2021, section 3)."""
 
-import math
+import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -19,12 +19,15 @@ from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 from training.tasks.memory import LaneMemory, lane_slice
 from training.tasks.task import Pass, Task, pieces
 
+log = logging.getLogger("reread")
+
 
 class DocumentModel(Task):
     """Masked language modelling on all segments that learn, and the order of the chunks at a document's last one.
 
     In a step some lanes skim while others learn. Skimming rows run forward alone, without an autograd graph, and hand
-    on their memory; the sum of the two means over learning rows is minimised.
+    on their memory; the sum of the two means over learning rows is minimised. Few documents end in a step, or none, so
+    that sum is no curve: `loss` is the masked tokens' mean alone, `reorder_loss` that over the documents that ended.
     """
 
     figures = (
@@ -38,7 +41,12 @@ class DocumentModel(Task):
         "skimmed",
         "tokens",
     )
-    shown = {"mlm": "masked_lm_loss", "acc": "masked_lm_accuracy", "order": "reorder_accuracy", "rows": "learning_rows"}
+    shown = {
+        "acc": "masked_lm_accuracy",
+        "order": "reorder_loss",
+        "order_acc": "reorder_accuracy",
+        "rows": "learning_rows",
+    }
 
     data: SegmentSettings
 
@@ -87,43 +95,51 @@ class DocumentModel(Task):
 
     @torch.no_grad()
     def evaluate(self, limit: int | None) -> Tensor:
-        """With a limit: the first `limit` segments of the first document of each of `global_batch` lanes."""
-        total = self.zeros()
-        lanes = min(self.settings.global_batch, len(self.held_out))
-        share = self.mesh.share(lanes)
+        """With a limit: `Segments.sample` of as many segments as `limit` global batches have rows."""
+        documents, longest = self._sample(limit)
+        lanes = min(self.settings.global_batch, documents)
+        share, total = self.mesh.share(lanes), self.zeros()
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
-            quota = np.ones(len(piece)) if limit else -(-(len(self.held_out) - piece) // lanes)
-            reading = self.held_out.lanes(lanes, range(piece[0], piece[-1] + 1), stagger=False, limit=limit)
-            memory, lanes_here = LaneMemory(self.model, len(piece)), self.put(piece - piece[0])
-            before = reading.cursors
-            for rows, cursors in reading:
-                unread = before[:, 0] < quota
-                if not unread.any():
+            quota = -(-(documents - piece) // lanes)
+            reading = self.held_out.lanes(lanes, range(piece[0], piece[-1] + 1), stagger=False, longest=longest)
+            memory, before = LaneMemory(self.model, len(piece)), reading.cursors
+            for batch, cursors in reading:
+                unread = np.flatnonzero(before[:, 0] < quota)
+                if not len(unread):
                     break
-                memory.empty(self.put(np.flatnonzero(rows["begins"])))
-                skimmed = unread & ~rows["learns"]
-                rows["learns"] = unread & rows["learns"]
-                rows["labels"][~rows["learns"]] = IGNORED
-                rows["reorder_label"][~rows["learns"]] = IGNORED
+                rows, lanes_here = {name: values[unread] for name, values in batch.items()}, self.put(unread)
+                memory.empty(self.put(unread[rows["begins"]]))
                 _, figures, mems = self._loss(rows, memory.of(lanes_here), [1.0, 1.0])
                 memory.keep(lanes_here, mems)
-                total += figures + self.sums(skimmed=skimmed.sum())
+                total += figures + self.sums(skimmed=(~rows["learns"]).sum())
                 before = cursors
         return total
 
+    @cached_property
+    def _samples(self) -> dict[int, tuple[int, int | None]]:
+        """By limit, as `_sample` found them: looking for one takes the length of every document in it."""
+        return {}
+
+    def _sample(self, limit: int | None) -> tuple[int, int | None]:
+        """How many held-out documents are read, and how many tokens of one at most; said when it is first asked."""
+        if limit is None:
+            return len(self.held_out), None
+        if limit not in self._samples:
+            self._samples[limit] = documents, longest = self.held_out.sample(limit * self.settings.global_batch)
+            of_long = "" if longest is None else f", of long ones {longest:,} tokens from a place drawn once"
+            log.info("validation reads %d of %d held-out documents%s", documents, len(self.held_out), of_long)
+        return self._samples[limit]
+
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
-        predicted, reordered = totals["predicted"] or math.nan, totals["reordered"] or math.nan
-        masked_lm, reorder = totals["masked_lm_sum"] / predicted, totals["reorder_sum"] / reordered
-        return {
-            "loss": masked_lm + (reorder if totals["reordered"] else 0.0),
-            "masked_lm_loss": masked_lm,
-            "masked_lm_accuracy": totals["correct"] / predicted,
-            "reorder_loss": reorder,
-            "reorder_accuracy": totals["reorder_correct"] / reordered,
-            "learning_rows": totals["rows"] / steps,
-            "skimmed_rows": totals["skimmed"] / steps,
-        }
+        figures = {}
+        if predicted := totals["predicted"]:
+            masked_lm, accuracy = totals["masked_lm_sum"] / predicted, totals["correct"] / predicted
+            figures |= {"loss": masked_lm, "masked_lm_loss": masked_lm, "masked_lm_accuracy": accuracy}
+        if reordered := totals["reordered"]:
+            order, accuracy = totals["reorder_sum"] / reordered, totals["reorder_correct"] / reordered
+            figures |= {"reorder_loss": order, "reorder_accuracy": accuracy}
+        return figures | {"learning_rows": totals["rows"] / steps, "skimmed_rows": totals["skimmed"] / steps}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         tensors, slices = self.memory.state(self.total_lanes(), self.mesh)

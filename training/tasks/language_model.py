@@ -1,4 +1,4 @@
-"""Language modelling over unbroken text, in lanes with memory (Dai et al. 2019; ERNIE-Doc, section 4.2)."""
+"""Language modelling over unbroken text, in lanes with memory (Dai et al. 2019; ERNIE-Doc, section 4.1)."""
 
 import logging
 import math
@@ -71,22 +71,40 @@ class LanguageModel(Task):
 
     @torch.no_grad()
     def evaluate(self, limit: int | None) -> Tensor:
-        """With the recipe's evaluation length and memory; each of `global_batch` lanes reads its share of the text."""
+        """With the recipe's evaluation length and memory: each of `evaluation_lanes` reads its share of the text.
+
+        With a limit `global_batch` lanes do, and `limit` steps of each count: those after `evaluation_memory` tokens,
+        where a share is so long, since in the whole text hardly any token is without memory, and here many would be.
+        """
         data, total = self.data, self.zeros()
-        if limit is None:
-            ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
-            memory = f"; memory of {data.evaluation_memory} tokens" if self._is_adaptive else ""
-            log.info("perplexity is per word (%s)%s", ends, memory)
-        lanes = max(1, min(self.settings.global_batch, len(self.held_out) // data.evaluation_length))
+        lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
+        lanes = max(1, min(lanes, len(self.held_out) // data.evaluation_length))
         steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
+        first, last = 0, steps
+        if limit is not None:
+            first = max(0, min(-(-data.evaluation_memory // data.evaluation_length), steps - limit))
+            last = min(first + limit, steps)
+        elif self.mesh.rank == 0:
+            self._say(lanes)
         share = self.mesh.share(lanes)
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             mems = None
-            for step in range(steps if limit is None else min(limit, steps)):
+            for step in range(last):
                 rows = self.held_out.evaluation_rows(piece, lanes, step, data.evaluation_length)
                 _, figures, mems = self._loss(rows, mems, data.evaluation_memory)
-                total += figures
+                if step >= first:
+                    total += figures
         return total
+
+    def _say(self, lanes: int) -> None:
+        ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
+        memory = f"; memory of {self.data.evaluation_memory} tokens" if self._is_adaptive else ""
+        text = (
+            "1 lane reads all text, as for papers' figures"
+            if lanes == 1
+            else f"{lanes} lanes, each of which begins without memory: papers' figures are of data.evaluation_lanes=1"
+        )
+        log.info("perplexity is per word (%s)%s; %s", ends, memory, text)
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from training.tasks.task import Pass, Task, pieces
 
 
 class MaskedLanguageModel(Task):
-    """Loss: the mean over masked tokens, and beside it the mean over labelled pairs (Devlin et al. 2019, A.2).
+    """Minimised: the mean over masked tokens plus the mean over labelled pairs (Devlin et al. 2019, A.2).
 
     `bits_per_token` is what the Longformer paper calls BPC: the mean of -log2 p(token) over the masked tokens,
     masked_lm_loss / ln 2.
@@ -27,7 +27,7 @@ class MaskedLanguageModel(Task):
         *("next_sentence_sum", "next_sentence_correct", "pairs"),
         *("rows", "tokens"),
     )
-    shown = {"mlm": "masked_lm_loss", "acc": "masked_lm_accuracy"}
+    shown = {"acc": "masked_lm_accuracy", "nsp": "next_sentence_loss", "nsp_acc": "next_sentence_accuracy"}
 
     def batches(self, step: int) -> Loader:
         return Loader(rows_by_step(self.source, self.settings.global_batch, self.lanes, step))
@@ -47,6 +47,7 @@ class MaskedLanguageModel(Task):
 
     @torch.no_grad()
     def evaluate(self, limit: int | None) -> Tensor:
+        """With a limit: the first rows of pass 0, which come in random order, from all over the text."""
         total = self.zeros()
         rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
         share = self.mesh.share(rows)
@@ -64,7 +65,7 @@ class MaskedLanguageModel(Task):
             "next_sentence_accuracy": totals["next_sentence_correct"] / max(pairs, 1.0),
         }
         return {
-            "loss": masked_lm + next_sentence,
+            "loss": masked_lm,
             "masked_lm_loss": masked_lm,
             "masked_lm_accuracy": totals["correct"] / predicted,
             "bits_per_token": masked_lm / math.log(2),

@@ -72,16 +72,20 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, limit: int | None) -> Tensor:
-        """`figures` summed over this rank's share of the held-out text: of all of it, or of the first `limit` batches.
+        """`figures` summed over this rank's share of the held-out text: of all of it, or of a sample.
 
-        What the limit means exactly is the task's own; the same text is read each time. The model is in evaluation
-        mode and no gradient is recorded.
+        A sample costs about `limit` global batches, is spread over the text and the same each time; what it reads
+        exactly is the task's own. The model is in evaluation mode and no gradient is recorded.
         """
 
     @staticmethod
     @abstractmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
-        """What the log shows of figures summed over all ranks and `steps` steps; `loss` is among it."""
+        """What the log shows of figures summed over all ranks and `steps` steps: means over what was counted.
+
+        `loss` is the mean over predicted tokens, whatever is minimised beside it, so that every step has it and steps
+        compare; each other loss has a name of its own. What nothing was counted for is left out.
+        """
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         """Tensors to save beside the weights, by name, and where each lies; loading fills them in place."""
