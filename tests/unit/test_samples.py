@@ -153,15 +153,20 @@ def test_fingerprint_names_what_decides_samples(corpus: Corpus, tmp_path: Path) 
 
 def test_fingerprints_of_runs_begun_before_later_settings_stay(corpus: Corpus) -> None:
     """Else a run could not go on with a newer program; these were written before there was `special_tokens`."""
-    span = DataSettings(corpus=corpus.folder, next_sentence=False, masking=MaskingSettings(strategy="span"))
+    single = DataSettings(corpus=corpus.folder, next_sentence=False)
     assert [
-        samples_fingerprint("corpus", "train", settings, 3) for settings in (DataSettings(corpus=corpus.folder), span)
+        samples_fingerprint("corpus", "train", settings, 3) for settings in (DataSettings(corpus=corpus.folder), single)
     ] == [
         "8451ba435ba645df0fb9dad97bb5d2c5",
-        "04893f6e566006c2d49e61fc8dbfb159",
+        "f5a3e6e4d0b8d61dced66e9befbf635a",
     ]
-    bare = span.model_copy(update={"special_tokens": False})
-    assert samples_fingerprint("corpus", "train", bare, 3) != samples_fingerprint("corpus", "train", span, 3)
+    bare = single.model_copy(update={"special_tokens": False})
+    assert samples_fingerprint("corpus", "train", bare, 3) != samples_fingerprint("corpus", "train", single, 3)
+
+
+def test_a_run_begun_with_spans_of_tokens_does_not_go_on_with_spans_of_words(corpus: Corpus) -> None:
+    span = DataSettings(corpus=corpus.folder, next_sentence=False, masking=MaskingSettings(strategy="span"))
+    assert samples_fingerprint("corpus", "train", span, 3) != "04893f6e566006c2d49e61fc8dbfb159"
 
 
 def test_an_empty_split_has_no_samples(corpus: Corpus) -> None:

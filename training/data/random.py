@@ -30,7 +30,7 @@ class Purpose(IntEnum):
     OTHER_PLACE = 7
     TRUNCATION = 8
     UNIT_ORDER = 9
-    SPAN_END = 10
+    SPAN_LENGTH = 10
     ACTION = 11
     REPLACEMENT = 12
     CHUNK_COUNT = 13

@@ -169,4 +169,7 @@ def unsaid(settings: Settings) -> set[str]:
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: Settings, seed: int) -> str:
     values = [corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude=unsaid(settings))]
+    masking = getattr(settings, "masking", None)
+    if masking is not None and masking.strategy == "span":
+        values.append("spans of words")  # until then their lengths were counted in tokens
     return md5("\n".join(values).encode()).hexdigest()
