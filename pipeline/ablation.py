@@ -25,7 +25,7 @@ def ablate(name: str, overrides: list[str]) -> None:
         raise UserError("reread ablate: start it by itself, not by torchrun or srun; set parallel.processes instead")
     recipe = load_recipe(name, overrides, "train")
     if not recipe.ablations:
-        raise UserError(f"recipe {name}: has no `ablations`; ernie-doc-small, longformer-small and ran-small have")
+        raise UserError(f"recipe {name}: has no `ablations`; ernie-doc-small, longformer-small, nezha-small and ran-small have")
     if len({_slug(row.name) for row in recipe.ablations}) < len(recipe.ablations):
         raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
     changes = [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]

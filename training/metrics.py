@@ -110,7 +110,9 @@ def progress_line(step: int, steps: int, values: dict[str, float], shown: Mappin
     clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
     parts = [
         f"step {step}/{steps} {100 * step / steps:.0f}%",
-        " ".join(f"{label} {values[name]:.5g}" for label, name in named.items() if math.isfinite(values[name])),
+        " ".join(
+            f"{label} {values[name]:.5g}" for label, name in named.items() if math.isfinite(values.get(name, math.nan))
+        ),
         f"lr {values['learning_rate']:.2e} |g| {values['gradient_norm']:.2f}",
         f"{values['tokens_per_second'] / 1000:.1f}k tok/s",
         f"MFU {100 * values['mfu']:.1f}%" if math.isfinite(values["mfu"]) else "MFU -",

@@ -70,6 +70,19 @@ def mask(
     return labels
 
 
+def span_boundaries(labels: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Where the spans of rows [B, L] begin and end, int64 [3, n], for each of the n predicted tokens in their order.
+
+    A span is a run of predicted tokens s ... e; token i of it gets the places of s - 1 and e + 1 in [B * L], and i - s.
+    """
+    places = np.flatnonzero(labels != IGNORED)
+    begins = np.ones(len(places), bool)
+    begins[1:] = (np.diff(places) > 1) | (places[1:] % labels.shape[1] == 0)
+    sizes = np.diff(np.append(np.flatnonzero(begins), len(places)))
+    first = np.repeat(places[begins], sizes)
+    return np.stack([first - 1, first + np.repeat(sizes, sizes), places - first])
+
+
 def _small(columns: int) -> type[np.unsignedinteger[Any]]:
     return np.uint8 if columns < 256 else np.uint16
 
