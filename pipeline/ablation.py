@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.launch import inside_distributed_run
-from pipeline.recipe import Ablation, load_recipe
+from pipeline.recipe import Ablation, available_recipes, load_recipe
 from pipeline.stages import RUNS, evaluate_stage, preprocess_stage, start_stage, train_stage
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
@@ -25,7 +25,8 @@ def ablate(name: str, overrides: list[str]) -> None:
         raise UserError("reread ablate: start it by itself, not by torchrun or srun; set parallel.processes instead")
     recipe = load_recipe(name, overrides, "train")
     if not recipe.ablations:
-        raise UserError(f"recipe {name}: has no `ablations`; ernie-doc-small, longformer-small and ran-small have")
+        others = [other for other in available_recipes() if load_recipe(other, []).ablations]
+        raise UserError(f"recipe {name}: has no `ablations`; {', '.join(others)} have")
     if len({_slug(row.name) for row in recipe.ablations}) < len(recipe.ablations):
         raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
     changes = [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]

@@ -103,6 +103,14 @@ def train_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
+def span_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """The same with spans masked, and predicted from the tokens around them."""
+    values = train_values(corpus, **changes)
+    values["model"]["span_boundary"] = True
+    values["data"]["masking"] = {"strategy": "span"}
+    return values
+
+
 def document_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     """The `train` section of a tiny ERNIE-Doc on `corpus`, dropout on; most documents have several segments."""
     model = {

@@ -20,8 +20,9 @@ class MaskingSettings(Settings):
     random_share: float = Field(default=0.1, ge=0, le=1)
     """The rest of the chosen tokens keep their id."""
     span_geometric: float = Field(default=0.2, gt=0, lt=1)
-    """`span`: parameter of the geometric distribution of span lengths, in tokens (SpanBERT, section 3.1)."""
-    span_maximum: int = Field(default=10, ge=1)
+    """`span`: parameter of the geometric distribution of span lengths, in words (SpanBERT, section 3.1)."""
+    span_maximum: int = Field(default=10, ge=1, le=1000)
+    """Words of the longest span; the distribution is truncated there and renormalised."""
 
     @model_validator(mode="after")
     def _shares(self) -> "MaskingSettings":

@@ -181,7 +181,7 @@ def rows_of(data: AnyData, rows: int) -> Rows:
         flags = {"sentence_ends": ends, "paragraph_ends": ends, "begins_word": ends}
         return {"input_ids": ids, "labels": ids, **flags}
     labels = np.full(shape, IGNORED, np.int32)
-    labels[:, : round(data.sequence_length * data.masking.probability)] = 0
+    labels[:, 1 : 1 + round(data.sequence_length * data.masking.probability)] = 0  # behind [CLS]
     batch: Rows = {"input_ids": ids, "labels": labels, "attention_mask": np.ones(shape, np.int32)}
     if isinstance(data, DataSettings) and data.next_sentence:
         batch |= {"token_type_ids": ids, "next_sentence_label": np.zeros(rows, np.int32)}

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import longformer_values, ran_values, train_values
+from tests.conftest import longformer_values, ran_values, span_values, train_values
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.parallel.mesh import Mesh
 
-MODELS = {"nezha": train_values, "ran": ran_values, "longformer": longformer_values}
+MODELS = {"nezha": train_values, "spans": span_values, "ran": ran_values, "longformer": longformer_values}
 
 
 def train_in_process(values: dict[str, Any], run: Path) -> None:
@@ -45,7 +45,7 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("model", "accumulate"), [("nezha", True), ("nezha", False), ("ran", True), ("longformer", True)]
+    ("model", "accumulate"), [("nezha", True), ("nezha", False), ("spans", True), ("ran", True), ("longformer", True)]
 )
 def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, model, accumulate) -> None:
     """1x1, 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation."""

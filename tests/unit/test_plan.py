@@ -29,6 +29,7 @@ from tests.conftest import (
     longformer_values,
     ran_stream_values,
     ran_values,
+    span_values,
     stream_values,
     train_values,
 )
@@ -105,7 +106,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("values_of", [train_values, document_values, ran_values, longformer_values])
+@pytest.mark.parametrize("values_of", [train_values, span_values, document_values, ran_values, longformer_values])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thread) -> None:
     """The most that a real micro-batch takes on CPU, as the allocator tells the profiler, to within 5 %."""

@@ -26,7 +26,47 @@ def test_nezha_recipes_hold_the_papers_numbers() -> None:
     assert (base.schedule.decay, large.schedule.decay) == ("linear", "polynomial")
     assert (large.model["hidden_size"], large.model["num_hidden_layers"]) == (1024, 24)
     assert load_recipe("nezha-base-wwm", []).train.data.masking.strategy == "whole-word"  # type: ignore[union-attr]
-    assert load_recipe("nezha-base-span", []).train.data.masking.strategy == "span"  # type: ignore[union-attr]
+    span = load_recipe("nezha-base-span", []).train
+    assert span and span.data.masking.strategy == "span" and span.model["span_boundary"] is True  # type: ignore[union-attr]
+    assert "span_boundary" not in load_recipe("nezha-base-wwm", []).train.model  # type: ignore[union-attr]
+
+
+def test_every_row_of_an_ablation_can_be_trained() -> None:
+    """Its overrides are known, the model takes them, and rows differ."""
+    from training.models import model_spec
+    from training.models.build import check_data, model_config
+
+    tables = {name: load_recipe(name, []).ablations for name in available_recipes()}
+    assert {name for name, rows in tables.items() if rows} >= {"ernie-doc-small", "longformer-small", "nezha-small"}
+    for name, rows in tables.items():
+        for row in rows:
+            train = load_recipe(name, row.overrides, "train").train
+            assert train
+            spec = model_spec(train.model["type"])
+            if train.init is None:
+                check_data(spec, model_config(spec, train.model, 1000, None), train.data)
+        assert len({tuple(row.overrides) for row in rows}) == len(rows)
+
+
+def test_nezha_small_has_the_papers_table() -> None:
+    """Table 5: what changes in each row, and CMRC's F1 for it."""
+    found = {}
+    for row in load_recipe("nezha-small", []).ablations:
+        train = load_recipe("nezha-small", row.overrides, "train").train
+        assert train and train.data.kind == "rows"
+        positions = train.model.get("position_type", "functional")
+        span = train.model.get("span_boundary", False)
+        found[positions, train.data.masking.strategy, span, train.data.sequence_length] = row.published
+    f1 = {changed: (figures.get("F1"), figures.get("all F1")) for changed, figures in found.items()}
+    assert f1 == {
+        ("parametric_absolute", "token", False, 128): (58.40, None),
+        ("parametric_relative", "token", False, 128): (86.17, None),
+        ("functional", "token", False, 128): (86.46, 86.41),
+        ("functional", "token", False, 512): (86.60, None),
+        ("functional", "whole-word", False, 128): (None, 86.25),
+        ("functional", "whole-word", False, 512): (None, 86.16),
+        ("functional", "span", True, 128): (None, 88.57),
+    }
 
 
 def test_ernie_doc_recipes_mask_as_the_paper_and_have_the_rows_of_its_tables() -> None:

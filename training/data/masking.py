@@ -1,9 +1,10 @@
 """BERT's masking (Devlin et al. 2019, section 3.1) over a batch at once: single tokens, whole words or spans.
 
-A row is cut into units: tokens, words (a token with those that continue its word) or spans of words. They are
-shuffled, and one after the other is taken if it still fits into the budget of max(1, round(probability * tokens)),
-special tokens counted; this is the greedy choice of Google's `create_masked_lm_predictions`, unit for unit. A row
-whose units are all larger than the budget gives its shortest one, whole: no row is without a prediction.
+A row is cut into units: tokens, or words (a token with those that continue its word). They are shuffled, and one after
+the other is taken if it still fits into the budget of max(1, round(probability * tokens)), special tokens counted; this
+is the greedy choice of Google's `create_masked_lm_predictions`, unit for unit. A row whose units are all larger than
+the budget gives its shortest one, whole: no row is without a prediction. Spans of words are drawn otherwise
+(training/data/spans.py), for the same budget.
 
 Taken tokens become [MASK] (80 %), a random id (10 %) or stay (10 %), decided for each token, or for each span at once.
 """
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from training.config import MaskingSettings
 from training.data import random
 from training.data.random import Purpose
+from training.data.spans import draw_spans
 
 IGNORED = -100
 """The label of a token that is not predicted."""
@@ -42,9 +44,12 @@ def mask(
     `replacements` are the ids a random one is drawn from.
     """
     columns = ids.shape[1]
-    unit_lengths = _units(continues, eligible, keys, settings)
     budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
-    taken, taken_lengths = _take(unit_lengths, budgets, keys)
+    units = eligible.astype(_small(columns)) if settings.strategy == "token" else _words(continues, eligible)
+    if settings.strategy == "span":
+        taken, taken_lengths = draw_spans(units, budgets, keys, settings)
+    else:
+        taken, taken_lengths = _take(units, budgets, keys)
 
     before = np.cumsum(taken_lengths) - taken_lengths
     tokens = np.repeat(taken - before, taken_lengths)
@@ -65,20 +70,32 @@ def mask(
     return labels
 
 
-def _units(
-    continues: NDArray[np.bool_], eligible: NDArray[np.bool_], keys: NDArray[np.uint64], settings: MaskingSettings
-) -> NDArray[Any]:
-    """Unsigned [B, L]: the number of tokens of the unit that begins at a token, 0 where none begins."""
-    small = np.uint8 if eligible.shape[1] < 256 else np.uint16
-    if settings.strategy == "token":
-        return eligible.astype(small)
+def span_boundaries(labels: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Where the spans of rows [B, L] begin and end, int64 [3, n], for each of the n predicted tokens in their order.
+
+    A span is a run of predicted tokens s ... e; token i of it gets the places of s - 1 and e + 1 in [B * L], and i - s.
+    """
+    places = np.flatnonzero(labels != IGNORED)
+    begins = np.ones(len(places), bool)
+    begins[1:] = (np.diff(places) > 1) | (places[1:] % labels.shape[1] == 0)
+    sizes = np.diff(np.append(np.flatnonzero(begins), len(places)))
+    first = np.repeat(places[begins], sizes)
+    return np.stack([first - 1, first + np.repeat(sizes, sizes), places - first])
+
+
+def _small(columns: int) -> type[np.unsignedinteger[Any]]:
+    return np.uint8 if columns < 256 else np.uint16
+
+
+def _words(continues: NDArray[np.bool_], eligible: NDArray[np.bool_]) -> NDArray[Any]:
+    """Unsigned [B, L]: the number of tokens of the word that begins at a token, 0 where none begins."""
     # A word cut by the edge of the row or by a special token counts from its first token there.
     follows = continues & eligible
     follows[:, 0] = False
     following = follows.reshape(-1)  # rows lie end to end: no word passes their ends
     following[1:] &= eligible.reshape(-1)[:-1]
     begins = eligible & ~follows
-    lengths: NDArray[Any] = begins.astype(small)
+    lengths: NDArray[Any] = begins.astype(_small(eligible.shape[1]))
     flat, longer, size = lengths.reshape(-1), begins.reshape(-1), 1
     while size < _LONG_WORD:
         longer = longer[:-1] & following[size:]
@@ -90,36 +107,7 @@ def _units(
         tokens = tokens[following[tokens + size]]
         flat[tokens] += 1
         size += 1
-    return _spans(lengths, keys, settings) if settings.strategy == "span" else lengths
-
-
-def _spans(lengths: NDArray[Any], keys: NDArray[np.uint64], settings: MaskingSettings) -> NDArray[Any]:
-    """Words [B, L] joined to spans [B, L]; lengths are geometric, rounded up to a word's end (SpanBERT, section 3.1).
-
-    A span ends after each token with probability `span_geometric`, and before a word that would take it past
-    `span_maximum`; a longer word is a span of its own.
-    """
-    columns = lengths.shape[1]
-    words = np.flatnonzero(lengths)
-    sizes = lengths.reshape(-1)[words].astype(np.int64)
-    ends = words + sizes
-    rows, column = np.divmod(words, columns)
-    draw = random.to_unit(random.bits(random.streams(keys, Purpose.SPAN_END)[rows], column))
-    ends_after = 1 - (1 - settings.span_geometric) ** np.arange(columns + 1)
-    first = np.ones(len(words), bool)
-    first[1:] = (draw < ends_after[sizes])[:-1]
-    first[1:] |= (words[1:] != ends[:-1]) | (column[1:] == 0)
-    begin = np.flatnonzero(first)
-    stop = np.append(begin[1:], len(words))
-    while len(begin):
-        begin = np.maximum(begin + 1, np.searchsorted(ends, words[begin] + settings.span_maximum, "right"))
-        splits = begin < stop
-        begin, stop = begin[splits], stop[splits]
-        first[begin] = True
-    spans = np.zeros_like(lengths)
-    last = np.append(np.flatnonzero(first)[1:] - 1, len(words) - 1)
-    spans.reshape(-1)[words[first]] = ends[last] - words[first]
-    return spans
+    return lengths
 
 
 def _take(

@@ -28,7 +28,7 @@ class Purpose(IntEnum):
     RANDOM_NEXT = 5
     PARTNER = 6
     UNIT_ORDER = 9
-    SPAN_END = 10
+    SPAN_LENGTH = 10
     ACTION = 11
     REPLACEMENT = 12
     CHUNK_COUNT = 13

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from training.data.loader import Loader, Rows, rows_by_step
-from training.data.masking import IGNORED
+from training.data.masking import IGNORED, span_boundaries
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 from training.tasks.task import Pass, Task, pieces
 
 
 class MaskedLanguageModel(Task):
     """Minimised: the mean over masked tokens plus the mean over labelled pairs (Devlin et al. 2019, A.2).
+
+    A model with `span_boundary` predicts each masked token a second time, from the tokens around its span; the mean of
+    that loss is added (SpanBERT, section 3.2).
 
     `bits_per_token` is what the Longformer paper calls BPC: the mean of -log2 p(token) over the masked tokens,
     masked_lm_loss / ln 2.
@@ -25,9 +28,15 @@ class MaskedLanguageModel(Task):
     figures = (
         *("masked_lm_sum", "correct", "predicted"),
         *("next_sentence_sum", "next_sentence_correct", "pairs"),
+        *("span_sum", "in_spans"),
         *("rows", "tokens"),
     )
-    shown = {"acc": "masked_lm_accuracy", "nsp": "next_sentence_loss", "nsp_acc": "next_sentence_accuracy"}
+    shown = {
+        "acc": "masked_lm_accuracy",
+        "nsp": "next_sentence_loss",
+        "nsp_acc": "next_sentence_accuracy",
+        "span": "span_loss",
+    }
 
     def batches(self, step: int) -> Loader:
         return Loader(rows_by_step(self.source, self.settings.global_batch, self.lanes, step))
@@ -64,19 +73,23 @@ class MaskedLanguageModel(Task):
             "next_sentence_loss": next_sentence,
             "next_sentence_accuracy": totals["next_sentence_correct"] / max(pairs, 1.0),
         }
+        span = totals["span_sum"] / predicted
         return {
             "loss": masked_lm,
             "masked_lm_loss": masked_lm,
             "masked_lm_accuracy": totals["correct"] / predicted,
             "bits_per_token": masked_lm / math.log(2),
             **(of_pairs if pairs else {}),
+            **({"span_loss": span} if totals["in_spans"] else {}),
         }
 
     def _loss(self, batch: Rows, all_predicted: float, all_pairs: float) -> tuple[Tensor, Tensor]:
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         names = (name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch)
-        inputs = {name: self.put(batch[name]) for name in names}
+        inputs: dict[str, Tensor] = {name: self.put(batch[name]) for name in names}
+        if getattr(self.model.config, "span_boundary", False):
+            inputs["span_boundaries"] = self.put(span_boundaries(batch["labels"]))
         output = self.model(**inputs, masked_positions=self.put(positions))
         targets = self.put(labels[positions])
         predictions = output.logits if "logits" in output else output.prediction_logits
@@ -89,6 +102,10 @@ class MaskedLanguageModel(Task):
             rows=len(batch["labels"]),
             tokens=float(batch["attention_mask"].sum()),
         )
+        if "span_boundaries" in inputs:
+            span = vocab_cross_entropy(output.span_logits, targets, self.mesh).sum()
+            loss = loss + span / all_predicted
+            figures += self.sums(span_sum=span.detach(), in_spans=len(positions))
         if "next_sentence_label" in batch:
             is_random = self.put(batch["next_sentence_label"])
             logits = output.seq_relationship_logits.float()

@@ -6,6 +6,10 @@ from transformers import PretrainedConfig
 
 POSITION_TYPES = ("functional", "parametric_absolute", "parametric_relative")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
+SPAN_POSITIONS = 20
+"""Rows of the span-boundary head's table of positions, those of SpanBERT's code; tokens further on share the last."""
+SPAN_POSITION_SIZE = 200
+"""Width of that table (SpanBERT, section 4.2)."""
 
 
 class NezhaConfig(PretrainedConfig):
@@ -18,6 +22,8 @@ class NezhaConfig(PretrainedConfig):
         shared by its heads (Shaw et al. 2018). The last two are the ablations of the paper's Table 5.
     max_relative_position: distances are clipped to plus or minus this number (64 in the released Chinese checkpoints,
         127 in nezha-en-base); None, with functional positions only, is the paper's formula, which clips nothing.
+    span_boundary: whether `NezhaForPreTraining` also predicts the tokens of masked spans from the two tokens around
+        them (SpanBERT, section 3.2).
     hidden_act: "gelu" is the exact form; "gelu_new" the tanh form that the TensorFlow releases were trained with.
 
     Raises ValueError for values that contradict each other.
@@ -39,6 +45,7 @@ class NezhaConfig(PretrainedConfig):
         max_position_embeddings: int = 512,
         max_relative_position: int | None = 64,
         position_type: str = "functional",
+        span_boundary: bool = False,
         type_vocab_size: int = 2,
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-12,
@@ -75,6 +82,7 @@ class NezhaConfig(PretrainedConfig):
         self.max_position_embeddings = max_position_embeddings
         self.max_relative_position = max_relative_position
         self.position_type = position_type
+        self.span_boundary = span_boundary
         self.type_vocab_size = type_vocab_size
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 from transformers.utils import ModelOutput
 
-from .configuration_nezha import NezhaConfig
+from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
 # What a masked score is lowered by: the least number of float16, so that it is finite in every type and a row of
 # padding alone attends to something instead of dividing zero by zero.
@@ -225,9 +225,9 @@ class NezhaAttention(nn.Module):
 class NezhaActivated(nn.Module):
     """activation(W x + b)."""
 
-    def __init__(self, config: NezhaConfig, size: int) -> None:
+    def __init__(self, config: NezhaConfig, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, size)
+        self.dense = nn.Linear(inputs, outputs)
         self.activation = config.hidden_act
 
     def forward(self, x: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ class NezhaLayer(nn.Module):
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__()
         self.attention = NezhaAttention(config)
-        self.intermediate = NezhaActivated(config, config.intermediate_size)
+        self.intermediate = NezhaActivated(config, config.hidden_size, config.intermediate_size)
         self.output = NezhaOutput(config, config.intermediate_size)
 
     def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
@@ -296,8 +296,10 @@ class NezhaPooler(nn.Module):
 
 
 class NezhaTransform(NezhaActivated):
-    def __init__(self, config: NezhaConfig) -> None:
-        super().__init__(config, config.hidden_size)
+    """LN(activation(W x + b))."""
+
+    def __init__(self, config: NezhaConfig, inputs: int) -> None:
+        super().__init__(config, inputs, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -309,7 +311,7 @@ class NezhaPredictions(nn.Module):
 
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__()
-        self.transform = NezhaTransform(config)
+        self.transform = NezhaTransform(config, config.hidden_size)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.decoder.bias = self.bias
@@ -319,15 +321,42 @@ class NezhaPredictions(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., D] -> logits [..., V], float32 whatever the weights' type."""
-        return _at_least_float32(self.decoder(self.transform(hidden)))
+        return self.decode(self.transform(hidden))
+
+    def decode(self, features: Tensor) -> Tensor:
+        """[..., D] -> logits [..., V], float32."""
+        return _at_least_float32(self.decoder(features))
+
+
+class NezhaSpanBoundary(nn.Module):
+    """SpanBERT's representation of a token of a masked span (Joshi et al. 2020, section 3.2):
+
+    y_i = LN(gelu(W_2 LN(gelu(W_1 [x_{s-1}; x_{e+1}; p_{i-s+1}]))))
+
+    with x the encoder's output and s ... e the span. The two linear maps have biases, as in SpanBERT's code.
+    """
+
+    def __init__(self, config: NezhaConfig) -> None:
+        super().__init__()
+        self.position_embeddings = nn.Embedding(SPAN_POSITIONS, SPAN_POSITION_SIZE)
+        self.inner = NezhaTransform(config, 2 * config.hidden_size + SPAN_POSITION_SIZE)
+        self.outer = NezhaTransform(config, config.hidden_size)
+
+    def forward(self, hidden: Tensor, boundaries: Tensor) -> Tensor:
+        """hidden [B, L, D]; boundaries [3, n]: places s - 1 and e + 1 in [B * L], and i - s -> y [n, D]."""
+        before, behind, inside = boundaries
+        positions = self.position_embeddings(inside.clamp(max=SPAN_POSITIONS - 1))
+        return self.outer(self.inner(torch.cat([_chosen(hidden, before), _chosen(hidden, behind), positions], dim=-1)))
 
 
 class NezhaHeads(nn.Module):
-    def __init__(self, config: NezhaConfig, next_sentence: bool) -> None:
+    def __init__(self, config: NezhaConfig, pretraining: bool) -> None:
         super().__init__()
         self.predictions = NezhaPredictions(config)
-        if next_sentence:
+        if pretraining:
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
+        if pretraining and config.span_boundary:
+            self.span_boundary = NezhaSpanBoundary(config)
 
 
 @dataclass
@@ -337,6 +366,7 @@ class NezhaForPreTrainingOutput(ModelOutput):
     loss: Tensor | None = None
     prediction_logits: Tensor | None = None
     seq_relationship_logits: Tensor | None = None
+    span_logits: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
 
@@ -413,7 +443,10 @@ class NezhaModel(NezhaPreTrainedModel):
 
 
 class NezhaForPreTraining(NezhaPreTrainedModel):
-    """Masked language modelling and next-sentence prediction, as NEZHA was pretrained."""
+    """Masked language modelling, next-sentence prediction and, with `config.span_boundary`, span prediction, as NEZHA
+    was pretrained (its Table 2)."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.span_boundary\."]
 
     _tied_weights_keys = {
         "cls.predictions.decoder.weight": "nezha.embeddings.word_embeddings.weight",
@@ -423,7 +456,7 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__(config)
         self.nezha = NezhaModel(config)
-        self.cls = NezhaHeads(config, next_sentence=True)
+        self.cls = NezhaHeads(config, pretraining=True)
         self.post_init()
 
     def forward(
@@ -435,6 +468,7 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
         masked_positions: Tensor | None = None,
+        span_boundaries: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -442,23 +476,32 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
 
         masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n].
         next_sentence_label: 0 where the second sentence follows the first, 1 where it is a random one.
-        Returns prediction_logits [B, L, V] or [n, V], seq_relationship_logits [B, 2], both float32, and the sum of
-        the mean losses whose labels are given.
+        span_boundaries [3, n] int64, of a model with `span_boundary` and for each of the masked_positions: the flat
+        places of the token before its span and of the one behind it, and how many tokens of the span are before it.
+        Returns prediction_logits [B, L, V] or [n, V], seq_relationship_logits [B, 2] and, with span_boundaries,
+        span_logits [n, V], all float32, and the sum of the mean losses whose labels are given; labels are those of
+        span_logits, too.
         """
         encoded = self.nezha(
             input_ids, attention_mask, token_type_ids, output_hidden_states=output_hidden_states, return_dict=True
         )
         logits = self.cls.predictions(_chosen(encoded.last_hidden_state, masked_positions))
         relationship = _at_least_float32(self.cls.seq_relationship(encoded.pooler_output))
+        span_logits = None
+        if span_boundaries is not None:
+            span_logits = self.cls.predictions.decode(
+                self.cls.span_boundary(encoded.last_hidden_state, span_boundaries)
+            )
         losses = []
         if labels is not None:
-            losses.append(_cross_entropy(logits, labels))
+            losses += [_cross_entropy(one, labels) for one in (logits, span_logits) if one is not None]
         if next_sentence_label is not None:
             losses.append(_cross_entropy(relationship, next_sentence_label))
         output = NezhaForPreTrainingOutput(
             loss=sum(losses) if losses else None,  # type: ignore[arg-type]
             prediction_logits=logits,
             seq_relationship_logits=relationship,
+            span_logits=span_logits,
             hidden_states=encoded.hidden_states,
         )
         return _returned(self, output, return_dict)
@@ -468,12 +511,12 @@ class NezhaForMaskedLM(NezhaPreTrainedModel):
     """Masked language modelling alone; loads what `NezhaForPreTraining` saved."""
 
     _tied_weights_keys = NezhaForPreTraining._tied_weights_keys
-    _keys_to_ignore_on_load_unexpected = [r"^nezha\.pooler\.", r"^cls\.seq_relationship\."]
+    _keys_to_ignore_on_load_unexpected = [r"^nezha\.pooler\.", r"^cls\.(seq_relationship|span_boundary)\."]
 
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__(config)
         self.nezha = NezhaModel(config, add_pooling_layer=False)
-        self.cls = NezhaHeads(config, next_sentence=False)
+        self.cls = NezhaHeads(config, pretraining=False)
         self.post_init()
 
     def forward(

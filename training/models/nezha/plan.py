@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from training.models.nezha.configuration_nezha import NezhaConfig
+from training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -22,12 +22,15 @@ TENSOR_PLAN = {
 
 
 def flops(config: NezhaConfig, length: int, totals: Mapping[str, float]) -> float:
-    """Training FLOPs of totals["rows"] rows of `length` tokens of which totals["predicted"] go through the head.
+    """Training FLOPs of totals["rows"] rows of `length` tokens of which totals["predicted"] go through the head, and
+    through that of spans where there is one.
 
     Three times the forward pass, a multiply and an add counted as two, dense matrix products alone. Relative
     positions are left out: their share depends on the form computed, and this is the numerator of MFU.
     """
     width, tokens = config.hidden_size, totals["rows"] * length
     layer = 2 * tokens * (4 * width * width + 2 * width * config.intermediate_size) + 4 * tokens * length * width
-    head = 2 * totals["predicted"] * width * (width + config.vocab_size)
-    return 3.0 * (config.num_hidden_layers * layer + head)
+    head = width + config.vocab_size
+    if config.span_boundary:
+        head += 3 * width + SPAN_POSITION_SIZE + config.vocab_size
+    return 3.0 * (config.num_hidden_layers * layer + 2 * totals["predicted"] * width * head)
