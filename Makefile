@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test checks format slurm horovod build-horovod clean
+.PHONY: quickstart test checks format gpu slurm horovod build-horovod clean
 
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
@@ -21,6 +21,13 @@ checks: $(READY)
 format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# What a GPU can tell, in under nine minutes: tests/gpu, then speed, memory and attention kernels of each model beside
+# transformers' (benchmarks/gpu.py). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
+# imports, and installs nothing; OUT is the folder of the results. Without a GPU it says what it would do.
+OUT ?= runs/gpu
+gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu.py --out "$(OUT)"
 
 # A Slurm for tests/slurm, which start it themselves (Debian's packages)
 slurm:

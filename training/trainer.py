@@ -219,10 +219,11 @@ class Trainer:
         counts = [] if fault else self.task.counts(batch).tolist()
         local = [float(self.progress.stop_asked), float(fault is not None), *counts]
         local += [0.0] * (2 + MOST_COUNTS - len(local))
-        values = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
         if self.mesh.world > 1:
+            values = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
             dist.all_reduce(values)
-        stop, failed, *totals = values.tolist()
+            local = values.tolist()
+        stop, failed, *totals = local
         self.stopped = stop > 0
         if failed:
             with self.mesh.together():

@@ -9,6 +9,7 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -21,12 +22,13 @@ from tests.forks import LAUNCHER_VARIABLES, context, free_port
 def ranks() -> Callable[..., list[Any]]:
     """`ranks(n, function, *args)`: the results in rank order; raises with the tracebacks of the ranks that failed."""
 
-    def run(n: int, function: Callable[..., Any], *args: Any, timeout: float = 300) -> list[Any]:
+    def run(n: int, function: Callable[..., Any], *args: Any, float64: bool = False, timeout: float = 300) -> list[Any]:
         port = free_port()
         processes, pipes = [], {}
         for rank in range(n):
             receive, send = context().Pipe(duplex=False)
-            process = context().Process(target=_rank, args=(send, (rank, n, port), function, args), daemon=True)
+            work = (send, (rank, n, port), float64, function, args)
+            process = context().Process(target=_rank, args=work, daemon=True)
             process.start()
             send.close()
             processes.append(process)
@@ -39,6 +41,13 @@ def ranks() -> Callable[..., list[Any]]:
                 process.join()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def ranks_in_float64(ranks: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """`ranks`, where all that is computed in float32 is computed in float64: what differs by more than float64 rounds
+    is a mistake, on any processor."""
+    return partial(ranks, float64=True)
 
 
 def _collect(pipes: dict[Connection, int], timeout: float) -> list[Any]:
@@ -67,12 +76,31 @@ def _collect(pipes: dict[Connection, int], timeout: float) -> list[Any]:
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _rank(send: Connection, place: tuple[int, int, int], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _compute_in_float64() -> None:
+    """For the rest of this process float64 is what code gets that asks for float32: ours and megatron-core's, whose
+    cross-entropy casts whatever it is given."""
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float64  # type: ignore[misc]
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    torch.nn.Module.float = torch.nn.Module.double  # type: ignore[method-assign]
+
+
+def _rank(
+    send: Connection,
+    place: tuple[int, int, int],
+    float64: bool,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
     import torch
 
     from training.parallel.mesh import close_mesh
 
     torch.set_num_threads(1)
+    if float64:
+        _compute_in_float64()
     for name in LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
     rank, n, port = place

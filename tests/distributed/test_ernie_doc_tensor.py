@@ -66,17 +66,17 @@ def _split(tensor: int, checkpointing: bool) -> tuple[Read, dict[str, Slice]]:
 
 
 @pytest.mark.parametrize(("tensor", "checkpointing"), [(1, False), (2, False), (2, True)])
-def test_tensor_parallel_changes_nothing(ranks, tensor, checkpointing):
-    loss, mems, expected = ranks(1, _reference)[0]
+def test_tensor_parallel_changes_nothing(ranks_in_float64, tensor, checkpointing):
+    loss, mems, expected = ranks_in_float64(1, _reference)[0]
     seen = {name: torch.zeros_like(gradient) for name, gradient in expected.items()}
-    for (split_loss, split_mems, gradients), slices in ranks(tensor, _split, tensor, checkpointing):
-        torch.testing.assert_close(split_loss, loss, rtol=1e-6, atol=2e-6)
-        torch.testing.assert_close(split_mems, mems, rtol=1e-5, atol=2e-6)
+    for (split_loss, split_mems, gradients), slices in ranks_in_float64(tensor, _split, tensor, checkpointing):
+        torch.testing.assert_close(split_loss, loss, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(split_mems, mems, rtol=1e-12, atol=1e-12)
         assert gradients.keys() == expected.keys() == slices.keys()
         for name, gradient in gradients.items():
             place = slices[name]
             region = place.region()
-            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-5, atol=2e-6, msg=name)
+            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-12, atol=1e-12, msg=name)
             seen[name][region] = 1
     assert all(places.all() for places in seen.values()), "a part of the model lies nowhere"
 

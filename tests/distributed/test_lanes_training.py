@@ -20,18 +20,18 @@ def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, kind) -> None:
+def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, kind) -> None:
     """1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3 where lanes do not divide."""
     for tensor, data, micro_batch in ((1, 1, 8), (2, 1, 3), (1, 2, 1), (2, 2, 2), (1, 3, 2)):
         values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
-        ranks(tensor * data, train_in_process, values, run)
+        ranks_in_float64(tensor * data, train_in_process, values, run)
     expected = tmp_path / "1x1"
     assert len(curve(expected)) == 6 and len(curve(expected, "validation_loss")) == 2
     for run in tmp_path.iterdir():
         for name in ("loss", "validation_loss", "gradient_norm", "tokens"):
-            assert curve(run, name) == pytest.approx(curve(expected, name), rel=1e-4), (run, name)
+            assert curve(run, name) == pytest.approx(curve(expected, name), rel=1e-9), (run, name)
         agree(state_of(run, 6), state_of(expected, 6))
 
 
@@ -44,7 +44,9 @@ def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, kind) ->
         ("ran", ((2, 2), (1, 3), (2, 1))),
     ],
 )
-def test_a_run_goes_on_at_another_split_with_its_memories(ranks, sample_corpus, tmp_path, kind, splits) -> None:
+def test_a_run_goes_on_at_another_split_with_its_memories(
+    ranks_in_float64, sample_corpus, tmp_path, kind, splits
+) -> None:
     """Tensor x data: each split goes on from the one before; together they are the run that stayed at the first."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
@@ -52,12 +54,12 @@ def test_a_run_goes_on_at_another_split_with_its_memories(ranks, sample_corpus, 
     last = 3 * len(splits)
     values = values_of(kind, sample_corpus, steps=last, schedule={"decay": "constant"})
     first = splits[0]
-    ranks(first[0] * first[1], train_in_process, {**values, "parallel": {"tensor": first[0]}}, whole)
+    ranks_in_float64(first[0] * first[1], train_in_process, {**values, "parallel": {"tensor": first[0]}}, whole)
     for number, (tensor, data) in enumerate(splits, 1):
         now = {"steps": 3 * number, "parallel": {"tensor": tensor}, "micro_batch": number}
-        ranks(tensor * data, train_in_process, {**values, **now}, moved)
+        ranks_in_float64(tensor * data, train_in_process, {**values, **now}, moved)
     assert curve(moved, "tokens") == curve(whole, "tokens")
-    assert curve(moved) == pytest.approx(curve(whole), rel=2e-4)
+    assert curve(moved) == pytest.approx(curve(whole), rel=1e-9)
     agree(state_of(moved, last), state_of(whole, last))
     assert any(tensor.any() for name, tensor in state_of(moved, last).items() if name.startswith("memory."))
 

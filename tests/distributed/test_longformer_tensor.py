@@ -64,18 +64,18 @@ def _split(tensor: int, checkpointing: bool, with_global: bool) -> tuple[Read, d
 
 @pytest.mark.parametrize("with_global", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_tensor_parallel_changes_nothing(ranks, checkpointing, with_global):
-    loss, expected = ranks(1, _reference, with_global)[0]
+def test_tensor_parallel_changes_nothing(ranks_in_float64, checkpointing, with_global):
+    loss, expected = ranks_in_float64(1, _reference, with_global)[0]
     seen = {name: torch.zeros_like(gradient) for name, gradient in expected.items()}
-    for (split_loss, gradients), slices in ranks(2, _split, 2, checkpointing, with_global):
-        torch.testing.assert_close(split_loss, loss, rtol=1e-6, atol=2e-6)
+    for (split_loss, gradients), slices in ranks_in_float64(2, _split, 2, checkpointing, with_global):
+        torch.testing.assert_close(split_loss, loss, rtol=1e-12, atol=1e-12)
         assert gradients.keys() == expected.keys()
         untrained = {name for name in slices if "_global" in name and not with_global}
         assert slices.keys() - gradients.keys() == untrained
         for name, gradient in gradients.items():
             place = slices[name]
             region = place.region()
-            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-5, atol=2e-7, msg=name)
+            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-12, atol=1e-12, msg=name)
             seen[name][region] = 1
     assert all(places.all() for places in seen.values()), "a part of the model lies nowhere"
 

@@ -79,17 +79,18 @@ def _split(tensor: int, causal: bool, profile: str, checkpointing: bool) -> tupl
         (4, True, "paper", False),
     ],
 )
-def test_tensor_parallel_changes_nothing(ranks, tensor, causal, profile, checkpointing):
-    loss, mems, expected = ranks(1, _reference, causal, profile)[0]
+def test_tensor_parallel_changes_nothing(ranks_in_float64, tensor, causal, profile, checkpointing):
+    loss, mems, expected = ranks_in_float64(1, _reference, causal, profile)[0]
     seen = {name: torch.zeros_like(gradient) for name, gradient in expected.items()}
-    for (split_loss, split_mems, gradients), slices in ranks(tensor, _split, tensor, causal, profile, checkpointing):
-        torch.testing.assert_close(split_loss, loss, rtol=1e-6, atol=2e-6)
-        torch.testing.assert_close(split_mems, mems, rtol=1e-5, atol=2e-6)
+    results = ranks_in_float64(tensor, _split, tensor, causal, profile, checkpointing)
+    for (split_loss, split_mems, gradients), slices in results:
+        torch.testing.assert_close(split_loss, loss, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(split_mems, mems, rtol=1e-12, atol=1e-12)
         assert gradients.keys() == expected.keys() <= slices.keys()
         for name, gradient in gradients.items():
             place = slices[name]
             region = place.region()
-            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-5, atol=5e-6, msg=name)
+            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-12, atol=1e-12, msg=name)
             seen[name][region] = 1
     assert all(places.all() for places in seen.values()), "a part of the model lies nowhere"
 

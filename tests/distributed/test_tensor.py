@@ -94,17 +94,18 @@ def _split(
         (4, "functional", False),
     ],
 )
-def test_tensor_parallel_changes_nothing(ranks, tensor, position_type, checkpointing):
-    loss, best, expected = ranks(1, _reference, position_type)[0]
+def test_tensor_parallel_changes_nothing(ranks_in_float64, tensor, position_type, checkpointing):
+    loss, best, expected = ranks_in_float64(1, _reference, position_type)[0]
     seen = {name: torch.zeros_like(gradient) for name, gradient in expected.items()}
-    for split_loss, split_best, gradients, slices in ranks(tensor, _split, tensor, position_type, checkpointing):
-        torch.testing.assert_close(split_loss, loss, rtol=1e-6, atol=2e-6)
+    results = ranks_in_float64(tensor, _split, tensor, position_type, checkpointing)
+    for split_loss, split_best, gradients, slices in results:
+        torch.testing.assert_close(split_loss, loss, rtol=1e-12, atol=1e-12)
         assert torch.equal(split_best, best)
         assert gradients.keys() == expected.keys()
         for name, gradient in gradients.items():
             place = slices[name]
             region = place.region()
-            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-5, atol=2e-6, msg=name)
+            torch.testing.assert_close(place.inside(gradient), expected[name][region], rtol=1e-12, atol=1e-12, msg=name)
             assert gradient.count_nonzero() == place.inside(gradient).count_nonzero(), f"{name}: padding learns"
             seen[name][region] = 1
     assert all(places.all() for places in seen.values()), "a part of the model lies nowhere"
@@ -143,10 +144,10 @@ def _shared_gradient(tensor: int) -> Tensor:
     return model.scale.grad
 
 
-def test_shared_parameters_gather_the_gradients_of_all_heads(ranks):
-    whole = ranks(1, _shared_gradient, 1)[0]
-    for gradient in ranks(2, _shared_gradient, 2):
-        torch.testing.assert_close(gradient, whole)
+def test_shared_parameters_gather_the_gradients_of_all_heads(ranks_in_float64):
+    whole = ranks_in_float64(1, _shared_gradient, 1)[0]
+    for gradient in ranks_in_float64(2, _shared_gradient, 2):
+        torch.testing.assert_close(gradient, whole, rtol=1e-12, atol=1e-12)
 
 
 def _dropped(dropout: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,12 +31,14 @@ def state_of(run: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 def agree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    """Weights, optimiser state, memories and cursors are equal to rounding."""
+    """Weights, optimiser state, memories and cursors of runs in float64 are equal to rounding."""
     assert a.keys() == b.keys()
     for name, tensor in a.items():
-        assert torch.allclose(tensor.double(), b[name].double(), rtol=1e-4, atol=5e-5), name
-        if name == "cursors":
-            assert torch.equal(tensor, b[name])
+        if tensor.dtype == torch.int64:  # cursors and places
+            assert torch.equal(tensor, b[name]), name
+        else:
+            assert tensor.dtype == torch.float64
+            torch.testing.assert_close(tensor, b[name], rtol=1e-9, atol=1e-11, msg=name)
 
 
 def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "accumulate"), [("nezha", True), ("nezha", False), ("spans", True), ("ran", True), ("longformer", True)]
 )
-def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, model, accumulate) -> None:
+def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, model, accumulate) -> None:
     """1x1, 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation."""
     curves = {}
     for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)):
@@ -55,43 +57,43 @@ def test_same_loss_curve_at_every_split(ranks, sample_corpus, tmp_path, model, a
         values["micro_batch"] = 1 if accumulate else 8
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
-        ranks(tensor * data, train_in_process, values, run)
+        ranks_in_float64(tensor * data, train_in_process, values, run)
         curves[tensor, data] = curve(run) + curve(run, "validation_loss") + curve(run, "gradient_norm")
     assert len(curves[1, 1]) == 6 + 2 + 6
     for split, values_there in curves.items():
-        assert values_there == pytest.approx(curves[1, 1], rel=2e-5), split
+        assert values_there == pytest.approx(curves[1, 1], rel=1e-9), split
 
 
-def test_dropout_is_the_same_on_any_number_of_data_parallel_ranks(ranks, sample_corpus, tmp_path) -> None:
+def test_dropout_is_the_same_on_any_number_of_data_parallel_ranks(ranks_in_float64, sample_corpus, tmp_path) -> None:
     for data in (1, 2, 4):
         run = tmp_path / str(data)
         run.mkdir()
-        ranks(data, train_in_process, train_values(sample_corpus), run)
-    assert curve(tmp_path / "2") == pytest.approx(curve(tmp_path / "1"), rel=2e-5)
-    assert curve(tmp_path / "4") == pytest.approx(curve(tmp_path / "1"), rel=2e-5)
+        ranks_in_float64(data, train_in_process, train_values(sample_corpus), run)
+    assert curve(tmp_path / "2") == pytest.approx(curve(tmp_path / "1"), rel=1e-9)
+    assert curve(tmp_path / "4") == pytest.approx(curve(tmp_path / "1"), rel=1e-9)
 
 
-def test_a_run_goes_on_at_any_split_and_back(ranks, sample_corpus, tmp_path) -> None:
+def test_a_run_goes_on_at_any_split_and_back(ranks_in_float64, sample_corpus, tmp_path) -> None:
     """2x2 (tensor x data), then 1x4, 4x1, 1x1 and 2x2 again: samples and weights of a run that stayed at 2x2."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
     values = no_dropout(train_values(sample_corpus, steps=11, schedule={"decay": "constant"}))
-    ranks(4, train_in_process, {**values, "parallel": {"tensor": 2}}, whole)
+    ranks_in_float64(4, train_in_process, {**values, "parallel": {"tensor": 2}}, whole)
     for steps, tensor, processes in ((3, 2, 4), (5, 1, 4), (7, 4, 4), (9, 1, 1), (11, 2, 4)):
-        ranks(processes, train_in_process, {**values, "steps": steps, "parallel": {"tensor": tensor}}, moved)
+        ranks_in_float64(processes, train_in_process, {**values, "steps": steps, "parallel": {"tensor": tensor}}, moved)
     assert curve(moved, "tokens") == curve(whole, "tokens")
-    assert curve(moved) == pytest.approx(curve(whole), rel=5e-5)
+    assert curve(moved) == pytest.approx(curve(whole), rel=1e-9)
     agree(state_of(moved, 11), state_of(whole, 11))
 
 
-def test_batches_that_do_not_divide_are_still_the_same_batch(ranks, sample_corpus, tmp_path) -> None:
+def test_batches_that_do_not_divide_are_still_the_same_batch(ranks_in_float64, sample_corpus, tmp_path) -> None:
     """7 rows on 3 ranks in micro-batches of 2: ragged everywhere."""
     for data in (1, 3):
         run = tmp_path / str(data)
         run.mkdir()
-        ranks(data, train_in_process, no_dropout(train_values(sample_corpus, global_batch=7)), run)
-    assert curve(tmp_path / "3") == pytest.approx(curve(tmp_path / "1"), rel=2e-5)
+        ranks_in_float64(data, train_in_process, no_dropout(train_values(sample_corpus, global_batch=7)), run)
+    assert curve(tmp_path / "3") == pytest.approx(curve(tmp_path / "1"), rel=1e-9)
 
 
 def train_with_overflow(values: dict[str, Any], run: Path) -> list[bool]:
@@ -142,10 +144,10 @@ def test_half_precision_learns_like_fp32(ranks, sample_corpus, tmp_path, model) 
         ranks(1, train_in_process, no_dropout(MODELS[model](sample_corpus, **changes)), run)
     assert curve(tmp_path / "fp16") == pytest.approx(curve(tmp_path / "fp32"), rel=5e-3)
     assert curve(tmp_path / "bf16") == pytest.approx(curve(tmp_path / "fp32"), rel=3e-2)
-    assert curve(tmp_path / "recomputed") == pytest.approx(curve(tmp_path / "fp32"), rel=1e-6)
+    assert curve(tmp_path / "recomputed") == curve(tmp_path / "fp32")
 
 
-def test_frozen_weights_stay_at_every_split(ranks, sample_corpus, tmp_path) -> None:
+def test_frozen_weights_stay_at_every_split(ranks_in_float64, sample_corpus, tmp_path) -> None:
     """Only the positions learn, the same at 1x1 and 2x2; all else is bit for bit what it was."""
     states = {}
     for tensor, data, steps in ((1, 1, 0), (1, 1, 6), (2, 2, 6)):
@@ -153,9 +155,9 @@ def test_frozen_weights_stay_at_every_split(ranks, sample_corpus, tmp_path) -> N
         values["trainable"] = ["*.position_embeddings.weight"]
         run = tmp_path / f"{tensor}x{data}-{steps}"
         run.mkdir()
-        ranks(tensor * data, train_in_process, values, run)
+        ranks_in_float64(tensor * data, train_in_process, values, run)
         states[tensor, steps] = CheckpointStore(run / "checkpoints", 2, Mesh()).read_full(steps, "model.")
     for name, tensor in states[1, 0].items():
         assert torch.equal(states[2, 6][name], tensor) == (not name.endswith("position_embeddings.weight")), name
     positions = "longformer.embeddings.position_embeddings.weight"
-    assert torch.allclose(states[2, 6][positions], states[1, 6][positions], atol=1e-5)
+    torch.testing.assert_close(states[2, 6][positions], states[1, 6][positions], rtol=1e-9, atol=1e-11)

@@ -69,17 +69,17 @@ def _split(
         ({"positions": "segatron-official", "cutoffs": [], "div_val": 1}, False),
     ],
 )
-def test_tensor_parallel_changes_nothing(ranks, values, checkpointing):
-    losses, mems, expected = ranks(1, _whole, values)[0]
+def test_tensor_parallel_changes_nothing(ranks_in_float64, values, checkpointing):
+    losses, mems, expected = ranks_in_float64(1, _whole, values)[0]
     seen = {name: torch.zeros_like(gradient) for name, gradient in expected.items()}
-    for split_losses, split_mems, gradients, slices in ranks(2, _split, values, checkpointing):
-        torch.testing.assert_close(split_losses, losses, rtol=1e-5, atol=1e-5)
+    for split_losses, split_mems, gradients, slices in ranks_in_float64(2, _split, values, checkpointing):
+        torch.testing.assert_close(split_losses, losses, rtol=1e-12, atol=1e-12)
         for memory, whole_memory in zip(split_mems, mems, strict=True):
-            torch.testing.assert_close(memory, whole_memory, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(memory, whole_memory, rtol=1e-12, atol=1e-12)
         assert gradients.keys() == expected.keys()
         for name, gradient in gradients.items():
             region = slices[name].region()
-            torch.testing.assert_close(gradient, expected[name][region], rtol=1e-4, atol=1e-5, msg=name)
+            torch.testing.assert_close(gradient, expected[name][region], rtol=1e-12, atol=1e-12, msg=name)
             seen[name][region] = 1
         biases = [gradients[f"transformer.{name}_bias"] for name in ("content", "position")]
         assert [tuple(bias.shape) for bias in biases] == [(2, 6)] * 2

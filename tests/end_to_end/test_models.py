@@ -92,7 +92,7 @@ def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path)
         "assert not any(found[name] for name in ('missing_keys', 'unexpected_keys', 'mismatched_keys')), found\n"
         "with torch.no_grad():\n"
         "    logits = model.eval()(input_ids=ids, attention_mask=mask).logits\n"
-        "assert torch.allclose(logits[mask > 0], expected[mask > 0], atol=1e-5)\n"
+        "assert torch.allclose(logits[mask > 0], expected[mask > 0], atol=1e-4)\n"
         "tokens = AutoTokenizer.from_pretrained(sys.argv[1])('a [MASK] b')['input_ids']\n"
         "assert len(tokens) == (5 if sys.argv[3] == 'longformer' else 3), tokens\n"
     )

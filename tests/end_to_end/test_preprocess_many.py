@@ -187,7 +187,7 @@ def test_what_is_no_share_is_refused(text: str) -> None:
 def stopped(process: subprocess.Popen[str], output: Path) -> subprocess.Popen[str]:
     """The process, as it works on its first stage and does not go on."""
     wait_for((output / ".work" / "read").exists, process)
-    os.kill(process.pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGSTOP)
     return process
 
 
@@ -250,7 +250,7 @@ def test_where_locks_do_nothing_two_whole_commands_leave_the_same_bytes(
     first = start(raw, output, before=NO_LOCKS, **EVERY_STAGE)
     _, errors = first.communicate()
     assert first.returncode == 0, errors
-    os.kill(second.pid, signal.SIGCONT)
+    second.send_signal(signal.SIGCONT)
     _, errors = second.communicate()
     assert second.returncode == 0, errors
     assert "nothing to do" in errors
@@ -269,7 +269,7 @@ def test_two_attempts_at_one_task_never_meet(raw: Path, reference: dict[str, byt
     share(raw, output, "read", 0, 1)
     before = {path: path.read_bytes() for path in (output / ".work" / "read").glob("*.*") if path.is_file()}
     while slow.poll() is None:
-        os.kill(slow.pid, signal.SIGCONT)
+        slow.send_signal(signal.SIGCONT)
     assert slow.returncode == 0, slow.communicate()
     after = {path: path.read_bytes() for path in (output / ".work" / "read").iterdir()}
     assert after == before

@@ -1,7 +1,6 @@
 """`preprocess.executor: ray` on two Ray nodes: the bytes of one machine, also where workers and nodes are killed."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from preprocessing.errors import UserError
 from preprocessing.ray_executor import RayExecutor
-from tests.raw_text import EVERY_STAGE, children, contents, start, wait_for
+from tests.raw_text import EVERY_STAGE, children, contents, kill, start, wait_for
 
 # The store of a node: 80 MB are Ray's least.
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
@@ -133,7 +132,7 @@ def test_of_a_killed_worker_or_node_only_its_part_is_done_again(
     stage, number, _, worker = starts.at(victim)[0]
     wait_for(lambda: any((tmp_path / "corpus" / ".work" / stage).glob(f"{int(number):05d}.*")), process)
     for pid in [victim, *children(victim)] if whole_node else [int(worker)]:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     if whole_node:
         connected.remove_node(node, allow_graceful=False)
         connected.add_node(**NODE)

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from preprocessing.errors import UserError
-from tests.raw_text import EVERY_STAGE, contents, make, needs_proc, start, wait_for, workers_of
+from tests.raw_text import EVERY_STAGE, contents, kill, make, needs_proc, start, wait_for, workers_of
 
 STAGES = ("read", "duplicates", "paragraphs", "duplicate-paragraphs", "encode")
 
@@ -92,7 +91,8 @@ def test_a_killed_worker_is_told_and_its_part_done_again(
 ) -> None:
     process = start(raw, tmp_path / "corpus", **EVERY_STAGE, workers=2)
     wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
-    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    wait_for(lambda: bool(workers_of(process.pid)), process)
+    kill(workers_of(process.pid)[0])
     _, errors = process.communicate()
     assert process.returncode == 0, errors
     assert "a worker process was killed" in errors
@@ -107,7 +107,7 @@ def test_workers_killed_again_and_again_end_the_run_with_one_line(
     wait_for((tmp_path / "corpus" / ".work" / "read").exists, process)
     while process.poll() is None:
         for pid in workers_of(process.pid):
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
         time.sleep(0.01)
     _, errors = process.communicate()
     assert process.returncode == 1

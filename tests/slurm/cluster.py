@@ -86,7 +86,10 @@ class Cluster:
         """Take a node away as a power cut does: its slurmd and all it runs are gone, and say no more."""
         daemon = psutil.Process(int((self.folder / f"{node}.pid").read_text()))
         tasks = _processes_of(node, self.folder)
-        steps = {parent for task in tasks for parent in task.parents() if parent.name() == "slurmstepd"}
+        steps: set[psutil.Process] = set()
+        for task in tasks:
+            with suppress(psutil.NoSuchProcess):
+                steps |= {parent for parent in task.parents() if parent.name() == "slurmstepd"}
         for process in (daemon, *steps, *tasks):  # slurmstepd before its tasks, or it would report their end
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -112,7 +115,8 @@ class Cluster:
         words = self.run("scontrol", "show", "job", "-o", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 600) -> None:
+        """Until `condition` holds. The limit is for what hangs: other work on the machine's cores slows all down."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -123,7 +127,7 @@ class Cluster:
     def ended(self, job: str) -> str:
         """Wait for a job's end and return its state."""
         running = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "PREEMPTED", "SUSPENDED", "NODE_FAIL")
-        self.wait(lambda: self.state(job)["JobState"] not in running, f"the end of job {job}", 240)
+        self.wait(lambda: self.state(job)["JobState"] not in running, f"the end of job {job}")
         return self.state(job)["JobState"]
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from preprocessing.build import build
 from preprocessing.config import PreprocessSettings
 from tests.conftest import ROOT, preprocess_values
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_slurm import attempts, log_of
+
+pytestmark = pytest.mark.timeout(1800)  # as in test_slurm
 
 ON_EACH_NODE = {"preprocess": {"array": 2, "cpus_per_task": 9}}
 """A node has 16 CPUs, so each of the two tasks gets a node of its own."""

@@ -17,6 +17,8 @@ from tests.slurm.cluster import Cluster
 from training.metrics import read_metrics
 from training.trainer import train
 
+pytestmark = pytest.mark.timeout(1800)  # minutes, on cores that other work shares
+
 Submit = Callable[..., dict[str, str]]
 ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 100_000, "keep": 2}, "validate_every": 1_000_000}
 
@@ -50,8 +52,10 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     train(reference.train, tmp_path / "reference")
     expected, seen = read_metrics(tmp_path / "reference"), read_metrics(tmp_path / "runs/tiny")
     assert [row["step"] for row in seen] == [row["step"] for row in expected]
-    losses = ([row["loss"] for row in rows if "loss" in row] for rows in (seen, expected))
-    assert next(losses) == pytest.approx(next(losses), abs=1e-5)
+    of_steps = [[row for row in rows if "loss" in row] for rows in (seen, expected)]
+    tokens, losses = ([[row[name] for row in rows] for rows in of_steps] for name in ("tokens", "loss"))
+    assert tokens[0] == tokens[1]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)  # 120 steps of float32 on another number of processes
     assert (tmp_path / "runs/tiny/export/config.json").exists()
 
 
@@ -124,6 +128,7 @@ def wait_for_step(cluster: Cluster, folder: Path, step: int, attempt: int | None
     """Wait until `step` is trained, of the attempt with that number if one is given."""
 
     def reached() -> bool:
+        assert "not requeued" not in log_of(folder), log_of(folder)
         if attempt is not None and log_of(folder).count("supervise: attempt") < attempt:
             return False
         lines = log_of(folder).split("supervise: attempt")[-1] if attempt is not None else log_of(folder)

@@ -51,9 +51,9 @@ def tiny(**values: Any) -> ErnieDocConfig:
 
 
 def model(cls: Any = ErnieDocModel, seed: int = 0, **values: Any) -> Any:
-    """With biases that a mistake could not hide behind."""
+    """In float64, with biases that a mistake could not hide behind."""
     torch.manual_seed(seed)
-    made = cls(tiny(**values)).eval()
+    made = cls(tiny(**values)).double().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -74,7 +74,7 @@ def read_all(encoder: Any, ids: Tensor, mems: Any = None, mask: Tensor | None = 
     return outputs
 
 
-def assert_near(ours: Any, theirs: Any, tolerance: float = 2e-6) -> None:
+def assert_near(ours: Any, theirs: Any, tolerance: float = 1e-10) -> None:
     torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
 
 
@@ -100,7 +100,8 @@ def test_golden_numbers_of_paddlenlp_are_met_over_four_segments() -> None:
         got = {f"{key}_{number}": tensor for key, tensor in got.items()}
         got |= {f"memory_{number}_{layer}": tensor for layer, tensor in enumerate(mems)}
         for key, tensor in got.items():
-            np.testing.assert_allclose(tensor.detach().numpy(), golden[key], atol=1e-5, rtol=0, err_msg=key)
+            # both in float32, whose rounding of scores lowered by 1e8 is part of what padding attends to
+            np.testing.assert_allclose(tensor.detach().numpy(), golden[key], atol=1e-4, rtol=0, err_msg=key)
 
 
 def plain_attention(
@@ -469,7 +470,8 @@ def test_masked_positions_give_the_logits_and_loss_of_the_full_head(cls: type) -
     key = "logits" if cls is ErnieDocForMaskedLM else "prediction_logits"
     torch.testing.assert_close(some[key], full[key].flatten(0, 1)[positions])
     torch.testing.assert_close(some.loss, full.loss)
-    assert some[key].dtype == torch.float32
+    half = heads.to(torch.bfloat16)(**inputs, masked_positions=positions)
+    assert half[key].dtype == torch.float32
 
 
 def test_the_loss_is_the_sum_of_those_whose_labels_are_given() -> None:
@@ -482,7 +484,7 @@ def test_the_loss_is_the_sum_of_those_whose_labels_are_given() -> None:
 
 def test_masked_language_model_takes_the_weights_of_pretraining() -> None:
     source, inputs = model(ErnieDocForPreTraining), segments(2)
-    target = ErnieDocForMaskedLM(source.config).eval()
+    target = ErnieDocForMaskedLM(source.config).double().eval()
     unexpected = target.load_state_dict(source.state_dict(), strict=False).unexpected_keys
     assert all(name.startswith(("ernie_doc.pooler.", "cls.segment_reorder.")) for name in unexpected)
     mems = source(inputs[0]).mems

@@ -65,7 +65,8 @@ def refused(folder: Path, config: dict[str, Any], weights: dict[str, Tensor], **
 
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    """Both in float32; models are compared more closely elsewhere."""
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [32, 50, 4096])

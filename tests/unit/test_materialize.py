@@ -2,7 +2,6 @@ import errno
 import json
 import multiprocessing
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def test_a_killed_run_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path) -
     process.start()
     while len(list(out.glob("*.json"))) < 2 and process.is_alive():
         time.sleep(0.001)
-    os.kill(process.pid or 0, signal.SIGKILL)
+    process.kill()
     process.join()
     assert not is_materialized(out)
     first = (out / "train-00000.tar").stat().st_mtime_ns

@@ -87,7 +87,7 @@ def assert_same_with_gradients(ours: Tensor, theirs: Tensor, inputs: list[Tensor
 
 def test_golden_numbers_of_transformers_are_met() -> None:
     golden = np.load(GOLDEN)
-    model = NezhaForPreTraining(NezhaConfig(**json.loads(str(golden["config"])))).eval()
+    model = NezhaForPreTraining(NezhaConfig(**json.loads(str(golden["config"])))).double().eval()
     model.load_state_dict({k.removeprefix("weight/"): torch.tensor(golden[k]) for k in golden if "weight/" in k})
     output = model(**{name: torch.tensor(golden[name]) for name in INPUTS}, output_hidden_states=True)
     output.loss.backward()
@@ -101,7 +101,7 @@ def test_golden_numbers_of_transformers_are_met() -> None:
         "grad_query_0": query.weight.grad,
     }
     for name, tensor in got.items():
-        np.testing.assert_allclose(tensor.detach().numpy(), golden[name], atol=1e-5, rtol=0, err_msg=name)
+        np.testing.assert_allclose(tensor.detach().numpy(), golden[name], atol=2e-5, rtol=0, err_msg=name)  # float32
 
 
 def test_fused_unclipped_attention_is_the_papers_formula() -> None:
@@ -170,23 +170,23 @@ def test_a_row_of_padding_alone_gives_no_nan(form: dict[str, Any], dtype: torch.
 
 @pytest.mark.parametrize("form", FORMS)
 def test_padding_changes_nothing_for_other_tokens(form: dict[str, Any]) -> None:
-    model, inputs = pretraining(**form), batch()
+    model, inputs = pretraining(**form).double(), batch()
     short = model(inputs["input_ids"][1:2, :6]).prediction_logits
-    torch.testing.assert_close(model(**inputs).prediction_logits[1:2, :6], short, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model(**inputs).prediction_logits[1:2, :6], short, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("clip", [3, None])
 def test_functional_positions_tell_only_distances(clip: int | None) -> None:
-    model, ids = pretraining(max_relative_position=clip), batch()["input_ids"]
+    model, ids = pretraining(max_relative_position=clip).double(), batch()["input_ids"]
     moved = torch.cat([torch.zeros(3, 5, dtype=torch.long), ids], dim=1)
     logits = model(moved, attention_mask=(moved != 0).long()).prediction_logits[:, 5:]
-    torch.testing.assert_close(logits, model(ids).prediction_logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits, model(ids).prediction_logits, atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize("cls", [NezhaForPreTraining, NezhaForMaskedLM])
 def test_masked_positions_give_the_logits_and_loss_of_the_full_head(cls: type) -> None:
     torch.manual_seed(0)
-    model, inputs = cls(tiny()).eval(), batch()
+    model, inputs = cls(tiny()).double().eval(), batch()
     inputs.pop("next_sentence_label")
     full = model(**inputs)
     labels = inputs.pop("labels").flatten()
@@ -251,8 +251,8 @@ def test_activation_checkpointing_changes_nothing(form: dict[str, Any]) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_attention_takes_its_heads_from_the_tensor(form: dict[str, Any]) -> None:
     """What tensor parallelism relies on: half of the query, key and value rows give half of the output."""
-    model = NezhaModel(tiny(**form)).eval()
-    attention, hidden = model.encoder.layer[0].attention.self, torch.randn(2, 12, 16)
+    model = NezhaModel(tiny(**form)).double().eval()
+    attention, hidden = model.encoder.layer[0].attention.self, torch.randn(2, 12, 16, dtype=torch.float64)
     positions = model.encoder._positions(12, hidden)
     full = attention(hidden, None, positions)
     for linear in (attention.query, attention.key, attention.value):
@@ -278,7 +278,7 @@ def test_masked_language_model_takes_the_weights_of_pretraining() -> None:
 
 
 def test_the_loss_is_the_sum_of_those_whose_labels_are_given() -> None:
-    model, inputs = pretraining(), batch()
+    model, inputs = pretraining().double(), batch()
     both = model(**inputs).loss
     parts = [model(**{k: v for k, v in inputs.items() if k != left_out}).loss for left_out in INPUTS[-2:]]
     torch.testing.assert_close(both, parts[0] + parts[1])

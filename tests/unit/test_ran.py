@@ -53,6 +53,12 @@ def changed(a: Tensor, b: Tensor, tolerance: float = 1e-6) -> list[list[int]]:
     return [row.nonzero().flatten().tolist() for row in (a - b).abs().amax(-1) > tolerance]
 
 
+def same(ours: Tensor, theirs: Tensor) -> None:
+    """Equal but for rounding, in float64."""
+    assert ours.dtype == torch.float64
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
 WINDOWINGS = [
     {"length": 5},
     {"length": 24},
@@ -115,47 +121,47 @@ def test_gradients_of_windows_grow_as_the_length() -> None:
 @pytest.mark.parametrize("more", [0, 1, 7, 8, 30])
 @pytest.mark.parametrize("profile", [*PROFILES, {"pooling": "mean", "cell_pooling": "mean"}, {"cell_pooling": "max"}])
 def test_padding_changes_nothing(profile: dict[str, Any], more: int) -> None:
-    model, ids = build(RanModel, **profile), some_ids(8, 24 + more)
+    model, ids = build(RanModel, **profile).double(), some_ids(8, 24 + more)
     together = model(ids, mask_of(LENGTHS, 24 + more))
     for row, length in enumerate(LENGTHS[:-1]):
         alone = model(ids[row : row + 1, :length])
-        torch.testing.assert_close(together.last_hidden_state[row, :length], alone.last_hidden_state[0])
-        torch.testing.assert_close(together.pooler_output[row], alone.pooler_output[0])
-        torch.testing.assert_close(together.cell[row], alone.cell[0])
+        same(together.last_hidden_state[row, :length], alone.last_hidden_state[0])
+        same(together.pooler_output[row], alone.pooler_output[0])
+        same(together.cell[row], alone.cell[0])
 
 
 def test_tokens_after_padding_are_read_and_padding_between_is_not() -> None:
-    model, ids = build(RanModel), some_ids(1, 24)
+    model, ids = build(RanModel).double(), some_ids(1, 24)
     mask = torch.ones_like(ids)
     mask[0, 8:16] = 0  # a whole window
     output = model(ids, mask)
     without = torch.cat([ids[:, :8], ids[:, 16:]], dim=1)
-    torch.testing.assert_close(output.last_hidden_state[0, [*range(8), *range(16, 24)]], model(without)[0][0])
-    torch.testing.assert_close(output.cell, model(without).cell)
+    same(output.last_hidden_state[0, [*range(8), *range(16, 24)]], model(without)[0][0])
+    same(output.cell, model(without).cell)
 
 
 @pytest.mark.parametrize("prefix", [0, 8])
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_window_of_padding_between_is_not_reviewed_in_order(profile: dict[str, Any], prefix: int) -> None:
-    model, ids, segments = build(RanForCausalLM, **profile), some_ids(1, 32), prefixes(prefix, width=32)
+    model, ids, segments = build(RanForCausalLM, **profile).double(), some_ids(1, 32), prefixes(prefix, width=32)
     mask = torch.ones_like(ids)
     mask[0, 8:16] = 0
     output = model(ids, attention_mask=mask, segment_ids=segments)
     kept = [*range(8), *range(16, 32)]
     without = model(ids[:, kept], segment_ids=segments[:, kept])
-    torch.testing.assert_close(output.logits[:, kept], without.logits)
-    torch.testing.assert_close(output.mems[0], without.mems[0])
+    same(output.logits[:, kept], without.logits)
+    same(output.mems[0], without.mems[0])
 
 
 def test_official_padding_counts() -> None:
     ids, mask = some_ids(1, 24), mask_of((11,), 24)
-    official, own = (build(RanModel, official_padding=value) for value in (True, False))
+    official, own = (build(RanModel, official_padding=value).double() for value in (True, False))
     torch.testing.assert_close(official(ids)[0], own(ids)[0], atol=0, rtol=0)
     padded = official(ids, mask)
     assert (padded[0] - own(ids, mask)[0])[:, :11].abs().max() > 0.01
     assert (padded.cell - official(ids[:, :18], mask[:, :18]).cell).abs().max() > 0.01, "a window of padding counts"
     pooled = official.pooler(padded.last_hidden_state, padded.cell, padded.cell[:, None], None, None)
-    torch.testing.assert_close(padded.pooler_output, pooled)
+    same(padded.pooler_output, pooled)
     alike = build(RanModel, profile="paper", official_padding=True)(ids, mask).last_hidden_state
     assert changed(alike, alike[:, -1:]) == [list(range(11))], "padding reviews all cells alike"
 
@@ -216,10 +222,10 @@ def test_what_comes_after_a_token_need_not_be_there(profile: dict[str, Any]) -> 
     causal = model(ids)
     for length in range(1, 24):
         short = model(ids[:, :length])
-        torch.testing.assert_close(short.logits, causal.logits[:, :length])
+        same(short.logits, causal.logits[:, :length])
         padded = model(ids, attention_mask=mask_of((length,), 24))
-        torch.testing.assert_close(padded.logits[:, :length], causal.logits[:, :length])
-        torch.testing.assert_close(padded.mems[0], short.mems[0])
+        same(padded.logits[:, :length], causal.logits[:, :length])
+        same(padded.mems[0], short.mems[0])
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -230,10 +236,10 @@ def test_a_prefix_need_not_know_its_target(profile: dict[str, Any], prefix: int)
     expected = model(ids, segment_ids=segments).logits
     for length in range(prefix, 24):
         short = model(ids[:, :length], segment_ids=segments[:, :length])
-        torch.testing.assert_close(short.logits, expected[:, :length])
+        same(short.logits, expected[:, :length])
         mask = mask_of((length,), 24)
         padded = model(ids, attention_mask=mask, segment_ids=segments * mask)
-        torch.testing.assert_close(padded.logits[:, :length], expected[:, :length])
+        same(padded.logits[:, :length], expected[:, :length])
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -248,9 +254,9 @@ def test_memory_carries_over_segments_and_zeros_are_empty(profile: dict[str, Any
     assert changed(model(second, model(other).mems).logits, with_memory) == [list(range(20)), []]
     emptied = (mems[0].index_fill(model.mems_dim, torch.tensor([1]), 0),)
     half = model(second, emptied).logits
-    torch.testing.assert_close(half[1], model(second).logits[1])
-    torch.testing.assert_close(half[0], with_memory[0])
-    torch.testing.assert_close(model(second, model.empty_mems(2)).logits, model(second).logits)
+    same(half[1], model(second).logits[1])
+    same(half[0], with_memory[0])
+    same(model(second, model.empty_mems(2)).logits, model(second).logits)
 
 
 def test_a_segment_of_padding_alone_leaves_the_memory_as_it_is() -> None:

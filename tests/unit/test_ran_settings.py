@@ -125,8 +125,8 @@ def test_a_new_model_begins_with_a_cell_as_large_as_those_to_come() -> None:
 
 def test_attention_takes_its_heads_from_the_tensor() -> None:
     """What tensor parallelism relies on: the outputs of half the heads each add up to those of all."""
-    layers = [build(RanForMaskedLM).ran.encoder.layer[0] for _ in range(3)]
-    hidden = torch.randn(2, 20, 12)
+    layers = [build(RanForMaskedLM).double().ran.encoder.layer[0] for _ in range(3)]
+    hidden = torch.randn(2, 20, 12, dtype=torch.float64)
     halves = []
     for layer, heads in zip(layers, (slice(0, 8), slice(0, 4), slice(4, 8)), strict=True):
         for linear in (layer.attention.query, layer.attention.key, layer.attention.value):
@@ -140,7 +140,7 @@ def test_attention_takes_its_heads_from_the_tensor() -> None:
 
 
 def test_masked_positions_give_the_logits_and_loss_of_the_full_head() -> None:
-    model, ids, mask = build(RanForMaskedLM), some_ids(8, 24), mask_of(LENGTHS, 24)
+    model, ids, mask = build(RanForMaskedLM).double(), some_ids(8, 24), mask_of(LENGTHS, 24)
     labels = ids.masked_fill((mask == 0) | (torch.arange(24) % 4 != 1), -100)
     full = model(ids, mask, labels=labels)
     positions = (labels.flatten() != -100).nonzero().flatten()
@@ -153,19 +153,21 @@ def test_masked_positions_give_the_logits_and_loss_of_the_full_head() -> None:
 
 def test_losses_are_those_of_transformers() -> None:
     ids, mask = some_ids(8, 24), mask_of(LENGTHS, 24)
-    causal = build(RanForCausalLM)(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
+    causal = build(RanForCausalLM).double()(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
     expected = F.cross_entropy(causal.logits[:, :-1][mask[:, 1:].bool()], ids[:, 1:][mask[:, 1:].bool()])
     torch.testing.assert_close(causal.loss, expected)
-    tags = build(RanForTokenClassification, num_labels=3)(ids, mask, labels=(ids % 3).masked_fill(mask == 0, -100))
+    classifier = build(RanForTokenClassification, num_labels=3).double()
+    tags = classifier(ids, mask, labels=(ids % 3).masked_fill(mask == 0, -100))
     assert tags.logits.shape == (8, 24, 3)
     torch.testing.assert_close(tags.loss, F.cross_entropy(tags.logits[mask.bool()], (ids % 3)[mask.bool()]))
-    classes = build(RanForSequenceClassification, num_labels=3)
+    classes = build(RanForSequenceClassification, num_labels=3).double()
     single = classes(ids, mask, labels=torch.arange(8) % 3)
     torch.testing.assert_close(single.loss, F.cross_entropy(single.logits, torch.arange(8) % 3))
-    several = classes(ids, mask, labels=torch.ones(8, 3))
+    several = classes(ids, mask, labels=torch.ones(8, 3).double())
     torch.testing.assert_close(several.loss, F.softplus(-several.logits).mean())
-    number = build(RanForSequenceClassification, num_labels=1)(ids, mask, labels=torch.arange(8.0))
-    torch.testing.assert_close(number.loss, (number.logits[:, 0] - torch.arange(8.0)).square().mean())
+    numbers = torch.arange(8.0).double()
+    number = build(RanForSequenceClassification, num_labels=1).double()(ids, mask, labels=numbers)
+    torch.testing.assert_close(number.loss, (number.logits[:, 0] - numbers).square().mean())
     assert classes(ids, mask).loss is None
 
 
@@ -201,7 +203,8 @@ def test_saved_folders_are_read_as_they_were(kind: Any, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     again, found = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not found["missing_keys"] and not found["unexpected_keys"]
-    torch.testing.assert_close(again.eval()(ids).logits, model(ids).logits)  # bits depend on where the weights lie
+    again, model = again.double().eval(), model.double()  # bits depend on where the weights lie
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
     assert again.cls.predictions.decoder.weight is again.ran.embeddings.word_embeddings.weight
     encoder, found = RanModel.from_pretrained(tmp_path, output_loading_info=True)
     assert all("pooler" in name for name in found["missing_keys"])

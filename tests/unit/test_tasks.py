@@ -267,14 +267,20 @@ def expected_of(task: DocumentModel, documents: list[int], longest: int | None) 
     return len(places), int(rows["attention_mask"].sum()), int((rows["labels"] != IGNORED).sum())
 
 
+@pytest.fixture
+def losses_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For models in float64: losses are cast by `.float()`."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
 @pytest.mark.parametrize("retrospective", [True, False])
 @pytest.mark.parametrize(("global_batch", "micro_batch"), [(2, 2), (3, 2), (8, 8)])
 def test_held_out_documents_are_read_once_to_their_ends(
-    corpus: Path, retrospective: bool, global_batch: int, micro_batch: int
+    corpus: Path, retrospective: bool, global_batch: int, micro_batch: int, losses_in_float64: None
 ) -> None:
     changes: dict[str, Any] = {"retrospective": retrospective, "global_batch": global_batch, "micro_batch": micro_batch}
     task = task_of(settings_of(corpus, **changes))
-    task.model.eval()
+    task.model.double().eval()
     cursors, memory = task.cursors.clone(), [tensor.clone() for tensor in task.memory.mems]
     count = len(task.held_out)
     for limit in (None, 1, 3):
@@ -293,7 +299,7 @@ def test_held_out_documents_are_read_once_to_their_ends(
             task.mesh = Mesh(rank, 2, data_rank=rank, data_size=2)
             shares.append(task.evaluate(limit))
         task.mesh = Mesh()
-        assert torch.allclose(shares[0] + shares[1], sums, rtol=1e-5)
+        assert torch.allclose(shares[0] + shares[1], sums, rtol=1e-9)
     assert torch.equal(task.cursors, cursors)
     assert all(torch.equal(now, then) for now, then in zip(task.memory.mems, memory, strict=True))
 
@@ -345,14 +351,14 @@ def test_evaluation_makes_no_memory_for_the_lanes_that_train(corpus: Path) -> No
     assert not {"memory", "cursors"} & vars(task).keys()
 
 
-def test_figures_of_a_held_out_document_do_not_depend_on_its_lane(corpus: Path) -> None:
+def test_figures_of_a_held_out_document_do_not_depend_on_its_lane(corpus: Path, losses_in_float64: None) -> None:
     """Memory is emptied between documents there too, so any number of lanes gives the same sums."""
     sums = []
     for lanes in (2, 5):
         task = task_of(settings_of(corpus, global_batch=lanes, micro_batch=lanes))
-        task.model.eval()
+        task.model.double().eval()
         sums.append(task.evaluate(None))
-    assert torch.allclose(sums[0], sums[1], rtol=1e-5)
+    assert torch.allclose(sums[0], sums[1], rtol=1e-9)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -99,7 +99,10 @@ class Task(ABC):
         """An array of integers on the device, int64; booleans stay booleans."""
         if array.dtype != np.bool_:
             array = array.astype(np.int64)
-        return torch.from_numpy(array).to(self.mesh.device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        if self.mesh.device.type == "cuda":  # a copy from pageable memory would wait for all that the device has to do
+            tensor = tensor.pin_memory()
+        return tensor.to(self.mesh.device, non_blocking=True)
 
     def sums(self, **values: Tensor | float) -> Tensor:
         """`figures` by name, as `Pass` has them; those not given are 0."""
