@@ -56,13 +56,19 @@ def test_lm_recipes_hold_the_papers_numbers() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.stepz=1", "unknown key `train.stepz`; did you mean `steps`?"),
-        ("train.data.masking.stratgy=span", "did you mean `strategy`?"),
+        ("train.stepz=1", "unknown key `train.stepz`; did you mean `train.steps`?"),
+        ("train.data.masking.stratgy=span", "did you mean `train.data.masking.strategy`?"),
+        ("train.learning_rate=1", "did you mean `train.optimizer.learning_rate`?"),
+        ("train.data.retrospective=true", "it is one of another `kind`; known here: train.data.copies"),
+        ("train.qqq=1", "known here: train.activation_checkpointing, train.checkpoint,"),
         ("train.data.masking.strategy=words", "train.data.masking.strategy: input should be 'token', 'whole-word'"),
         ("train.steps=many", "train.steps: input should be a valid integer"),
         ("preprocess.tokenizer.train.size=500", "either `path` (an existing vocabulary) or `train`"),
         ("trian.steps=1", "did you mean `train`?"),
-        ("start={recipe: x, convert: {lenght: 8}}", "unknown key `start.convert.lenght`; did you mean `length`?"),
+        (
+            "start={recipe: x, convert: {lenght: 8}}",
+            "unknown key `start.convert.lenght`; did you mean `start.convert.length`?",
+        ),
         ("start={recipe: x, convert: {length: long}}", "start.convert.length: input should be a valid integer"),
         ("steps", "an override is written key=value"),
         ("train.steps.more=1", "`steps` holds a value, not a section"),

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError, nearest
+from preprocessing.vocabulary import read_vocabulary
 from training.config import AnyData, DataSettings, SegmentSettings
 from training.data.segments import reorder_classes
 from training.models import ModelSpec
@@ -76,10 +77,15 @@ def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None
 def check_vocabulary(init: Path, tokenizer: Path) -> None:
     """Raises `UserError` if the corpus in whose folder `tokenizer` is was not made with the vocabulary of `init`."""
     ours, theirs = _vocabulary(tokenizer), _vocabulary(init)
-    if ours and theirs and (other := next((token for token in ours if theirs.get(token) != ours[token]), None)):
+    if not ours or not theirs:
+        return
+    # No text gives a token of blanks, and of transformers' two readers of vocab.txt one drops them
+    given = (token for token in sorted(ours, key=ours.__getitem__) if token.removeprefix("##").strip())
+    if other := next((token for token in given if theirs.get(token) != ours[token]), None):
         raise UserError(
-            f"train.init: the vocabulary in {init} differs from the corpus' in {tokenizer}, for example in `{other}`: "
-            f"the weights would meet other tokens; preprocess with tokenizer.path={init}"
+            f"train.init: the vocabulary in {init} differs from the corpus' in {tokenizer}, for example in `{other}`, "
+            f"number {ours[other]} in the corpus' and {theirs.get(other, 'none')} in the other: the weights would meet "
+            f"other tokens; preprocess with tokenizer.path={init}"
         )
 
 
@@ -183,10 +189,11 @@ def _vocabulary(folder: Path) -> dict[str, int]:
     for name in ("tokenizer.json", "vocab.json", "vocab.txt"):
         if not (folder / name).exists():
             continue
-        text = (folder / name).read_text(encoding="utf-8")
         if name == "vocab.txt":
-            return {token: number for number, token in enumerate(text.splitlines())}
-        if name == "vocab.json":
-            return json.loads(text)
-        return Tokenizer.from_str(text).get_vocab()
+            return {token: number for number, token in enumerate(read_vocabulary(folder / name))}
+        try:
+            text = (folder / name).read_text(encoding="utf-8")
+            return dict(json.loads(text)) if name == "vocab.json" else Tokenizer.from_str(text).get_vocab()
+        except Exception as error:  # `tokenizers` raises nothing narrower
+            raise UserError(f"{folder / name}: not readable as a vocabulary ({error})") from None
     return {}
