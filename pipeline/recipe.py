@@ -8,7 +8,7 @@ import yaml
 from pydantic import AfterValidator, Field
 
 from pipeline.slurm import SlurmSettings
-from pipeline.values import as_yaml, read_values
+from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError, nearest
@@ -31,7 +31,7 @@ ELASTIC_DATA = {"corpus", "evaluation_length", "evaluation_memory"}
 
 def _of_a_folder(name: str) -> str:
     if name in (".", ".."):
-        raise ValueError("names a folder in runs/, which this does not")
+        raise ValueError("is the name of a folder in runs/, not a way to another")
     return name
 
 
@@ -108,7 +108,7 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         path = key.split(".")
         if section and path[0] not in Recipe.model_fields:
             path = [section, *path]
-        _assign(values, path, _value(text), override)
+        _assign(values, path, read_override(text, f"`{override}`"), override)
 
 
 def override(key: str, path: Path) -> str:
@@ -160,13 +160,6 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
 def _learned(train: dict[str, Any]) -> dict[str, Any]:
     data = {key: value for key, value in train.get("data", {}).items() if key not in ELASTIC_DATA}
     return {key: value for key, value in {**train, "data": data}.items() if key not in ELASTIC}
-
-
-def _value(text: str) -> Any:
-    try:
-        return read_values(text, "an override")
-    except UserError:
-        return text
 
 
 def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:

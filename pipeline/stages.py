@@ -23,7 +23,7 @@ from pipeline.recipe import (
 )
 from pipeline.run_lock import only_job
 from preprocessing.corpus import write_atomically
-from preprocessing.errors import UserError, nearest
+from preprocessing.errors import UserError, nearest, writing
 from training.config import DATA, AnyData, DataSettings, TrainSettings
 
 log = logging.getLogger("reread")
@@ -145,7 +145,8 @@ def export_stage(run: Path, output: Path | None, step: int | None = None) -> Pat
 
     recipe = _recipe_of(run)
     folder = output or run / "export"
-    export_run(run, folder, train_section(recipe), recipe.examples, step)
+    with writing(folder):
+        export_run(run, folder, train_section(recipe), recipe.examples, step)
     log.info("exported to %s", folder)
     return folder
 
@@ -165,8 +166,11 @@ def evaluate_stage(run: Path, overrides: list[str], step: int | None) -> dict[st
 def run_stages(name: str, overrides: list[str]) -> None:
     """Preprocess, train, export and report; what is already done is not done again."""
     from pipeline.report import fill_masks, report
+    from training.models.build import check_model
 
     recipe = load_recipe(name, overrides)
+    if recipe.train is not None:
+        check_model(recipe.train)  # before hours of preprocessing
     if recipe.preprocess is not None and not inside_distributed_run():
         preprocess_stage(recipe)
     if recipe.train is None:

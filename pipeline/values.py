@@ -11,6 +11,10 @@ MOST_VALUES = 100_000
 MOST_LEVELS = 32
 
 
+class NoYamlError(UserError):
+    """Text that is none, as `*.txt` or `[MASK] x`."""
+
+
 class _Loader(yaml.SafeLoader):
     """Dates stay text: no setting is one, and a name may look like one."""
 
@@ -23,15 +27,15 @@ class _Loader(yaml.SafeLoader):
 def read_values(text: str, where: str) -> Any:
     """Mappings with keys of text, lists, text, numbers, true, false, null.
 
-    Raises `UserError` naming `where` for what is no YAML, for other kinds of values, for text that no file could hold,
-    and for what aliases blow up without end.
+    Raises `UserError` naming `where`: `NoYamlError` for what is no YAML; for other kinds of values, for text that no
+    file could hold, and for what aliases blow up without end.
     """
     try:
         values = _Loader(text).get_single_data()
     except RecursionError:
         raise UserError(f"{where}: nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number that Python does not read
-        raise UserError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
+        raise NoYamlError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
     _check(values, where)
     return values
 
@@ -39,10 +43,19 @@ def read_values(text: str, where: str) -> Any:
 def as_yaml(text: str) -> str:
     """`text` so that it is read as itself: quoted where it could mean something else."""
     try:
-        plain = read_values(text, "") == text
+        plain = read_override(text, "") == text
     except UserError:
-        plain = True  # an override that is no YAML is text
-    return text if plain else f"'{text.replace(chr(39), 2 * chr(39))}'"
+        plain = False
+    return text if plain else "'" + text.replace("'", "''") + "'"
+
+
+def read_override(text: str, where: str) -> Any:
+    """The same of one value, which is text where it is no YAML."""
+    try:
+        return read_values(text, where)
+    except NoYamlError:
+        _check(text, where)
+        return text
 
 
 def _check(values: Any, where: str) -> None:

@@ -15,9 +15,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError, nearest
 from preprocessing.vocabulary import read_vocabulary
-from training.config import AnyData, DataSettings, SegmentSettings
+from training.config import AnyData, DataSettings, SegmentSettings, TrainSettings
 from training.data.segments import reorder_classes
-from training.models import ModelSpec
+from training.models import ModelSpec, model_spec
+from training.models.bounds import LARGEST, check_number
 
 log = logging.getLogger("reread")
 
@@ -44,6 +45,18 @@ def model_config(
     if config.vocab_size < vocab_size:
         raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
     return config
+
+
+def check_model(settings: TrainSettings) -> None:
+    """Raises `UserError` for a model that training would refuse whatever the corpus, before there is one."""
+    spec = model_spec(settings.model.get("type", ""))
+    init = settings.init if settings.init and (settings.init / "config.json").exists() else None
+    given = _checked(spec, {key: value for key, value in settings.model.items() if key != "type"})
+    if init is None and settings.init is not None:
+        spec.head(settings.data.kind)  # the rest is known when the recipe's `start` has made it
+        return
+    vocab_size = 1 if init else given.get("vocab_size", LARGEST)
+    check_data(spec, model_config(spec, settings.model, vocab_size, init), settings.data)
 
 
 def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None:
@@ -160,11 +173,14 @@ def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:
     checked = {}
     for key, value in given.items():
         if key not in known:
-            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {nearest(key, sorted(known))}")
+            names = [f"train.model.{name}" for name in sorted(known)]
+            hint = nearest(f"train.model.{key}", names, cutoff=0.8)
+            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {hint}")
         try:
             checked[key] = TypeAdapter(known[key].annotation).validate_python(value)
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"]
+            check_number(key, checked[key])
+        except ValueError as error:  # pydantic's is one
+            problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise UserError(f"train.model.{key}: {problem[:1].lower()}{problem[1:]} (got {value!r})") from None
     return checked
 
