@@ -3,7 +3,8 @@
 import inspect
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as reports
 
 from preprocessing.errors import UserError, nearest
 from preprocessing.vocabulary import read_vocabulary
@@ -112,14 +114,15 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     if init is None:
         return _random(head, config)
     try:
-        model, found = cast(Any, head).from_pretrained(
-            init,
-            config=config,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            use_safetensors=True,  # what `reread convert` and `export` write; a pickle is not opened
-            local_files_only=True,
-        )
+        with _without_reports():
+            model, found = cast(Any, head).from_pretrained(
+                init,
+                config=config,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                use_safetensors=True,  # what `reread convert` and `export` write; a pickle is not opened
+                local_files_only=True,
+            )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     if mismatched := sorted(found["mismatched_keys"]):
@@ -130,9 +133,29 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     missing = sorted(found["missing_keys"])
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
     if body:
-        raise UserError(f"train.init: {init} does not fit train.model: it lacks {', '.join(body[:5])}")
-    log.info("starting from the weights in %s%s", init, f"; random: {', '.join(missing)}" if missing else "")
+        raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
+    parts = {"random": missing, "not used": sorted(found["unexpected_keys"])}
+    told = "".join(f"; {what}: {_some(names)}" for what, names in parts.items() if names)
+    log.info("starting from the weights in %s%s", init, told)
     return model.float()  # transformers 5 keeps the type of the file
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """What transformers would print of missing and mismatched tensors, in dozens of lines, we say in one."""
+    before, bar = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity_error()
+    reports.disable_progress_bar()
+    try:
+        yield
+    finally:
+        reports.set_verbosity(before)
+        if bar:
+            reports.enable_progress_bar()
 
 
 def _random(head: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
