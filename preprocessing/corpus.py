@@ -113,8 +113,8 @@ class Manifest:
             found = manifest.fingerprint
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file again, "
-                "or run `reread preprocess` again"
+                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file "
+                "again, or run `reread preprocess` again"
             ) from None
         if found != written:
             raise UserError(f"{path}: its fingerprint does not match its contents; it was edited by hand")

@@ -213,8 +213,8 @@ class MaterializedSamples:
             self._open(values, split)
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file again, "
-                "or run `reread preprocess --materialize` again"
+                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file "
+                "again, or run `reread preprocess --materialize` again"
             ) from None
 
     def _open(self, values: dict[str, Any], split: str) -> None:
