@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
 
 from preprocessing.errors import CONTROL, UserError
 
@@ -25,6 +25,14 @@ class Settings(BaseModel):
     """A frozen section of a recipe; a key it does not know is an error, never ignored, and numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _of_64_bits(cls, value: Any) -> Any:
+        """What has no bound of its own has that of the machine's integers."""
+        if isinstance(value, int | float) and abs(value) >= 1 << 63:
+            raise ValueError("is beyond 64 bits")
+        return value
 
     @classmethod
     def parse(cls: type[Model], values: Any, where: str) -> Model:
