@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test checks format gpu slurm horovod build-horovod clean
+.PHONY: quickstart test checks format gpu slurm horovod build-horovod apex clean
 
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
@@ -48,6 +48,16 @@ build-horovod:
 		HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
 		HOROVOD_GPU_OPERATIONS=$$($(PYTHON) -c "import torch; print('NCCL' if torch.version.cuda else '')") \
 		$(PYTHON) -m pip install --no-build-isolation --no-cache-dir --no-binary horovod -e ".[horovod]"
+
+# NVIDIA's apex, built with its CUDA kernels from a folder of its source against the torch that is installed: needs a
+# torch with CUDA and the nvcc of the same CUDA. (The package of that name on PyPI is something else.)
+apex: $(READY)
+	@test -f "$(APEX)/apex/optimizers/fused_lamb.py" || \
+		{ echo "make apex APEX=FOLDER: FOLDER holds the source of github.com/NVIDIA/apex"; exit 2; }
+	@$(PYTHON) -c "import sys, torch; sys.exit(torch.version.cuda is None and 'apex needs a torch with CUDA')"
+	$(PYTHON) -m pip uninstall --quiet --yes apex
+	APEX_CPP_EXT=1 APEX_CUDA_EXT=1 $(PYTHON) -m pip install --no-build-isolation --no-deps --no-cache-dir "$(APEX)"
+	$(PYTHON) -c "import torch, amp_C; from apex.optimizers import FusedLAMB"
 
 $(READY): setup.py
 	python3 -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && python3 -m venv $(VENV); }

@@ -57,7 +57,6 @@ setup(
         "tensorflow": ["tensorflow-cpu>=2.15"],  # reads TensorFlow checkpoints in `reread convert`
         "horovod": ["horovod==0.28.1"],
         "ray": ["ray>=2.40"],  # preprocess.executor: ray
-        "apex": ["apex"],
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["reread = pipeline.cli:main"]},

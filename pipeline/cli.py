@@ -10,7 +10,7 @@ import typer
 
 from pipeline.launch import inside_distributed_run, own_rank
 from pipeline.recipe import available_recipes, load_recipe
-from preprocessing.errors import ToldElsewhereError, UserError
+from preprocessing.errors import ToldElsewhereError, UserError, told, writing
 
 app = typer.Typer(
     name="reread",
@@ -164,7 +164,8 @@ def convert(
     from training.checkpoint.convert import convert as convert_weights
 
     options = {"length": length, "window": window, "positions": positions}
-    convert_weights(source, output, model, **{name: value for name, value in options.items() if value is not None})
+    with writing(output):
+        convert_weights(source, output, model, **{name: value for name, value in options.items() if value is not None})
 
 
 @app.command()
@@ -172,7 +173,8 @@ def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run
     """Draw the loss curve of a run (RUN/loss.png) and print its last figures."""
     from pipeline.report import report as report_run
 
-    report_run(run_folder)
+    with writing(run_folder):
+        report_run(run_folder)
 
 
 @app.command()
@@ -200,7 +202,7 @@ def main() -> None:
 
 
 def _status_of_command(quiet: bool) -> int:
-    """Run the command; a mistake or an interruption is one line, of the first process alone."""
+    """Run the command; a mistake, a file that cannot be used or an interruption is one line."""
     try:
         app()
     except SystemExit as end:
@@ -210,6 +212,11 @@ def _status_of_command(quiet: bool) -> int:
     except UserError as error:
         print(f"reread: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if (found := told(error)) is None:
+            raise
+        print(f"reread: {found[0]}", file=sys.stderr)
+        return found[1]
     except KeyboardInterrupt:
         if not quiet:
             print("reread: interrupted; the same command goes on from here", file=sys.stderr)

@@ -1,16 +1,18 @@
 """Recipes: YAML over typed settings, with `base:` inheritance and dotted `key=value` overrides."""
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from pipeline.slurm import SlurmSettings
-from preprocessing.config import PreprocessSettings
+from pipeline.values import as_yaml, read_override, read_values
+from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError, nearest
-from preprocessing.settings import Settings
+from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
 
 BUILT_IN = Path(__file__).parent / "recipes"
@@ -27,10 +29,16 @@ ELASTIC_DATA = {"corpus", "evaluation_length", "evaluation_memory", "evaluation_
 """The same of `train.data`; the trainer compares the corpus' fingerprint, and a corpus may move."""
 
 
+def _of_a_folder(name: str) -> str:
+    if name in (".", ".."):
+        raise ValueError("is the name of a folder in runs/, not a way to another")
+    return name
+
+
 class Ablation(Settings):
     """One row of a table in which a model loses its parts one after the other."""
 
-    name: str
+    name: Line
     overrides: list[str] = []
     """Of `train`, as on the command line."""
     published: dict[str, float] = {}
@@ -40,8 +48,8 @@ class Ablation(Settings):
 class Conversion(Settings):
     """Options of `reread convert` for this recipe's type of model; null: as if not given."""
 
-    length: int | None = None
-    window: int | None = None
+    length: int | None = Field(default=None, ge=1, le=1 << 20)
+    window: int | None = Field(default=None, ge=1, le=1 << 20)
     positions: str | None = None
 
     def given(self) -> dict[str, Any]:
@@ -61,7 +69,7 @@ class Start(Settings):
 class Recipe(Settings):
     """What `reread run` carries out: each section is one stage, absent sections are skipped."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    name: Annotated[str, AfterValidator(_of_a_folder)] = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=150)
     """Names the run folder, runs/<name>."""
     description: str = ""
     preprocess: PreprocessSettings | None = None
@@ -71,7 +79,7 @@ class Recipe(Settings):
     """Of `reread run --slurm`, over what slurm/site.yaml says."""
     ablations: list[Ablation] = []
     """The rows of `reread ablate`."""
-    examples: list[str] = []
+    examples: Annotated[list[str], OneOrMore] = []
     """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
 
 
@@ -89,7 +97,10 @@ def load_recipe(
 
 
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
-    """Set `a.b=value` in nested `values`; a key that begins no field of a recipe is taken as one of `section`."""
+    """Set `a.b=value` in nested `values`; a key that begins no field of a recipe is taken as one of `section`.
+
+    A value that is no YAML is taken as text: `input.paths=*.txt`.
+    """
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator:
@@ -97,7 +108,12 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         path = key.split(".")
         if section and path[0] not in Recipe.model_fields:
             path = [section, *path]
-        _assign(values, path, yaml.safe_load(text), override)
+        _assign(values, path, read_override(text, f"`{override}`"), override)
+
+
+def override(key: str, path: Path) -> str:
+    """`key=path` for `apply_overrides`, whatever the path is called."""
+    return f"{key}={as_yaml(str(path))}"
 
 
 def available_recipes() -> list[str]:
@@ -121,13 +137,17 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
 
 
+def written_recipe(path: Path) -> Recipe:
+    """What `write_recipe` wrote. Raises `UserError` for what is no recipe."""
+    return Recipe.parse(_values_of(path), str(path))
+
+
 def check_same_run(run: Path, recipe: Recipe) -> None:
     """Raises `UserError` if the run folder holds checkpoints of a recipe that trains something else."""
     path = run / "recipe.yaml"
     if not path.exists() or not any((run / "checkpoints").glob("step-*")):
         return
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    begun = Recipe.parse(values, str(path))  # what came later than it is there with its default
+    begun = written_recipe(path)  # what came later than it is there with its default
     old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
     changed = differences(_learned(old), _learned(new))
     if changed:
@@ -142,22 +162,45 @@ def _learned(train: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**train, "data": data}.items() if key not in ELASTIC}
 
 
-def _read(recipe: str) -> dict[str, Any]:
+def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of a recipe over those of its `base`; `above` are the files whose base it is."""
     path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else BUILT_IN / f"{recipe}.yaml"
+    if path.resolve() in above:
+        raise UserError(f"{above[0]}: its `base` leads back to {path}; a recipe cannot stand over itself")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = _values_of(path)
     except FileNotFoundError:
         hint = nearest(recipe, available_recipes(), "built in", cutoff=0.4)
         raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: a recipe is a mapping of sections (name, preprocess, train)")
+    if path.parent == BUILT_IN:
+        _find_samples(values)
     start = values.get("start")
     if isinstance(start, dict) and "recipe" in start:
         values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
     base = values.pop("base", None)
-    return values if base is None else _merge(_read(_beside(path, base)), values)
+    return values if base is None else _merge(_read(_beside(path, base), (*above, path.resolve())), values)
+
+
+def _values_of(path: Path) -> dict[str, Any]:
+    try:
+        values = read_values(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a recipe is a mapping of sections (name, preprocess, train)")
+    return values
+
+
+def _find_samples(values: dict[str, Any]) -> None:
+    """Inputs of a built-in recipe that the working folder does not have are the installed package's."""
+    given = values.get("preprocess", {}).get("input", {})
+    if "paths" in given:
+        given["paths"] = [path if os.path.exists(path) else _shipped(path) for path in given["paths"]]
+
+
+def _shipped(path: str) -> str:
+    inside = BUILT_IN.parents[1] / path
+    return str(inside) if inside.exists() else path
 
 
 def _beside(path: Path, recipe: Any) -> str:

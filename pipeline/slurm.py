@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, model_validator
 
+from pipeline.values import read_values
 from preprocessing.corpus import write_atomically
-from preprocessing.errors import UserError
-from preprocessing.settings import Settings
+from preprocessing.errors import CONTROL, UserError
+from preprocessing.settings import Line, Settings
 
 log = logging.getLogger("reread")
 
@@ -26,37 +26,37 @@ SITE = Path("slurm/site.yaml")
 class PreprocessJobs(Settings):
     """The job arrays of preprocessing; a stage has one, and its tasks share the parts."""
 
-    array: int = Field(default=16, ge=1)
+    array: int = Field(default=16, ge=1, le=1_000_000)
     """Array tasks a stage."""
-    cpus_per_task: int = Field(default=16, ge=1)
-    hours: float = Field(default=12, gt=0)
-    partition: str | None = None
+    cpus_per_task: int = Field(default=16, ge=1, le=10_000)
+    hours: float = Field(default=12, gt=0, le=100_000)
+    partition: Line | None = None
     """Of these jobs, the merge and the export; null: as the others'."""
 
 
 class SlurmSettings(Settings):
     """What `sbatch` is told: slurm/site.yaml has what belongs to the cluster, a recipe what belongs to it."""
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    options: list[str] = []
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    options: list[Line] = []
     """Any other options of sbatch, e.g. --constraint=v100."""
-    modules: list[str] = []
+    modules: list[Line] = []
     setup: list[str] = []
     """Shell lines that each job begins with."""
-    container: str = ""
+    container: Line = ""
     """Put before `reread` in the jobs: apptainer exec --nv image.sif."""
     environment: Path | None = None
     """A virtual environment; null: the one that submits, unless there is a container."""
-    nodes: int = Field(default=1, ge=1)
-    minimum_nodes: int | None = Field(default=None, ge=1)
+    nodes: int = Field(default=1, ge=1, le=100_000)
+    minimum_nodes: int | None = Field(default=None, ge=1, le=100_000)
     """The job also starts, and comes back after a node died, on so few; null: only on `nodes`."""
-    gpus_per_node: int = Field(default=8, ge=0)
-    tasks_per_node: int | None = Field(default=None, ge=1)
+    gpus_per_node: int = Field(default=8, ge=0, le=1024)
+    tasks_per_node: int | None = Field(default=None, ge=1, le=1024)
     """Processes a node; null: one a GPU."""
-    cpus_per_task: int = Field(default=8, ge=1)
-    hours: float = Field(default=24, gt=0)
+    cpus_per_task: int = Field(default=8, ge=1, le=10_000)
+    hours: float = Field(default=24, gt=0, le=100_000)
     """Time limit of one attempt; a run goes on in the next."""
     warning_seconds: int = Field(default=300, ge=0)
     """How long before the time limit the checkpoint is asked for."""
@@ -104,8 +104,8 @@ def site_settings(path: Path | None) -> dict[str, Any]:
         log.info("site: no %s here, so the cluster's own defaults; `--site FILE` names another", SITE)
         return {}
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        values = read_values(file.read_text(encoding="utf-8"), str(file)) or {}
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
         raise UserError(f"{file}: holds no keys; slurm/site.yaml of the project lists them")
@@ -149,7 +149,12 @@ def convert_job(settings: SlurmSettings, run: str, source: str, output: Path, op
 
 
 def render(job: Job, settings: SlurmSettings, folder: Path) -> str:
-    """The script of `job`, whole: it can be submitted by itself again. `folder` is where it will lie."""
+    """The script of `job`, whole: it can be submitted by itself again. `folder` is where it will lie.
+
+    Raises `UserError` for a working folder whose name would end a line of it.
+    """
+    if CONTROL.search(str(Path.cwd())):
+        raise UserError(f"{Path.cwd()}: a job's folder has no control characters in its name; rename it")
     arrays = job.script == "preprocess"
     options = {
         "job-name": job.run if job.script == "pretrain" else f"{job.run}-{job.name}",
@@ -249,7 +254,7 @@ def _environment(settings: SlurmSettings) -> list[str]:
 
 def _with_options(text: str, options: dict[str, Any], others: list[str]) -> str:
     """`text` with these #SBATCH lines in place of its own, or after them."""
-    lines = text.splitlines()
+    lines = text.split("\n")
     for name, value in options.items():
         new = [] if value is None else [f"#SBATCH --{name}={shlex.quote(str(value))}"]
         at = [number for number, line in enumerate(lines) if line.startswith(f"#SBATCH --{name}=")]
@@ -260,7 +265,7 @@ def _with_options(text: str, options: dict[str, Any], others: list[str]) -> str:
             lines[end:end] = new
     end = lines.index("#SITE")
     lines[end:end] = [f"#SBATCH {option}" for option in others]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _said(errors: str) -> str:

@@ -11,14 +11,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipeline.launch import inside_distributed_run, launch, own_rank, stop_at_once
-from pipeline.recipe import Recipe, apply_overrides, check_same_run, load_recipe, write_recipe
+from pipeline.recipe import (
+    Recipe,
+    apply_overrides,
+    check_same_run,
+    load_recipe,
+    override,
+    write_recipe,
+    written_recipe,
+)
 from pipeline.run_lock import only_job
 from preprocessing.corpus import write_atomically
-from preprocessing.errors import UserError
-from training.config import AnyData, DataSettings, PackedSettings, SegmentSettings, StreamSettings, TrainSettings
+from preprocessing.errors import UserError, nearest, writing
+from training.config import DATA, AnyData, DataSettings, TrainSettings
 
 log = logging.getLogger("reread")
 
@@ -55,17 +61,15 @@ def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, sample
 
     data: AnyData
     if recipe is None:
-        values = {"corpus": corpus}
+        values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
-        forms: dict[Any, type[AnyData]] = {
-            "packed": PackedSettings,
-            "segments": SegmentSettings,
-            "stream": StreamSettings,
-        }
-        data, seed = forms.get(values.get("kind"), DataSettings).parse(values, "inspect"), 0
+        kind = str(values.get("kind", "rows"))
+        if kind not in DATA:
+            raise UserError(f"inspect: kind: {nearest(kind, DATA, 'is one of')} (got {kind})")
+        data, seed = DATA[kind].parse(values, "inspect"), 0
     else:
-        overrides = [f"train.data.{override}" for override in [*overrides, f"corpus={corpus}"]]
-        train = train_section(load_recipe(recipe, overrides))
+        given = [f"train.data.{one}" for one in [*overrides, override("corpus", corpus)]]
+        train = train_section(load_recipe(recipe, given))
         data, seed = train.data, train.seed
     inspect(data, samples=samples, seed=seed, verify=verify)
 
@@ -117,7 +121,7 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
 
     train, start = train_section(recipe), recipe.start
     assert start is not None
-    overrides = [f"data.corpus={train.data.corpus}", *start.overrides]
+    overrides = [override("data.corpus", train.data.corpus), *start.overrides]
     other = load_recipe(start.recipe, overrides, "train")
     if other.name == recipe.name:
         raise UserError(f"recipe {recipe.name}: start.recipe has this name, too, and so the same run folder; change it")
@@ -141,7 +145,8 @@ def export_stage(run: Path, output: Path | None, step: int | None = None) -> Pat
 
     recipe = _recipe_of(run)
     folder = output or run / "export"
-    export_run(run, folder, train_section(recipe), recipe.examples, step)
+    with writing(folder):
+        export_run(run, folder, train_section(recipe), recipe.examples, step)
     log.info("exported to %s", folder)
     return folder
 
@@ -161,8 +166,11 @@ def evaluate_stage(run: Path, overrides: list[str], step: int | None) -> dict[st
 def run_stages(name: str, overrides: list[str]) -> None:
     """Preprocess, train, export and report; what is already done is not done again."""
     from pipeline.report import fill_masks, report
+    from training.models.build import check_model
 
     recipe = load_recipe(name, overrides)
+    if recipe.train is not None:
+        check_model(recipe.train)  # before hours of preprocessing
     if recipe.preprocess is not None and not inside_distributed_run():
         preprocess_stage(recipe)
     if recipe.train is None:
@@ -216,7 +224,7 @@ def _recipe_of(run: Path) -> Recipe:
     path = run / "recipe.yaml"
     if not path.exists():
         raise UserError(f"{path}: not there; is `{run}` a run folder made by `reread train`?")
-    return Recipe.parse(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+    return written_recipe(path)
 
 
 def _devices() -> int:

@@ -1,5 +1,6 @@
 """`reread run RECIPE --slurm`: which jobs a recipe needs, checked before they wait in a queue."""
 
+import importlib.util
 import logging
 from pathlib import Path
 
@@ -90,6 +91,12 @@ def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
 def _check(recipe: Recipe, settings: SlurmSettings) -> None:
     check_same_run(RUNS / recipe.name, recipe)
     train = train_section(recipe)
+    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+        from training.models.build import check_model
+
+        check_model(train)
+    else:
+        log.info("train.model is not checked before the jobs run: torch or transformers is not installed here")
     tensor = train.parallel.tensor
     if settings.tasks % tensor:
         raise UserError(

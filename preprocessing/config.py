@@ -41,7 +41,7 @@ class CleanSettings(Settings):
     """For text cut into lines of even length with blank lines between paragraphs (Project Gutenberg): each paragraph
     becomes one line. Verse and tables are joined too; where a line is a paragraph (Wikipedia, novels), leave it off."""
     minimum_characters: int = Field(default=1, ge=1)
-    maximum_characters: int | None = None
+    maximum_characters: int | None = Field(default=None, ge=1)
     minimum_letter_share: float = Field(default=0.0, ge=0, le=1)
     """Drop a document whose share of letters and Han characters among non-space characters is lower."""
     minimum_han_share: float = Field(default=0.0, ge=0, le=1)
@@ -70,9 +70,9 @@ class VocabularySettings(Settings):
 
     type: Literal["wordpiece", "bpe", "sentencepiece", "words"] = "wordpiece"
     """`words`: whole words by falling frequency, for language models; learned from the training split alone."""
-    size: int = Field(default=21128, ge=100)
+    size: int = Field(default=21128, ge=100, le=1 << 24)
     """At most so many tokens, special ones counted."""
-    sample_bytes: int = 1_000_000_000
+    sample_bytes: int = Field(default=1_000_000_000, ge=1)
     """Text used for training, taken evenly over the parts."""
 
 
@@ -110,9 +110,9 @@ class PreprocessSettings(Settings):
     tokenizer: TokenizerSettings
     validation_share: float = Field(default=0.005, ge=0, lt=1)
     """Share of documents held out, chosen by their MD5, besides those of `input.validation_paths`."""
-    part_bytes: int = Field(default=64_000_000, ge=1_000)
+    part_bytes: int = Field(default=64_000_000, ge=1_000, le=1 << 50)
     """Size of one part task in bytes of input; part of the corpus' identity, unlike the number of workers."""
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=10_000)
     """Parts worked on at once; 0 is one a CPU core."""
     executor: Literal["processes", "ray"] = "processes"
     """`ray`: parts are Ray tasks, on the cluster that is running (RAY_ADDRESS, or one found here) or else on this

@@ -97,16 +97,26 @@ class Manifest:
             raise UserError(f"{path}: not there; is `{folder}` a corpus made by `reread preprocess`?") from None
         except ValueError as error:
             raise UserError(f"{path}: not readable as JSON ({error}); run `reread preprocess` again") from None
+        if not isinstance(values, dict):
+            raise UserError(f"{path}: not the manifest of a corpus; run `reread preprocess` again")
         if "kind" in values:
             raise UserError(f"{path}: {values['kind']}, not a corpus; give the corpus they were made from")
         if values.get("version") != FORMAT_VERSION:
             raise UserError(f"{path}: corpus format {values.get('version')}, this program reads {FORMAT_VERSION}")
-        written = values.pop("fingerprint")
-        values["shards"] = [
-            Shard(**{**shard, "blocks": [Block(**block) for block in shard["blocks"]]}) for shard in values["shards"]
-        ]
-        manifest = cls(**values)
-        if manifest.fingerprint != written:
+        try:
+            written = values.pop("fingerprint")
+            values["shards"] = [
+                Shard(**{**shard, "blocks": [Block(**block) for block in shard["blocks"]]})
+                for shard in values["shards"]
+            ]
+            manifest = cls(**values)
+            found = manifest.fingerprint
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file "
+                "again, or run `reread preprocess` again"
+            ) from None
+        if found != written:
             raise UserError(f"{path}: its fingerprint does not match its contents; it was edited by hand")
         return manifest
 

@@ -1,14 +1,64 @@
 """The one exception a user sees as a single line."""
 
 import difflib
-from collections.abc import Collection
+import errno
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that end a line or steer a terminal."""
 
 
 class UserError(Exception):
     """A mistake the user can mend: the message names the file, the field and the way out.
 
-    `reread` prints it without a traceback and exits with status 2.
+    `reread` prints it without a traceback and exits with status 2. What it quotes is shown on one line.
     """
+
+    def __str__(self) -> str:
+        return CONTROL.sub(lambda found: repr(found[0])[1:-1], super().__str__())
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_WAYS_OUT = {
+    **dict.fromkeys(_FULL, "make room, then give the same command again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give another place, or the right to use this one"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY), "give another place"),
+    **dict.fromkeys((errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP), "check the path"),
+}
+"""Errors of the system that come again however often the same command is given, and what to do."""
+
+
+def told(error: OSError) -> tuple[str, int] | None:
+    """File, reason and way out of an error of the system, and the exit status: 2 if it would come again, else 1.
+
+    None for an error that names no file: that is not about a path of the user's.
+    """
+    if error.errno is None or error.filename is None:
+        return None
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else error.filename
+    way_out = _WAYS_OUT.get(error.errno)
+    line = f"{name}: {os.strerror(error.errno)}; {way_out or 'the same command goes on once it can be used'}"
+    return str(UserError(line)), 1 if way_out is None else 2
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Errors of the system that name no file get the name of `folder`: a full disk's do not, and safetensors' are
+    of a class of its own."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(folder)
+        raise
+    except Exception as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(folder)) from None
+        raise
 
 
 class ToldElsewhereError(UserError):

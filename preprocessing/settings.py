@@ -1,19 +1,38 @@
 """The base of every typed section of a recipe."""
 
+import difflib
 from collections.abc import Iterator
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
 
-from preprocessing.errors import UserError, nearest
+from preprocessing.errors import CONTROL, UserError
 
 Model = TypeVar("Model", bound="Settings")
 
 
-class Settings(BaseModel):
-    """A frozen section of a recipe; a key it does not know is an error, never ignored."""
+def _of_one_line(text: str) -> str:
+    if found := CONTROL.search(text):
+        raise ValueError(f"is one line, without control characters such as {found[0]!r}")
+    return text
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+Line = Annotated[str, AfterValidator(_of_one_line)]
+"""Text that becomes part of a line elsewhere: of a script, of a file's name."""
+
+
+class Settings(BaseModel):
+    """A frozen section of a recipe; a key it does not know is an error, never ignored, and numbers are finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _of_64_bits(cls, value: Any) -> Any:
+        """What has no bound of its own has that of the machine's integers."""
+        if isinstance(value, int | float) and abs(value) >= 1 << 63:
+            raise ValueError("is beyond 64 bits")
+        return value
 
     @classmethod
     def parse(cls: type[Model], values: Any, where: str) -> Model:
@@ -29,9 +48,38 @@ def _line(model: type[BaseModel], problem: Any) -> str:
     path, models = _walk(model, [str(part) for part in problem["loc"]])
     field = ".".join(path)
     if problem["type"] != "extra_forbidden":
-        return f"{field}: {problem['msg'][:1].lower()}{problem['msg'][1:]} (got {problem['input']!r})"
-    names = sorted({name for owner in models for name in owner.model_fields})
-    return f"unknown key `{field}`; {nearest(path[-1], names, 'known here')}"
+        message = problem["msg"].removeprefix("Value error, ")
+        return f"{field}: {message[:1].lower()}{message[1:]} (got {_shown(problem['input'])})"
+    return f"unknown key `{field}`; {_way_out(model, models, path)}"
+
+
+def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[str]) -> str:
+    """The right key in full, as it is typed: of the same section if one is near, else of any that has such a name."""
+    section = "".join(f"{part}." for part in path[:-1])
+    here = {name: section + name for owner in owners for name in sorted(owner.model_fields)}
+    near = difflib.get_close_matches(path[-1], here, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean `{here[near[0]]}`?"
+    known = f"known here: {', '.join(here.values())}"
+    if ".".join(path) in (keys := _keys(root)):
+        return f"it is one of another `kind`; {known}"
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == path[-1]]
+    return f"did you mean {' or '.join(f'`{key}`' for key in elsewhere[:3])}?" if elsewhere else known
+
+
+def _keys(model: type[BaseModel], section: str = "") -> list[str]:
+    """Every key below `model`, dotted, those of the outer sections first; of sections in lists none."""
+    found = dict.fromkeys(section + name for name in model.model_fields)
+    for name, info in model.model_fields.items():
+        for inner in _models_in(info.annotation):
+            if get_origin(info.annotation) is not list:
+                found.update(dict.fromkeys(_keys(inner, f"{section}{name}.")))
+    return sorted(found, key=lambda key: key.count("."))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[type[BaseModel]]]:

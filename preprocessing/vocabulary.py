@@ -163,9 +163,15 @@ def _lines(spool: Path) -> Iterator[str]:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """One token a line, in id order; `token<tab>id` (ERNIE) is read too."""
-    lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    tokens = [line.removesuffix("\r") for line in lines]
+    """One token a line, in id order; `token<tab>id` (ERNIE) is read too.
+
+    Lines end at "\\n", "\\r\\n" and "\\r", as in transformers' `load_vocab`, and nowhere else: bert-base-chinese has
+    U+2028 for a token, which `str.splitlines` would take for an end.
+    """
+    try:
+        tokens = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     while tokens and not tokens[-1]:
         tokens.pop()
     if tokens and all(token.endswith(f"\t{number}") for number, token in enumerate(tokens)):

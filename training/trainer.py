@@ -163,6 +163,12 @@ class Trainer:
             log.info("stopped: checkpoint saved at step %d; the same command goes on from there", self.step)
             raise SystemExit(STOPPED)
         log.info("done: %d steps", self.step)
+        if self.bad_steps > LossScale.BAD_STEPS:  # so many are how the scale of fp16 finds its place
+            log.warning(
+                "%s: the last %d steps were skipped, gradient not finite: the model has diverged; begin a new run "
+                "(name=...) with a lower train.optimizer.learning_rate",
+                *(self.run, self.bad_steps),
+            )
 
     def _train_step(self, drawn: Rows | UserError, window: "Window") -> tuple[float, float]:
         """One optimiser step on this rank's rows of the global batch; returns learning rate and gradient norm.
@@ -244,6 +250,12 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         self.progress.enter("saving a checkpoint")
+        with self.mesh.together():
+            if not self.masters.finite():
+                raise UserError(
+                    f"{self.run}: the weights are not finite at step {self.step}, which is not saved; the checkpoint "
+                    "before it stays; begin a new run (name=...) with a lower train.optimizer.learning_rate"
+                )
         state = {
             "step": self.step,
             "scale": self.scale.state(),

@@ -200,7 +200,7 @@ def test_ablate_prints_one_table_and_trains_nothing_twice(sample_corpus: Path, t
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ({"name": "b", "overrides": ["data.retrospektive=false"]}, "did you mean `retrospective`"),
+        ({"name": "b", "overrides": ["data.retrospektive=false"]}, "did you mean `train.data.retrospective`"),
         ({"name": "A!"}, "the same run folder"),
     ],
 )

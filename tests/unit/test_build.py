@@ -1,16 +1,28 @@
 """The model a recipe asks for: what cannot be built is refused in one line."""
 
+import inspect
 import json
+import math
+import re
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from pipeline.recipe import available_recipes, load_recipe
+from pipeline.stages import run_stages
+from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
+from preprocessing.tokenizer import load_tokenizer
+from tests.conftest import ROOT
 from training.checkpoint.export import write_huggingface
 from training.config import DataSettings, SegmentSettings
 from training.models import model_spec
-from training.models.build import build_model, check_data, check_vocabulary, freeze, model_config
+from training.models.build import build_model, check_data, check_model, check_vocabulary, freeze, model_config
 
 NEZHA = model_spec("nezha")
 TINY = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -18,7 +30,7 @@ TINY_LONGFORMER = {"max_position_embeddings": 20, "attention_window": 4, **TINY}
 
 
 def test_an_unknown_model_key_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown key `hiden_size` for nezha; did you mean `hidden_size`"):
+    with pytest.raises(UserError, match=r"`hiden_size` for nezha; did you mean `train\.model\.hidden_size`"):
         model_config(model_spec("nezha"), {"type": "nezha", "hiden_size": 8}, 100, None)
     with pytest.raises(UserError, match="did you mean `nezha`"):
         model_spec("nehza")
@@ -48,7 +60,7 @@ def test_what_transformers_own_configuration_lets_pass_is_refused_in_one_line() 
     with pytest.raises(UserError, match=r"train.model: KeyError\('gelo'\)"):
         config = model_config(longformer, {**TINY_LONGFORMER, "hidden_act": "gelo"}, 100, None)
         build_model(longformer.head("packed"), config, None, 0)
-    with pytest.raises(UserError, match="unknown key `hidden_sise` for longformer; did you mean `hidden_size`"):
+    with pytest.raises(UserError, match=r"`hidden_sise` for longformer; did you mean `train\.model\.hidden_size`"):
         model_config(longformer, {"hidden_sise": 8}, 100, None)
 
 
@@ -139,3 +151,84 @@ def test_what_learns_is_named_and_something_must() -> None:
     ):
         with pytest.raises(UserError, match=message):
             freeze(model, trainable, longformer.copied)
+
+
+@pytest.mark.parametrize("source", ["made here", "bert-base-chinese"])
+def test_a_start_from_a_vocab_txt_with_odd_tokens_fits_the_corpus_made_with_it(source: str, tmp_path: Path) -> None:
+    (tmp_path / "init").mkdir()
+    vocabulary = tmp_path / "init" / "vocab.txt"
+    if source == "made here":
+        odd = ["\u2028", "##\u2028", "a\x85", "b\x1cc", "\x0c"]
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *odd, "a", "b"]
+        vocabulary.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+    else:
+        published = ROOT / ".." / "shared" / "data" / "vocab" / "bert-base-chinese.vocab.txt"
+        if not published.exists():
+            pytest.skip("../shared/data is absent")
+        shutil.copyfile(published, vocabulary)
+    load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary)).save(tmp_path / "corpus")
+    check_vocabulary(tmp_path / "init", tmp_path / "corpus")
+    lines = vocabulary.read_text(encoding="utf-8").split("\n")
+    lines[-3:-1] = lines[-2:-4:-1]
+    vocabulary.write_text("\n".join(lines), encoding="utf-8")
+    told = f"`{lines[-2]}`, number {len(lines) - 3} in the corpus' and {len(lines) - 2} in the other"
+    with pytest.raises(UserError, match=re.escape(told)):  # the first of them
+        check_vocabulary(tmp_path / "init", tmp_path / "corpus")
+
+
+def test_transformers_prints_no_report_before_our_line(tmp_path: Path, capfd, caplog) -> None:
+    folder = tmp_path / "start"
+    write_huggingface(folder, NEZHA.converted(NEZHA.config(**TINY)), None, "")
+    weights = {name: one for name, one in load_file(folder / "model.safetensors").items() if "seq_rel" not in name}
+    save_file({**weights, "extra.weight": torch.zeros(2)}, folder / "model.safetensors", {"format": "pt"})
+    capfd.readouterr()
+    with caplog.at_level("INFO", "reread"):
+        build_model(NEZHA.converted, model_config(NEZHA, {}, 50, folder), folder, 0)
+        with pytest.raises(UserError):
+            build_model(NEZHA.converted, model_config(NEZHA, {"num_hidden_layers": 3}, 50, folder), folder, 0)
+    random = "cls.seq_relationship.bias, cls.seq_relationship.weight"
+    assert caplog.messages == [f"starting from the weights in {folder}; random: {random}; not used: extra.weight"]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["nezha", "ernie_doc", "transformer_xl", "ran", "longformer"])
+def test_every_number_of_a_model_has_bounds(name: str) -> None:
+    spec = model_spec(name)
+    checked = []
+    for key, parameter in inspect.signature(spec.config).parameters.items():
+        kinds = {parameter.annotation, *get_args(parameter.annotation)}
+        if not kinds & {int, float, Sequence[int]} or parameter.annotation is Sequence[bool]:
+            continue
+        for value in (-1, 10**30, math.nan, math.inf):
+            given = [value] if Sequence[int] in kinds else value
+            with pytest.raises(UserError, match=rf"^train\.model\.{key}: ") as raised:
+                model_config(spec, {key: given}, 100, None)
+            assert "\n" not in str(raised.value)
+        checked.append(key)
+    assert len(checked) >= 10
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train.model.hiden_size=64"], "`hiden_size` for nezha; did you mean `train.model.hidden_size`?"),
+        (["train.model.num_hidden_layers=-1"], "train.model.num_hidden_layers: is 1 to 1,024 (got -1)"),
+        (["train.model.type=[1]"], "train.model.type: model type `[1]` is unknown"),
+        (["train.model.hidden_size=127"], "train.model: hidden_size 127 is no multiple of num_attention_heads 4"),
+        (["train.model.type=ernie_doc"], "train.model: unknown key `max_relative_position` for ernie_doc"),
+    ],
+)
+def test_a_wrong_model_is_told_before_anything_is_preprocessed(
+    overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipeline.stages.preprocess_stage", pytest.fail)
+    with pytest.raises(UserError, match=re.escape(message)):
+        run_stages("quickstart", overrides)
+
+
+def test_every_built_in_recipe_has_a_model_that_can_be() -> None:
+    for name in available_recipes():
+        train = load_recipe(name, []).train
+        assert train is not None
+        check_model(train)

@@ -37,7 +37,7 @@ def test_every_command_explains_itself(command: str) -> None:
     ("arguments", "message"),
     [
         (["train", "nezha-bse"], "did you mean `nezha-base`?"),
-        (["train", "nezha-base", "stepps=3"], "did you mean `steps`?"),
+        (["train", "nezha-base", "stepps=3"], "did you mean `train.steps`?"),
         (["inspect", "nowhere"], "is `nowhere` a corpus made by `reread preprocess`?"),
         (["export", "nowhere"], "is `nowhere` a run folder"),
         (["report", "nowhere"], "is `nowhere` a run folder"),

@@ -1,6 +1,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import webdataset
 
 from preprocessing.corpus import Corpus, Manifest, ShardWriter
 from preprocessing.errors import UserError
+from tests.unit.corpora import make_corpus
 
 TOKENIZER = {
     "fingerprint": "f",
@@ -155,3 +157,26 @@ def test_an_empty_document_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "train-00000.tar", "train", "uint16")
     with pytest.raises(ValueError, match="0 ids"):
         writer.add(np.empty(0, np.uint16), np.empty(0, np.uint8))
+
+
+@pytest.mark.parametrize("section", ["", "shards.0", "shards.0.blocks.0", "tokenizer"])
+def test_a_manifest_that_lacks_a_field_is_one_line(section: str, tmp_path: Path) -> None:
+    whole = json.loads((make_corpus(tmp_path, [40] * 3).folder / "manifest.json").read_text())
+
+    def inside(values: Any) -> Any:
+        for part in filter(None, section.split(".")):
+            values = values[int(part) if part.isdecimal() else part]
+        return values
+
+    optional = {"": ("sources", "dropped", "statistics"), "tokenizer": TOKENIZER.keys() - {"fingerprint"}}
+    for key in inside(whole).keys() - set(optional.get(section, ())):
+        values = json.loads(json.dumps(whole))
+        del inside(values)[key]
+        (tmp_path / "manifest.json").write_text(json.dumps(values))
+        with pytest.raises(UserError, match=r"manifest\.json: ") as raised:
+            Manifest.read(tmp_path)
+        assert "\n" not in str(raised.value)
+    for text in ("[]", "null", "5", '{"version": 1, "fingerprint": "", "shards": 5}'):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(UserError, match=r"manifest\.json: "):
+            Manifest.read(tmp_path)

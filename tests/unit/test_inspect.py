@@ -219,3 +219,23 @@ def test_words_of_segments_are_counted(corpus: Corpus, strategy: Any, whole: boo
     assert (counts.whole_chinese_words == counts.chinese_words) == whole
     assert sum(reading.segments for reading in counts.documents[:-1]) < 300
     assert abs(counts.predicted / counts.tokens - 0.15) < 0.01
+
+
+@pytest.mark.parametrize("kind", ["rows", "packed", "segments"])
+def test_every_kind_of_data_can_be_asked_for(kind: str, corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect_stage(corpus.folder, [f"kind={kind}", "sequence_length=64"], None, 1, False)
+    assert "masked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["kind=row"], "inspect: kind: did you mean `rows`? (got row)"),
+        (["kind=[1]"], "inspect: kind: is one of: rows, packed, segments, stream (got [1])"),
+        (["kind=stream"], "data.kind is stream, unbroken text in which nothing is masked"),
+        (["kind=packed", "next_sentence=true"], "unknown key `next_sentence`"),
+    ],
+)
+def test_a_kind_that_is_none_names_all(overrides: list[str], message: str, corpus: Corpus) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        inspect_stage(corpus.folder, overrides, None, 1, False)

@@ -1,6 +1,7 @@
 """LAMB meets the optimiser NEZHA trained with, and the published algorithm."""
 
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from training.config import OptimizerSettings
-from training.optim.build import build_optimizer, set_steps_taken, steps_taken
+from training.optim.build import _why_not_apex, build_optimizer, set_steps_taken, steps_taken
 from training.optim.lamb import Lamb
 from training.parallel.mesh import Mesh
 
@@ -108,3 +109,52 @@ def test_state_given_back_continues_the_trajectory(settings):
     run(through, optimizer, range(4, 8))
     run(again, resumed, range(4, 8))
     assert torch.equal(through, again)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, "apex is not installed"),
+        (
+            {"apex/__init__.py": "raise SystemExit('not to be run')"},
+            "apex/__init__.py is not NVIDIA's and not used; `make apex`",
+        ),
+        ({"apex.py": ""}, "apex.py is not NVIDIA's and not used"),
+        ({"apex/__init__.py": "", "apex/optimizers/fused_lamb.py": ""}, "not its CUDA extension amp_C"),
+        (
+            {"apex/__init__.py": "", "apex/optimizers/fused_lamb.py": "", "amp_C.py": "raise OSError('other torch')"},
+            "apex cannot be imported: other torch",
+        ),
+        (
+            {
+                "apex/__init__.py": "",
+                "apex/optimizers/__init__.py": "from .fused_lamb import FusedLAMB",
+                "apex/optimizers/fused_lamb.py": "FusedLAMB = None",
+                "amp_C.py": "",
+            },
+            None,
+        ),
+    ],
+    ids=[
+        "none",
+        "a package of that name",
+        "a module of that name",
+        "without its kernels",
+        "for another torch",
+        "whole",
+    ],
+)
+def test_another_package_called_apex_is_not_taken_for_nvidias(
+    files: dict[str, str], reason: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] in ("apex", "amp_C")]:
+        monkeypatch.delitem(sys.modules, name)
+    settings = OptimizerSettings(variant="standard", learning_rate=1)
+    found = _why_not_apex(settings, Mesh(device=torch.device("cuda")))
+    for name in [name for name in sys.modules if name.split(".")[0] in ("apex", "amp_C")]:
+        del sys.modules[name]
+    assert found is None if reason is None else found is not None and reason in found

@@ -1,5 +1,10 @@
 """Recipes: inheritance, overrides, and mistakes told in one line."""
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
 import pytest
 import yaml
 
@@ -8,9 +13,11 @@ from pipeline.recipe import (
     available_recipes,
     check_same_run,
     load_recipe,
+    override,
     write_recipe,
 )
 from preprocessing.errors import UserError
+from preprocessing.settings import _models_in
 
 
 def test_every_built_in_recipe_is_valid() -> None:
@@ -118,13 +125,19 @@ def test_lm_recipes_hold_the_papers_numbers() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.stepz=1", "unknown key `train.stepz`; did you mean `steps`?"),
-        ("train.data.masking.stratgy=span", "did you mean `strategy`?"),
+        ("train.stepz=1", "unknown key `train.stepz`; did you mean `train.steps`?"),
+        ("train.data.masking.stratgy=span", "did you mean `train.data.masking.strategy`?"),
+        ("train.learning_rate=1", "did you mean `train.optimizer.learning_rate`?"),
+        ("train.data.retrospective=true", "it is one of another `kind`; known here: train.data.copies"),
+        ("train.qqq=1", "known here: train.activation_checkpointing, train.checkpoint,"),
         ("train.data.masking.strategy=words", "train.data.masking.strategy: input should be 'token', 'whole-word'"),
         ("train.steps=many", "train.steps: input should be a valid integer"),
         ("preprocess.tokenizer.train.size=500", "either `path` (an existing vocabulary) or `train`"),
         ("trian.steps=1", "did you mean `train`?"),
-        ("start={recipe: x, convert: {lenght: 8}}", "unknown key `start.convert.lenght`; did you mean `length`?"),
+        (
+            "start={recipe: x, convert: {lenght: 8}}",
+            "unknown key `start.convert.lenght`; did you mean `start.convert.length`?",
+        ),
         ("start={recipe: x, convert: {length: long}}", "start.convert.length: input should be a valid integer"),
         ("steps", "an override is written key=value"),
         ("train.steps.more=1", "`steps` holds a value, not a section"),
@@ -221,3 +234,84 @@ def test_longformer_recipes_hold_the_papers_numbers() -> None:
     assert (base.steps, base.global_batch, base.data.sequence_length) == (65_000, 64, 4096)
     assert (base.optimizer.learning_rate, *schedule) == (3e-5, 500, "polynomial", 3)
     assert (base.trainable, frozen.trainable) == (None, ["*.position_embeddings.weight"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("name=[a", "name: string should match pattern"),
+        ("name=..", "name: is the name of a folder in runs/, not a way to another (got '..')"),
+        ("name=.", "name: is the name of a folder in runs/"),
+        ("name=a/b", "name: string should match pattern"),
+        ('name="a\\nb"', "name: string should match pattern"),
+        (f"name={'a' * 300}", "name: string should have at most 150 characters"),
+        ("train.data=5", "train.data: a section whose `kind` is one of rows, packed, segments, stream (got 5)"),
+        ("train.data={kind: row}", "train.data: a section whose `kind` is one of rows"),
+        ("train.peak_tflops=0", "train.peak_tflops: input should be greater than 0 (got 0)"),
+        ("train.optimizer.betas=[2, .9]", "train.optimizer.betas.0: input should be less than 1 (got 2)"),
+        ("train.optimizer.learning_rate=.inf", "train.optimizer.learning_rate: input should be a finite number"),
+        (f"train.seed={'9' * 30}", "train.seed: input should be less than 9223372036854775808"),
+        (f"train.steps={'9' * 5000}", "train.steps: unable to parse"),
+        ("train.model=&a {x: *a}", "does an alias (*) stand in its own anchor (&)?"),
+        ("train.model={b: !!binary aGk=}", "is a bytes; write it as text or numbers"),
+        ("train.model={1: 2}", "the key 1 is no text"),
+        ('train.data.corpus="a\\0b"', "holds a character that no file can"),
+        ('train.data.corpus="\\ud800"', "holds a character that no file can"),
+        ("train.steps=" + "[" * 5000, "nested too deeply"),
+        ('ablations=[{name: "a\\nb"}]', "ablations.0.name: is one line"),
+    ],
+)
+def test_a_value_that_cannot_be_is_one_line(override: str, message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        load_recipe("nezha-base", [override])
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_override_that_is_no_yaml_is_text() -> None:
+    overrides = ["preprocess.input.paths=*.txt", "examples=[MASK] x", "description=a: b: c", "name=2024-01-01"]
+    recipe = load_recipe("nezha-base", overrides)
+    assert recipe.preprocess and recipe.preprocess.input.paths == ["*.txt"]
+    assert (recipe.examples, recipe.description, recipe.name) == (["[MASK] x"], "a: b: c", "2024-01-01")
+
+
+@pytest.mark.parametrize("path", ["123", "a: b", "[x", "*.txt", "it's", "null", "é", "a b", "- x", "#x", "", "'q'"])
+def test_a_path_is_handed_on_whatever_it_is_called(path: str) -> None:
+    train = load_recipe("nezha-base", [override("data.corpus", Path(path))], "train").train
+    assert train and train.data.corpus == Path(path)
+
+
+def test_a_recipe_cannot_stand_over_itself(tmp_path) -> None:
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    (tmp_path / "b.yaml").write_text(f"base: {tmp_path}/a.yaml\n")
+    for name in ("a", "b"):
+        with pytest.raises(UserError, match=rf"{name}\.yaml: its `base` leads back to .*{name}\.yaml"):
+            load_recipe(str(tmp_path / f"{name}.yaml"), [])
+
+
+def numbers_of(model: Any, path: str = "") -> Iterator[tuple[str, set[Any]]]:
+    """The dotted name of each number of the sections below, those of every kind of data, and its types."""
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        kinds = {annotation, *get_args(annotation)}
+        sections = {inner for inner in _models_in(annotation)} if get_origin(annotation) is not list else set()
+        for section in sections:
+            yield from numbers_of(section, f"{path}{name}.")
+        if kinds & {int, float} and get_origin(annotation) is not dict:
+            yield path + name, kinds
+
+
+def test_every_number_of_a_recipe_has_bounds() -> None:
+    names = dict(numbers_of(Recipe))
+    assert len(names) > 50
+    kinds = {"evaluation_": "stream", "reorder_": "segments", "short_": "rows"}
+    for name, types in names.items():
+        kind = next((kind for part, kind in kinds.items() if name.startswith(f"train.data.{part}")), None)
+        given = [] if kind is None else [f"train.data={{kind: {kind}, corpus: x}}"]
+        if name.startswith("start."):
+            given = ["start={recipe: x}"]
+        if name.startswith("preprocess.tokenizer.train."):
+            given = ["preprocess.tokenizer={train: {}}"]
+        for value in ("-1e300", "1e300", ".nan", ".inf", "-.inf") if float in types else (f"-{10**30}", str(10**30)):
+            with pytest.raises(UserError, match=re.escape(name)):
+                load_recipe("nezha-base", [*given, f"{name}={value}"])

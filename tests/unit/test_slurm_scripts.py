@@ -240,3 +240,32 @@ def test_a_task_of_an_array_goes_by_its_own_name() -> None:
     own_job = supervisor().own_job
     assert own_job({"SLURM_JOB_ID": "12"}) == "12"
     assert own_job({"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}) == "12_1"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"partition": "v100\n#SBATCH --account=other"},
+        {"account": "a\rb"},
+        {"qos": "high\ntouch owned"},
+        {"options": ["--constraint=v100", "--comment=x\ntouch owned"]},
+        {"modules": ["cuda\ntouch owned"]},
+        {"container": "run\x1b"},
+        {"preprocess": {"partition": "cpu\ntouch owned"}},
+    ],
+)
+def test_no_setting_becomes_a_line_of_its_own_in_a_script(settings: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"^test: \S+: is one line, without control characters such as") as raised:
+        rendered("pretrain", **settings)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_working_folder_with_a_line_end_in_its_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a\ntouch owned"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match="has no control characters in its name; rename it") as raised:
+        rendered("pretrain")
+    assert "\n" not in str(raised.value)

@@ -16,6 +16,7 @@ from preprocessing import tokenizer as module
 from preprocessing.config import TokenizerSettings, VocabularySettings
 from preprocessing.errors import UserError
 from preprocessing.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
+from preprocessing.vocabulary import read_vocabulary
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
@@ -258,3 +259,19 @@ def test_transformers_gives_the_same_ids_on_real_text(name: str, lowercase: bool
     for file in ("zh_novels/红楼梦.txt.xz", "en_books/pg84.txt.xz"):
         text = lzma.decompress((DATA / file).read_bytes()).decode()[:50_000]
         assert tokenizer.encode(text)[0].tolist() == from_transformers(tmp_path, text)
+
+
+def test_a_vocabulary_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
+    """bert-base-chinese has U+2028 for a token; what else ends a line for `str.splitlines` is here, too."""
+    odd = ["\u2028", "##\u2028", "\u2029", "\x85", "a\x85b", "\x0b", "\x0c", "x\x1cy", "\x1d", "\x1e", "\u3000", " b "]
+    path = tmp_path / "vocab.txt"
+    for end in ("\n", "\r\n", "\r"):
+        path.write_bytes("".join(token + end for token in [*BERT, *odd]).encode())
+        with path.open(encoding="utf-8") as file:  # transformers' load_vocab
+            expected = [line.rstrip("\n") for line in file]
+        assert read_vocabulary(path) == expected == [*BERT, *odd]
+    loaded = load(path)
+    loaded.save(tmp_path / "saved")
+    assert read_vocabulary(tmp_path / "saved" / "vocab.txt") == expected
+    vocabulary = Backend.from_file(str(tmp_path / "saved" / "tokenizer.json")).get_vocab()
+    assert sorted(vocabulary, key=vocabulary.__getitem__) == expected

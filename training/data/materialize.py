@@ -113,7 +113,7 @@ def _difference(found: dict[str, Any], values: dict[str, Any]) -> str:
 def is_materialized(folder: Path) -> bool:
     try:
         return json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("kind") == "samples"
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return False  # opening it as a corpus will say what is wrong
 
 
@@ -208,11 +208,21 @@ class MaterializedSamples:
     def __init__(self, folder: Path, split: str) -> None:
         path = folder / "manifest.json"
         values = json.loads(path.read_text(encoding="utf-8"))
-        if values["version"] != FORMAT_VERSION:
-            raise UserError(f"{path}: samples of format {values['version']}, this program reads {FORMAT_VERSION}")
+        if values.get("version") != FORMAT_VERSION:
+            raise UserError(f"{path}: samples of format {values.get('version')}, this program reads {FORMAT_VERSION}")
         self.folder = folder
+        try:
+            self._open(values, split)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file "
+                "again, or run `reread preprocess --materialize` again"
+            ) from None
+
+    def _open(self, values: dict[str, Any], split: str) -> None:
+        folder = self.folder
         self.seed: int = values["seed"]
-        self.settings = DataSettings(corpus=folder, **values["settings"])
+        self.settings = DataSettings.parse({"corpus": folder, **values["settings"]}, str(folder / "manifest.json"))
         self.corpus_fingerprint: str = values["corpus"]
         self.fingerprint = samples_fingerprint(self.corpus_fingerprint, split, self.settings, self.seed)
         self.vocab_size: int = values["tokenizer"]["vocab_size"]

@@ -46,9 +46,9 @@ class ModelSpec:
 
 def model_spec(name: str) -> ModelSpec:
     """Raises `UserError` for an unknown name."""
-    if name in _SPECS:
+    if isinstance(name, str) and name in _SPECS:
         return _SPECS[name]()
-    raise UserError(f"model type `{name}` is unknown; {nearest(name.lower(), _SPECS)}")
+    raise UserError(f"train.model.type: model type `{name}` is unknown; {nearest(str(name).lower(), _SPECS)}")
 
 
 def _nezha() -> ModelSpec:

@@ -3,7 +3,8 @@
 import inspect
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -12,11 +13,14 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as reports
 
 from preprocessing.errors import UserError, nearest
-from training.config import AnyData, DataSettings, SegmentSettings
+from preprocessing.vocabulary import read_vocabulary
+from training.config import AnyData, DataSettings, SegmentSettings, TrainSettings
 from training.data.segments import reorder_classes
-from training.models import ModelSpec
+from training.models import ModelSpec, model_spec
+from training.models.bounds import LARGEST, check_number
 
 log = logging.getLogger("reread")
 
@@ -43,6 +47,18 @@ def model_config(
     if config.vocab_size < vocab_size:
         raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
     return config
+
+
+def check_model(settings: TrainSettings) -> None:
+    """Raises `UserError` for a model that training would refuse whatever the corpus, before there is one."""
+    spec = model_spec(settings.model.get("type", ""))
+    init = settings.init if settings.init and (settings.init / "config.json").exists() else None
+    given = _checked(spec, {key: value for key, value in settings.model.items() if key != "type"})
+    if init is None and settings.init is not None:
+        spec.head(settings.data.kind)  # the rest is known when the recipe's `start` has made it
+        return
+    vocab_size = 1 if init else given.get("vocab_size", LARGEST)
+    check_data(spec, model_config(spec, settings.model, vocab_size, init), settings.data)
 
 
 def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None:
@@ -76,10 +92,15 @@ def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None
 def check_vocabulary(init: Path, tokenizer: Path) -> None:
     """Raises `UserError` if the corpus in whose folder `tokenizer` is was not made with the vocabulary of `init`."""
     ours, theirs = _vocabulary(tokenizer), _vocabulary(init)
-    if ours and theirs and (other := next((token for token in ours if theirs.get(token) != ours[token]), None)):
+    if not ours or not theirs:
+        return
+    # No text gives a token of blanks, and of transformers' two readers of vocab.txt one drops them
+    given = (token for token in sorted(ours, key=ours.__getitem__) if token.removeprefix("##").strip())
+    if other := next((token for token in given if theirs.get(token) != ours[token]), None):
         raise UserError(
-            f"train.init: the vocabulary in {init} differs from the corpus' in {tokenizer}, for example in `{other}`: "
-            f"the weights would meet other tokens; preprocess with tokenizer.path={init}"
+            f"train.init: the vocabulary in {init} differs from the corpus' in {tokenizer}, for example in `{other}`, "
+            f"number {ours[other]} in the corpus' and {theirs.get(other, 'none')} in the other: the weights would meet "
+            f"other tokens; preprocess with tokenizer.path={init}"
         )
 
 
@@ -93,14 +114,15 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     if init is None:
         return _random(head, config)
     try:
-        model, found = cast(Any, head).from_pretrained(
-            init,
-            config=config,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            use_safetensors=True,  # what `reread convert` and `export` write; a pickle is not opened
-            local_files_only=True,
-        )
+        with _without_reports():
+            model, found = cast(Any, head).from_pretrained(
+                init,
+                config=config,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                use_safetensors=True,  # what `reread convert` and `export` write; a pickle is not opened
+                local_files_only=True,
+            )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
     if mismatched := sorted(found["mismatched_keys"]):
@@ -111,9 +133,29 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     missing = sorted(found["missing_keys"])
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
     if body:
-        raise UserError(f"train.init: {init} does not fit train.model: it lacks {', '.join(body[:5])}")
-    log.info("starting from the weights in %s%s", init, f"; random: {', '.join(missing)}" if missing else "")
+        raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
+    parts = {"random": missing, "not used": sorted(found["unexpected_keys"])}
+    told = "".join(f"; {what}: {_some(names)}" for what, names in parts.items() if names)
+    log.info("starting from the weights in %s%s", init, told)
     return model.float()  # transformers 5 keeps the type of the file
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """What transformers would print of missing and mismatched tensors, in dozens of lines, we say in one."""
+    before, bar = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity_error()
+    reports.disable_progress_bar()
+    try:
+        yield
+    finally:
+        reports.set_verbosity(before)
+        if bar:
+            reports.enable_progress_bar()
 
 
 def _random(head: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
@@ -154,11 +196,14 @@ def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:
     checked = {}
     for key, value in given.items():
         if key not in known:
-            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {nearest(key, sorted(known))}")
+            names = [f"train.model.{name}" for name in sorted(known)]
+            hint = nearest(f"train.model.{key}", names, cutoff=0.8)
+            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {hint}")
         try:
             checked[key] = TypeAdapter(known[key].annotation).validate_python(value)
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"]
+            check_number(key, checked[key])
+        except ValueError as error:  # pydantic's is one
+            problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise UserError(f"train.model.{key}: {problem[:1].lower()}{problem[1:]} (got {value!r})") from None
     return checked
 
@@ -183,10 +228,11 @@ def _vocabulary(folder: Path) -> dict[str, int]:
     for name in ("tokenizer.json", "vocab.json", "vocab.txt"):
         if not (folder / name).exists():
             continue
-        text = (folder / name).read_text(encoding="utf-8")
         if name == "vocab.txt":
-            return {token: number for number, token in enumerate(text.splitlines())}
-        if name == "vocab.json":
-            return json.loads(text)
-        return Tokenizer.from_str(text).get_vocab()
+            return {token: number for number, token in enumerate(read_vocabulary(folder / name))}
+        try:
+            text = (folder / name).read_text(encoding="utf-8")
+            return dict(json.loads(text)) if name == "vocab.json" else Tokenizer.from_str(text).get_vocab()
+        except Exception as error:  # `tokenizers` raises nothing narrower
+            raise UserError(f"{folder / name}: not readable as a vocabulary ({error})") from None
     return {}

@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +84,23 @@ def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:
         return "apex takes the norm of a part for that of the tensor"
     if mesh.device.type != "cuda":
         return "apex needs a GPU"
-    if importlib.util.find_spec("apex") is None:
+    return _apex_lacks()
+
+
+def _apex_lacks() -> str | None:
+    """Why the module called apex here is of no use; another than NVIDIA's is not imported."""
+    spec = importlib.util.find_spec("apex")
+    if spec is None:
         return "apex is not installed"
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if not any((folder / "optimizers" / "fused_lamb.py").exists() for folder in folders):
+        place = spec.origin or ", ".join(map(str, folders))
+        return f"the module apex in {place} is not NVIDIA's and not used; `make apex` builds NVIDIA's"
+    if importlib.util.find_spec("amp_C") is None:
+        return "NVIDIA's apex is here, but not its CUDA extension amp_C; `make apex` builds both"
+    try:
+        import amp_C  # noqa: F401
+        from apex.optimizers import FusedLAMB  # noqa: F401
+    except Exception as error:  # what a build against another torch raises is anything
+        return f"apex cannot be imported: {' '.join(str(error).split())}"
     return None

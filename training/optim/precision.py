@@ -1,6 +1,7 @@
 """Mixed precision: which type to compute in, float32 master weights, and the dynamic loss scale of float16."""
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -111,6 +112,11 @@ class MasterWeights:
             master.grad = gradients.grad_of(self.model_parameters[name])
         optimizer.step()
         self.to_model()
+
+    def finite(self) -> bool:
+        """Whether no weight is NaN or infinite."""
+        largest = torch._foreach_norm([master.detach() for master in self.masters.values()], math.inf)
+        return bool(torch.stack([one.float() for one in largest]).isfinite().all())
 
     @torch.no_grad()
     def to_model(self) -> None:

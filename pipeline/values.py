@@ -1,0 +1,81 @@
+"""YAML as values for typed settings: of recipes, overrides and slurm/site.yaml."""
+
+from typing import Any
+
+import yaml
+
+from preprocessing.errors import UserError
+
+MOST_VALUES = 100_000
+"""In one text, each counted as often as an alias repeats it."""
+MOST_LEVELS = 32
+
+
+class NoYamlError(UserError):
+    """Text that is none, as `*.txt` or `[MASK] x`."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Dates stay text: no setting is one, and a name may look like one."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_values(text: str, where: str) -> Any:
+    """Mappings with keys of text, lists, text, numbers, true, false, null.
+
+    Raises `UserError` naming `where`: `NoYamlError` for what is no YAML; for other kinds of values, for text that no
+    file could hold, and for what aliases blow up without end.
+    """
+    try:
+        values = _Loader(text).get_single_data()
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number that Python does not read
+        raise NoYamlError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
+    _check(values, where)
+    return values
+
+
+def as_yaml(text: str) -> str:
+    """`text` so that it is read as itself: quoted where it could mean something else."""
+    try:
+        plain = read_override(text, "") == text
+    except UserError:
+        plain = False
+    return text if plain else "'" + text.replace("'", "''") + "'"
+
+
+def read_override(text: str, where: str) -> Any:
+    """The same of one value, which is text where it is no YAML."""
+    try:
+        return read_values(text, where)
+    except NoYamlError:
+        _check(text, where)
+        return text
+
+
+def _check(values: Any, where: str) -> None:
+    waiting, count = [(values, 1)], 0
+    while waiting:
+        value, level = waiting.pop()
+        count += 1
+        if count > MOST_VALUES or level > MOST_LEVELS:
+            raise UserError(
+                f"{where}: nested too deeply, or too much of it; does an alias (*) stand in its own anchor (&)?"
+            )
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise UserError(f"{where}: the key {key!r} is no text; write '{key}' in quotes if it is meant")
+            waiting += [(inner, level + 1) for pair in value.items() for inner in pair]
+        elif isinstance(value, list):
+            waiting += [(inner, level + 1) for inner in value]
+        elif isinstance(value, str):
+            if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+                raise UserError(f"{where}: {value[:80]!r} holds a character that no file can")
+        elif value is not None and not isinstance(value, bool | int | float):
+            raise UserError(f"{where}: {str(value)[:80]!r} is a {type(value).__name__}; write it as text or numbers")

@@ -1,0 +1,43 @@
+"""What the numbers of a model's configuration may be, by their names, which the models share. Imports no torch."""
+
+from collections.abc import Iterable
+from typing import Any
+
+LARGEST = 1 << 24
+"""Of what has no bound of its own: more than any model has of anything, and few enough to be counted."""
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "num_hidden_layers": (1, 1024),
+    "n_layer": (1, 1024),
+    "num_attention_heads": (1, 1024),
+    "n_head": (1, 1024),
+    "hidden_size": (1, 1 << 17),
+    "d_model": (1, 1 << 17),
+    "head_size": (1, 1 << 17),
+    "d_head": (1, 1 << 17),
+    "intermediate_size": (1, 1 << 20),
+    "d_inner": (1, 1 << 20),
+    "memory_length": (0, LARGEST),
+    "mem_len": (0, LARGEST),
+    "initializer_range": (0, 100),
+    "proj_initializer_range": (0, 100),
+    "layer_norm_eps": (1e-30, 1),
+    "layer_norm_epsilon": (1e-30, 1),
+}
+_SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "dropatt")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raises ValueError for a number, or one in a list, that is none of its name's; other values pass."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
+        for one in value:
+            check_number(name, one)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if name in _SHARES:
+        if not 0 <= value < 1:
+            raise ValueError("is at least 0 and below 1")
+        return
+    least, most = _BOUNDS.get(name, (0 if name.endswith("_token_id") else 1, LARGEST))
+    if not least <= value <= most:  # false for NaN
+        raise ValueError(f"is {least:g} to {most:,}")
