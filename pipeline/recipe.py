@@ -1,5 +1,6 @@
 """Recipes: YAML over typed settings, with `base:` inheritance and dotted `key=value` overrides."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def check_same_run(run: Path, recipe: Recipe) -> None:
     """Raises `UserError` if the run folder holds checkpoints of a recipe that trains something else."""
     path = run / "recipe.yaml"
-    if not path.exists() or not any((run / "checkpoints").glob("step-*")):
+    if not path.exists() or not _has_checkpoints(run / "checkpoints"):
         return
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     begun = Recipe.parse(values, str(path))  # what came later than it is there with its default
@@ -135,6 +136,16 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
             "take them back, or give the new run a name of its own with name=..."
         )
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    """Raises `UserError` if the folder cannot be listed now; to Path.glob it would be an empty one."""
+    try:
+        return any(name.startswith("step-") for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read now ({error.strerror}); start again when it can be") from None
 
 
 def _learned(train: dict[str, Any]) -> dict[str, Any]:

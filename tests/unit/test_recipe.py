@@ -1,5 +1,9 @@
 """Recipes: inheritance, overrides, and mistakes told in one line."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -143,6 +147,17 @@ def test_a_run_begun_before_a_setting_was_there_goes_on(tmp_path) -> None:
 def test_a_run_that_never_reached_a_checkpoint_may_be_begun_anew(tmp_path) -> None:
     write_recipe(load_recipe("quickstart", ["train.model.num_attention_heads=5"]), tmp_path / "recipe.yaml")
     check_same_run(tmp_path, load_recipe("quickstart", []))
+
+
+def test_checkpoints_that_cannot_be_listed_just_now_are_not_taken_for_none(tmp_path, monkeypatch) -> None:
+    write_recipe(load_recipe("quickstart", []), tmp_path / "recipe.yaml")
+
+    def stale(folder: Path) -> list[str]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(folder))
+
+    monkeypatch.setattr(os, "listdir", stale)
+    with pytest.raises(UserError, match=r"checkpoints: cannot be read now \(Stale file handle\)"):
+        check_same_run(tmp_path, load_recipe("quickstart", ["train.seed=9"]))
 
 
 def test_a_section_of_another_kind_takes_nothing_from_the_base() -> None:
