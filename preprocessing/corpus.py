@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.errors import UserError
+from preprocessing.maps import map_file
 
 FORMAT_VERSION = 1
 CONTINUES_WORD = np.uint8(1)
@@ -264,13 +265,17 @@ class ShardFiles:
     def map(self, name: str) -> mmap.mmap:
         if name not in self._maps:
             self.check_size(name, self._sizes[name])
-            with (self.folder / name).open("rb") as file:
-                self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                self._maps[name] = map_file(self.folder / name)
+            except OSError as error:
+                raise UserError(f"{self.folder / name}: cannot be mapped into memory ({error.strerror})") from None
         return self._maps[name]
 
     def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
-        """[count] values from byte `start` on, as a view of the file."""
-        return np.frombuffer(self.map(name), dtype, count, start)
+        """[count] values from byte `start` on, as a view of the file that cannot be written to."""
+        values = np.frombuffer(self.map(name), dtype, count, start)
+        values.flags.writeable = False
+        return values
 
     def altered(self, name: str, start: int) -> UserError:
         """The complaint about a block, whose data begin at byte `start`, that fails its checksum."""
