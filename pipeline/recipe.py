@@ -145,7 +145,7 @@ def written_recipe(path: Path) -> Recipe:
 def check_same_run(run: Path, recipe: Recipe) -> None:
     """Raises `UserError` if the run folder holds checkpoints of a recipe that trains something else."""
     path = run / "recipe.yaml"
-    if not path.exists() or not any((run / "checkpoints").glob("step-*")):
+    if not path.exists() or not _has_checkpoints(run / "checkpoints"):
         return
     begun = written_recipe(path)  # what came later than it is there with its default
     old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
@@ -155,6 +155,16 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
             "take them back, or give the new run a name of its own with name=..."
         )
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    """Raises `UserError` if the folder cannot be listed now; to Path.glob it would be an empty one."""
+    try:
+        return any(name.startswith("step-") for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read now ({error.strerror}); start again when it can be") from None
 
 
 def _learned(train: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ block of documents with three `.npy` members (`webdataset` decodes them as they 
     offsets  [documents + 1]  int64, where each document begins in `ids`
 
 The manifest holds the byte offset of each member, so a document is read through a memory map without scanning the
-tar. Each block carries a CRC-32 that is checked the first time the block is touched.
+tar. Each block carries a CRC-32 that is checked the first time the block is touched; the manifest and the tokenizer are
+checked at opening (`preprocessing.seal`).
 """
 
 import errno
@@ -22,103 +23,144 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import md5
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from preprocessing.errors import UserError
+from preprocessing.maps import map_file
+from preprocessing.seal import read_manifest, seal, unseal
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CONTINUES_WORD = np.uint8(1)
 """Set on every token of a word but its first: `whole-word` masking groups a token with those that continue it."""
 SENTENCE_END = np.uint8(2)
 PARAGRAPH_END = np.uint8(4)
 
 BLOCK_TOKENS = 1 << 18
+SPECIAL = ("pad", "unk", "cls", "sep", "mask", "eos")
+"""The ids that a manifest's `tokenizer` may name."""
 _MEMBERS = ("ids", "flags", "offsets")
+
+
+_ONLY_THESE = ConfigDict(extra="forbid")
+Count = Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
 
 
 @dataclass(frozen=True)
 class Block:
     """Where one block lies in its shard: byte offsets of the raw array data (past tar and npy headers)."""
 
-    documents: int
-    tokens: int
-    ids_at: int
-    flags_at: int
-    offsets_at: int
-    crc32: int
+    documents: Count
+    tokens: Count
+    ids_at: Count
+    flags_at: Count
+    offsets_at: Count
+    crc32: Count
+    __pydantic_config__ = _ONLY_THESE
+
+    def end(self, item: int) -> int:
+        """The first byte after its arrays, where an id has `item` bytes."""
+        return max(
+            self.ids_at + item * self.tokens, self.flags_at + self.tokens, self.offsets_at + 8 * (self.documents + 1)
+        )
 
 
 @dataclass(frozen=True)
 class Shard:
     name: str
     split: str
-    bytes: int
-    documents: int
-    tokens: int
+    bytes: Count
+    documents: Count
+    tokens: Count
     md5: str
     blocks: list[Block]
+    __pydantic_config__ = _ONLY_THESE
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`manifest.json`. `fingerprint` is the corpus' identity: equal corpora have equal fingerprints."""
+    """`manifest.json`. `fingerprint` is the corpus' identity: what decides the ids and flags of every document, and
+    which ids are special. Equal corpora have equal fingerprints, wherever their text lay."""
 
     tokenizer: dict[str, Any]
     """fingerprint, type, vocab_size and the special ids pad, unk, cls, sep, mask."""
-    dtype: str
+    dtype: Annotated[str, Field(pattern="^uint(16|32)$")]
     shards: list[Shard]
     sources: list[dict[str, Any]] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
     version: int = FORMAT_VERSION
+    __pydantic_config__ = _ONLY_THESE
 
     @property
     def fingerprint(self) -> str:
-        parts = [str(self.version), self.tokenizer["fingerprint"], self.dtype]
+        parts = [str(self.version), json.dumps(self.tokenizer, sort_keys=True), self.dtype]
         parts += [f"{shard.split} {shard.documents} {shard.tokens} {shard.md5}" for shard in self.shards]
         return md5("\n".join(parts).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
-        values = {"fingerprint": self.fingerprint, **asdict(self)}
-        write_atomically(folder / "manifest.json", json.dumps(values, ensure_ascii=False, indent=1).encode())
+        """The tokenizer of `folder` must be there already: its files are sealed with the manifest."""
+        write_atomically(folder / "manifest.json", seal(folder, {"fingerprint": self.fingerprint, **asdict(self)}))
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Raises `UserError` if the folder holds no readable manifest of this version."""
-        path = folder / "manifest.json"
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"{path}: not there; is `{folder}` a corpus made by `reread preprocess`?") from None
-        except ValueError as error:
-            raise UserError(f"{path}: not readable as JSON ({error}); run `reread preprocess` again") from None
-        if not isinstance(values, dict):
-            raise UserError(f"{path}: not the manifest of a corpus; run `reread preprocess` again")
+        """Raises `UserError` unless the folder holds a manifest of this version, and it and the tokenizer are as they
+        were written."""
+        path, values = folder / "manifest.json", read_manifest(folder)
         if "kind" in values:
             raise UserError(f"{path}: {values['kind']}, not a corpus; give the corpus they were made from")
         if values.get("version") != FORMAT_VERSION:
-            raise UserError(f"{path}: corpus format {values.get('version')}, this program reads {FORMAT_VERSION}")
-        try:
-            written = values.pop("fingerprint")
-            values["shards"] = [
-                Shard(**{**shard, "blocks": [Block(**block) for block in shard["blocks"]]})
-                for shard in values["shards"]
-            ]
-            manifest = cls(**values)
-            found = manifest.fingerprint
-        except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file "
-                "again, or run `reread preprocess` again"
-            ) from None
-        if found != written:
-            raise UserError(f"{path}: its fingerprint does not match its contents; it was edited by hand")
+                f"{path}: corpus format {values.get('version')}, this program reads {FORMAT_VERSION}; make the corpus "
+                "again with `reread preprocess` in a new folder"
+            )
+        values = unseal(folder, values, "reread preprocess")
+        written = values.pop("fingerprint", None)
+        try:
+            manifest = _parser().validate_python(values)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(map(str, problem["loc"]))
+            raise UserError(f"{path}: {place}: {problem['msg']}; run `reread preprocess` again") from None
+        if fault := manifest._fault() or ("its fingerprint is another" if manifest.fingerprint != written else ""):
+            raise UserError(f"{path}: {fault}; run `reread preprocess` again")
         return manifest
+
+    def _fault(self) -> str:
+        """What cannot be so, whoever wrote it; empty if nothing."""
+        for shard in self.shards:
+            for name in ("documents", "tokens"):
+                if getattr(shard, name) != sum(getattr(block, name) for block in shard.blocks):
+                    return f"{shard.name}: {name} are not those of its blocks"
+            if any(block.end(np.dtype(self.dtype).itemsize) > shard.bytes for block in shard.blocks):
+                return f"{shard.name}: a block ends after its shard"
+        return tokenizer_fault(self.tokenizer)
+
+
+def tokenizer_fault(tokenizer: dict[str, Any]) -> str:
+    """What cannot be so in a manifest's `tokenizer`; empty if nothing."""
+    size = tokenizer.get("vocab_size")
+    if type(size) is not int or not 0 < size < 1 << 32:
+        return f"tokenizer.vocab_size: {size!r}"
+    for name in ("fingerprint", "type"):
+        if not isinstance(tokenizer.get(name), str):
+            return f"tokenizer.{name}: {tokenizer.get(name)!r}"
+    for name in SPECIAL:
+        number = tokenizer.get(name, 0)
+        if type(number) is not int or not 0 <= number < size:
+            return f"tokenizer.{name}: {number!r} is no id of a vocabulary of {size:,}"
+    return ""
+
+
+@cache
+def _parser() -> TypeAdapter[Manifest]:
+    return TypeAdapter(Manifest)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -266,7 +308,10 @@ class ShardFiles:
             raise UserError(
                 f"{self.folder}: its manifest names `{name}`, which is no file of this folder; do not use it"
             )
-        found = path.stat().st_size if path.exists() else None
+        try:
+            found = path.stat().st_size if path.exists() else None
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
         if found != size:
             state = "missing" if found is None else f"{found} bytes long, {size} were written"
             raise UserError(f"{path}: {state}; {self._remedy}")
@@ -274,13 +319,17 @@ class ShardFiles:
     def map(self, name: str) -> mmap.mmap:
         if name not in self._maps:
             self.check_size(name, self._sizes[name])
-            with (self.folder / name).open("rb") as file:
-                self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                self._maps[name] = map_file(self.folder / name)
+            except OSError as error:
+                raise UserError(f"{self.folder / name}: cannot be mapped into memory ({error.strerror})") from None
         return self._maps[name]
 
     def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
-        """[count] values from byte `start` on, as a view of the file."""
-        return np.frombuffer(self.map(name), dtype, count, start)
+        """[count] values from byte `start` on, as a view of the file that cannot be written to."""
+        values = np.frombuffer(self.map(name), dtype, count, start)
+        values.flags.writeable = False
+        return values
 
     def altered(self, name: str, start: int) -> UserError:
         """The complaint about a block, whose data begin at byte `start`, that fails its checksum."""
@@ -307,6 +356,7 @@ class Corpus:
             self._files.check_size(shard.name, shard.bytes)
         self._blocks = [(shard, block) for shard in shards for block in shard.blocks]
         self._checked = np.zeros(len(self._blocks), bool)
+        self._ordered = np.zeros(len(self._blocks), bool)
         self.block_documents = np.zeros(len(self._blocks) + 1, np.int64)
         """[blocks + 1]: the number of documents before each block."""
         np.cumsum([block.documents for _, block in self._blocks], out=self.block_documents[1:])
@@ -320,7 +370,12 @@ class Corpus:
     def block_offsets(self, index: int) -> NDArray[np.int64]:
         """[documents + 1]: where each document of the block begins, in tokens."""
         shard, block = self._blocks[index]
-        return self._files.array(shard.name, np.int64, block.documents + 1, block.offsets_at)
+        offsets = self._files.array(shard.name, np.int64, block.documents + 1, block.offsets_at)
+        if not self._ordered[index]:  # all are looked at before the checksum of the block is
+            if offsets[0] != 0 or offsets[-1] != block.tokens or (offsets[1:] <= offsets[:-1]).any():
+                raise self._files.altered(shard.name, block.ids_at)
+            self._ordered[index] = True
+        return offsets
 
     def block(self, number: int) -> tuple[mmap.mmap, Block]:
         """The shard a block is in, and where in it the arrays of the block are."""
@@ -341,7 +396,7 @@ class Corpus:
 
     def verify(self) -> None:
         """Read everything once; raises `UserError` for the first block that differs from what was written."""
-        self._checked[:] = False
+        self._checked[:] = self._ordered[:] = False
         for number in range(len(self._blocks)):
             self.block(number)
 

@@ -93,7 +93,11 @@ def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
     if not (output / "manifest.json").exists():
         return None
     _check_same(output, identity)
-    manifest = Manifest.read(output)
+    try:
+        manifest = Manifest.read(output)
+    except UserError as error:
+        log.warning("%s: the corpus is built again", error)
+        return None
     for shard in manifest.shards:
         path = output / shard.name
         if not path.exists() or path.stat().st_size != shard.bytes:
@@ -139,7 +143,8 @@ def join(settings: PreprocessSettings, inputs: Inputs) -> None:
     output = settings.output
     if (output / "manifest.json").exists():
         raise UserError(
-            f"{output}: a shard is missing or truncated; run `reread preprocess` without --stage: it builds it again"
+            f"{output}: a shard is missing or truncated, or the manifest is altered; run `reread preprocess` without "
+            "--stage: it builds it again"
         )
     if not _is_planned(output / WORK):
         if (output / WORK).exists():

@@ -38,10 +38,15 @@ def main(run, command):
     say("attempt {} of job {} on {}".format(attempt["restart"] + 1, job, attempt["nodes"]))
     status, asked = run_to_end(command, job)
     attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
-    again, reason = decide([*earlier(attempts, job), attempt])
-    run.mkdir(parents=True, exist_ok=True)
-    with attempts.open("a") as file:
-        file.write(json.dumps(attempt) + "\n")
+    try:
+        before = earlier(attempts, job)
+        write_down(attempts, attempt)
+        again, reason = decide([*before, attempt])
+    except OSError as error:
+        say(f"{attempts}: {error.strerror}; this attempt is not counted")
+        again, reason = decide([attempt])
+        if again and not stopped(attempt):  # uncounted, faults would come for ever
+            again, reason = False, f"not requeued: status {status}, and faults cannot be counted"
     say(reason)
     if again and not requeue(job):
         say("not requeued; submit the script again to go on")
@@ -58,14 +63,35 @@ def own_job(environment):
 def earlier(attempts, job):
     """The attempts of this job that have ended; a line cut short by a node's death or a full disk is no attempt."""
     found = []
-    for line in attempts.read_text().splitlines() if attempts.exists() else []:
+    for line in attempts.read_bytes().splitlines() if attempts.exists() else []:
         try:
-            attempt = json.loads(line)
-        except ValueError:
+            attempt = json.loads(line.decode())
+        except (ValueError, RecursionError):
             continue
-        if attempt["job"] == job:
+        if is_attempt(attempt) and attempt["job"] == job:
             found.append(attempt)
     return found
+
+
+def is_attempt(value):
+    """Whether it has what `decide` needs."""
+    kinds = {"status": int, "asked": bool, "step": (int, type(None)), "checkpoint": (int, type(None))}
+    return (
+        isinstance(value, dict)
+        and "job" in value
+        and all(name in value and isinstance(value[name], kind) for name, kind in kinds.items())
+    )
+
+
+def write_down(attempts, attempt):
+    """As a line of its own, also after one that was cut short."""
+    attempts.parent.mkdir(parents=True, exist_ok=True)
+    with attempts.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(attempt).encode() + b"\n")
 
 
 def run_to_end(command, job):
@@ -133,8 +159,8 @@ def requeue(job):
 
 
 def output(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return done.stdout
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    return done.stdout.decode(errors="replace")
 
 
 def last_step(run):
@@ -142,9 +168,11 @@ def last_step(run):
     steps = []
     for path in (run / "progress").glob("rank-*.json"):
         try:
-            steps.append(json.loads(path.read_text())["step"])
-        except (OSError, ValueError, KeyError):
+            step = json.loads(path.read_bytes().decode())["step"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
+        if isinstance(step, int):
+            steps.append(step)
     return max(steps, default=None)
 
 

@@ -1,8 +1,10 @@
 """Checkpoints of many processes: loaded at any size, whole after any death, refused when the disk is full."""
 
+import errno
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,7 +107,7 @@ def _die(folder: Path, tensor: int, victim: int, moment: str) -> None:
 
     if mesh.rank == victim:
         if moment == "write":
-            store_module.save_file = half
+            store_module.save_tensors = half
         else:
             store_module.sync_folder = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
     save(store, mesh, 2)
@@ -152,3 +154,27 @@ def test_damage_that_one_rank_sees_is_passed_over_by_all(ranks, tmp_path):
     path = tmp_path / "step-00000002" / "rank-00002.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     ranks(4, _check, tmp_path, 2, 1)
+
+
+def _meet_a_fault(folder: Path, tensor: int, victim: int) -> str:
+    """Rank `victim` meets a disk that gives an error where it reads its share of step 2."""
+    mesh = init_mesh(tensor)
+    checksum = store_module.checksum
+
+    def or_fail(path: Path, tick: Callable[[], object]) -> tuple[int, int]:
+        if mesh.rank == victim and path.parent.name == "step-00000002":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return checksum(path, tick)
+
+    store_module.checksum = or_fail
+    with pytest.raises(UserError) as error:
+        CheckpointStore(folder, 9, mesh).latest()
+    return str(error.value)
+
+
+def test_what_one_rank_cannot_read_just_now_is_passed_over_by_none(ranks, tmp_path):
+    ranks(4, _save, tmp_path, 2, 1, 2)
+    lines = ranks(4, _meet_a_fault, tmp_path, 2, 2)
+    assert lines[2].startswith(f"{tmp_path}/step-00000002/rank-00002.safetensors: cannot be read now (Input/output")
+    assert all(lines[rank] == "process 2 failed" for rank in (0, 1, 3))
+    ranks(4, _check, tmp_path, 2, 2)

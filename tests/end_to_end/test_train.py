@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
+from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from tests.conftest import ROOT, train_values
 from tests.runs import STEPS, assert_same_end, figures, finish, killed_twice, start
@@ -33,14 +35,9 @@ def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrup
     shutil.copytree(uninterrupted, folder)
     other = tmp_path / "corpus"
     shutil.copytree(sample_corpus, other)
-    manifest = json.loads((other / "manifest.json").read_text())
-    before = manifest["fingerprint"]
-    manifest["shards"].pop(0)
-    from preprocessing.corpus import Block, Manifest, Shard
-
-    manifest.pop("fingerprint")
-    manifest["shards"] = [Shard(**{**s, "blocks": [Block(**b) for b in s["blocks"]]}) for s in manifest["shards"]]
-    Manifest(**manifest).write(other)
+    manifest = Manifest.read(other)
+    before = manifest.fingerprint
+    replace(manifest, shards=manifest.shards[1:]).write(other)
     process = start(folder, other)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2

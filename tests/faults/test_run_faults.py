@@ -238,7 +238,7 @@ def test_a_full_disk_costs_no_checkpoint_and_once_there_is_room_the_run_goes_on(
         assert job.statuses() == [2, 2], job.output
     (line,) = complaints(job.output)
     fault = r"runs/tiny/checkpoints: cannot write the checkpoint of step 15 \(process \d: No space left on device\)"
-    way_out = "make room or mend the folder and start again; the checkpoint of step 10 is untouched"
+    way_out = "make room or fix the folder and start again; the checkpoint of step 10 is untouched"
     assert re.fullmatch(f"reread: {fault}; {way_out}", line)
     subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
     goes_on(folder, uninterrupted, since=10)

@@ -1,6 +1,8 @@
 """Tiny corpora of random ids for the tests of training.data."""
 
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,13 @@ def make_corpus(folder: Path, lengths: list[int], *, split: str = "train", words
     tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": VOCABULARY, **SPECIAL}
     Manifest(tokenizer, "uint16", shards).write(folder)
     return Corpus(folder, split)
+
+
+def with_statistics(corpus: Corpus, folder: Path, **statistics: int) -> Path:
+    """A copy of the corpus in `folder`, which says these of itself."""
+    shutil.copytree(corpus.folder, folder)
+    replace(corpus.manifest, statistics={**corpus.manifest.statistics, **statistics}).write(folder)
+    return folder
 
 
 def write_corpus(

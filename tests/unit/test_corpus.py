@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import webdataset
 
-from preprocessing.corpus import Corpus, Manifest, ShardWriter
+from preprocessing.corpus import FORMAT_VERSION, Corpus, Manifest, ShardWriter
 from preprocessing.errors import UserError
 from tests.unit.corpora import make_corpus
 
@@ -131,7 +132,24 @@ def test_an_edited_manifest_is_refused(tmp_path: Path) -> None:
     values = json.loads(path.read_text())
     values["shards"][0]["documents"] += 1
     path.write_text(json.dumps(values))
-    with pytest.raises(UserError, match=r"manifest\.json: its fingerprint does not match"):
+    with pytest.raises(UserError, match=r"manifest\.json: its checksum does not match"):
+        Corpus(tmp_path)
+
+
+def test_the_fingerprint_says_which_ids_are_special(tmp_path: Path) -> None:
+    """The masks and frames of every row come of them, and a run must not go on with others."""
+    write_corpus(tmp_path)
+    manifest = Manifest.read(tmp_path)
+    for name in ("pad", "unk", "cls", "sep", "mask"):
+        assert replace(manifest, tokenizer={**TOKENIZER, name: 7}).fingerprint != manifest.fingerprint
+    assert replace(manifest, sources=[{"path": "elsewhere"}]).fingerprint == manifest.fingerprint
+
+
+def test_a_corpus_of_another_format_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(path.read_text().replace(f'"version": {FORMAT_VERSION}', '"version": 1'))
+    with pytest.raises(UserError, match=r"corpus format 1, this program reads 2; make the corpus again with `reread"):
         Corpus(tmp_path)
 
 

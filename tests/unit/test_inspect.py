@@ -29,6 +29,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     tokenizer.decoder = decoders.WordPiece()
     (corpus.folder / "tokenizer").mkdir()
     tokenizer.save(str(corpus.folder / "tokenizer" / "tokenizer.json"))
+    corpus.manifest.write(corpus.folder)
     return corpus
 
 
@@ -111,6 +112,7 @@ def test_a_row_of_byte_level_tokens_shows_whole_characters_and_its_own_spaces(tm
 def test_inspect_ends_with_an_error_where_whole_words_are_not_known(tmp_path: Path, corpus: Corpus) -> None:
     single = make_corpus(tmp_path / "single", [400] * 60, words=False)
     shutil.copytree(corpus.folder / "tokenizer", single.folder / "tokenizer")
+    single.manifest.write(single.folder)
     with pytest.raises(UserError, match="single characters would be masked"):
         inspect(DataSettings(corpus=single.folder), samples=1)
     inspect(DataSettings(corpus=single.folder, masking=MaskingSettings(strategy="token")), samples=1)
@@ -190,6 +192,7 @@ def test_an_override_or_a_recipe_says_segments(
 def test_packed_rows_show_a_document_a_line(tmp_path: Path, corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
     small = make_corpus(tmp_path / "small", [10, 10, 10, 20] * 10)
     shutil.copytree(corpus.folder / "tokenizer", small.folder / "tokenizer")
+    small.manifest.write(small.folder)
     inspect_stage(small.folder, ["kind=packed", "sequence_length=56", "copies=1"], None, 1, False)
     shown = capsys.readouterr().out
     row = shown.split("row 0\n")[1].split("\n\n")[0].splitlines()

@@ -1,8 +1,8 @@
 import errno
-import json
 import multiprocessing
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     corpus = make_corpus(tmp_path_factory.mktemp("materialize") / "corpus", LENGTHS)
     (corpus.folder / "tokenizer").mkdir()
     (corpus.folder / "tokenizer" / "tokenizer.json").write_text("{}")
-    manifest = json.loads((corpus.folder / "manifest.json").read_text())
-    manifest["statistics"] = {"han_tokens": 0, "han_tokens_in_multi_token_words": 0}
-    (corpus.folder / "manifest.json").write_text(json.dumps(manifest))
-    return corpus
+    statistics = {"han_tokens": 0, "han_tokens_in_multi_token_words": 0}
+    replace(corpus.manifest, statistics=statistics).write(corpus.folder)
+    return Corpus(corpus.folder)
 
 
 def settings_of(corpus: Corpus, **settings: Any) -> DataSettings:

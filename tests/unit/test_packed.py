@@ -1,4 +1,3 @@
-import json
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest, ShardWriter
 from preprocessing.errors import UserError
-from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
+from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus, with_statistics
 from training.config import MaskingSettings, PackedSettings
 from training.data.loader import rows_by_step
 from training.data.masking import IGNORED
@@ -192,10 +191,7 @@ def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Pat
 
 
 def test_whole_words_without_chinese_words_are_refused(corpus: Corpus, tmp_path: Path) -> None:
-    folder = shutil.copytree(corpus.folder, tmp_path / "corpus")
-    values = json.loads((folder / "manifest.json").read_text())
-    values["statistics"] = {"han_tokens": 50_000, "han_tokens_in_multi_token_words": 12}
-    (folder / "manifest.json").write_text(json.dumps(values))
+    folder = with_statistics(corpus, tmp_path / "corpus", han_tokens=50_000, han_tokens_in_multi_token_words=12)
     settings = PackedSettings(kind="packed", corpus=folder, sequence_length=64)
     with pytest.raises(UserError, match="12 of 50,000 Chinese tokens"):
         open_source(settings, 0, "train")

@@ -1,5 +1,7 @@
 """Recipes: inheritance, overrides, and mistakes told in one line."""
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,6 +222,17 @@ def test_a_run_that_never_reached_a_checkpoint_may_be_begun_anew(tmp_path) -> No
     check_same_run(tmp_path, load_recipe("quickstart", []))
 
 
+def test_checkpoints_that_cannot_be_listed_just_now_are_not_taken_for_none(tmp_path, monkeypatch) -> None:
+    write_recipe(load_recipe("quickstart", []), tmp_path / "recipe.yaml")
+
+    def stale(folder: Path) -> list[str]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(folder))
+
+    monkeypatch.setattr(os, "listdir", stale)
+    with pytest.raises(UserError, match=r"checkpoints: cannot be read now \(Stale file handle\)"):
+        check_same_run(tmp_path, load_recipe("quickstart", ["train.seed=9"]))
+
+
 def test_a_section_of_another_kind_takes_nothing_from_the_base() -> None:
     rows, stream = load_recipe("ran-base", []).train, load_recipe("ran-lm", []).train
     assert rows and stream
@@ -294,7 +307,7 @@ def numbers_of(model: Any, path: str = "") -> Iterator[tuple[str, set[Any]]]:
     for name, field in model.model_fields.items():
         annotation = field.annotation
         kinds = {annotation, *get_args(annotation)}
-        sections = {inner for inner in _models_in(annotation)} if get_origin(annotation) is not list else set()
+        sections = set(_models_in(annotation)) if get_origin(annotation) is not list else set()
         for section in sections:
             yield from numbers_of(section, f"{path}{name}.")
         if kinds & {int, float} and get_origin(annotation) is not dict:

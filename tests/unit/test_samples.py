@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from tokenizers import Tokenizer, models
 
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
-from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus
+from tests.unit.corpora import SPECIAL, VOCABULARY, make_corpus, with_statistics
 from training.config import DataSettings, MaskingSettings
 from training.data.samples import Samples
 from training.data.source import open_source
@@ -186,14 +185,6 @@ def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Pat
         samples.rows(np.arange(len(samples)))
 
 
-def with_statistics(corpus: Corpus, folder: Path, **statistics: int) -> Path:
-    shutil.copytree(corpus.folder, folder)
-    values = json.loads((folder / "manifest.json").read_text())
-    values["statistics"] = statistics
-    (folder / "manifest.json").write_text(json.dumps(values))
-    return folder
-
-
 @pytest.mark.parametrize("strategy", ["whole-word", "span"])
 def test_whole_words_without_chinese_words_are_refused(corpus: Corpus, tmp_path: Path, strategy: Any) -> None:
     without = with_statistics(corpus, tmp_path / "a", han_tokens=50_000, han_tokens_in_multi_token_words=12)
@@ -210,9 +201,11 @@ def test_chinese_words_are_looked_for_where_they_were_not_counted(corpus: Corpus
     (folder / "tokenizer").mkdir()
     vocabulary = {"[UNK]": 1, **{chr(0x4E00 + number): number for number in range(VOCABULARY) if number != 1}}
     Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]")).save(str(folder / "tokenizer" / "tokenizer.json"))
+    corpus.manifest.write(folder)
     open_source(DataSettings(corpus=folder), 0, "train")
     without = make_corpus(tmp_path / "without", LENGTHS, words=False)
     shutil.copytree(folder / "tokenizer", without.folder / "tokenizer")
+    without.manifest.write(without.folder)
     assert not (without.document(0)[1] & CONTINUES_WORD).any() and not Manifest.read(without.folder).statistics
     with pytest.raises(UserError, match=r"only 0 of .* Chinese tokens"):
         open_source(DataSettings(corpus=without.folder), 0, "train")

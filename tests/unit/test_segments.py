@@ -12,7 +12,7 @@ from preprocessing.build import build
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
 from preprocessing.errors import UserError
-from tests.unit.corpora import SPECIAL, make_corpus
+from tests.unit.corpora import SPECIAL, make_corpus, with_statistics
 from training.config import MaskingSettings, SegmentSettings
 from training.data.checks import check_masking
 from training.data.masking import IGNORED
@@ -324,11 +324,7 @@ def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Pat
 
 def test_a_masking_that_does_nothing_is_refused(novel: Corpus, tmp_path: Path) -> None:
     check_masking(segments_of(novel))
-    folder = shutil.copytree(novel.folder, tmp_path / "corpus")
-    manifest = (folder / "manifest.json").read_text(encoding="utf-8")
-    in_words = novel.manifest.statistics["han_tokens_in_multi_token_words"]
-    changed = manifest.replace(f'"han_tokens_in_multi_token_words": {in_words}', '"han_tokens_in_multi_token_words": 3')
-    (folder / "manifest.json").write_text(changed, encoding="utf-8")
+    folder = with_statistics(novel, tmp_path / "corpus", han_tokens_in_multi_token_words=3)
     with pytest.raises(UserError, match="only 3 of"):
         check_masking(segments_of(Corpus(folder)))
 

@@ -231,9 +231,10 @@ def test_the_reason_names_the_steps() -> None:
 def test_only_whole_lines_of_the_same_job_are_earlier_attempts(tmp_path: Path) -> None:
     path = tmp_path / "attempts.jsonl"
     assert supervisor().earlier(path, "7") == []
-    lines = [json.dumps(attempt) for attempt in ({"job": "7", "status": 1}, {"job": "7_1", "status": 75})]
+    attempts = [{"job": job, **attempt} for job, attempt in zip(("7", "7_1"), ends(1, 75), strict=True)]
+    lines = [json.dumps(attempt) for attempt in attempts]
     path.write_text("\n".join([*lines, lines[0][:20], lines[0]]) + "\n")
-    assert supervisor().earlier(path, "7") == [{"job": "7", "status": 1}] * 2
+    assert supervisor().earlier(path, "7") == [attempts[0]] * 2
 
 
 def test_a_task_of_an_array_goes_by_its_own_name() -> None:

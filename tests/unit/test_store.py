@@ -1,8 +1,14 @@
 """A checkpoint is whole or it is passed over; one process."""
 
+import builtins
+import errno
+import io
 import json
 import logging
+import os
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +108,51 @@ def test_a_run_does_not_start_from_zero_because_all_is_damaged(tmp_path):
         store.latest()
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("crc32", ["as we write it", "another", "none"])
+def test_a_checkpoint_of_another_format_version_is_refused_and_left_alone(tmp_path, crc32) -> None:
+    """Not passed over as damaged: the run would go back past it and in time overwrite it."""
+    store = saved(tmp_path, 1, 2)
+    path = tmp_path / "step-00000002" / "index.json"
+    index = {**json.loads(path.read_text()), "version": 2}
+    del index["crc32"]
+    sums = {"as we write it": {"crc32": zlib.crc32(json.dumps(index).encode())}, "another": {"crc32": 7}, "none": {}}
+    path.write_text(json.dumps({**index, **sums[crc32]}))
+    before = contents(tmp_path)
+    line = r"step-00000002/index\.json: checkpoint format 2, this program reads 1; .*the program that wrote it.*name="
+    for refused in (store.latest, lambda: store.fault(2), lambda: store.load(2, values(), LAYOUT)):
+        with pytest.raises(UserError, match=line):
+            refused()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("what", ["", "step-00000002/index.json", "step-00000002/rank-00000.safetensors"])
+def test_a_checkpoint_that_cannot_be_read_just_now_is_refused_and_left_alone(tmp_path, monkeypatch, what, number):
+    """What cannot be read is not proven damaged; a folder that cannot be listed is not empty."""
+    store = saved(tmp_path, 1, 2)
+    before, faulty = contents(tmp_path), tmp_path / what
+
+    def failing(call: Any) -> Any:
+        def or_fail(path: Any, *rest: Any, **named: Any) -> Any:
+            if isinstance(path, str | Path) and Path(path) == faulty:
+                raise OSError(number, os.strerror(number), str(path))
+            return call(path, *rest, **named)
+
+        return or_fail
+
+    with monkeypatch.context() as patch:
+        for module, name in ((io, "open"), (builtins, "open"), (os, "open"), (os, "listdir"), (os, "scandir")):
+            patch.setattr(module, name, failing(getattr(module, name)))
+        with pytest.raises(UserError, match=rf"^{faulty}: cannot be read now \({os.strerror(number)}\)"):
+            store.latest()
+    assert contents(tmp_path) == before
+    assert store.latest() == 2
+
+
 def test_damaged_later_steps_do_not_push_out_good_ones(tmp_path):
     store = saved(tmp_path, 10, 30, 40)
     for step in (30, 40):
@@ -120,6 +171,37 @@ def test_leftovers_of_a_killed_run_are_removed(tmp_path):
     assert CheckpointStore(tmp_path, 1, Mesh()).latest() is None
     saved(tmp_path, 10)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "link to a folder"])
+@pytest.mark.parametrize("name", ["step-00000010.tmp", "step-00000009.tmp", "step-00000009.old.tmp", "notes.tmp"])
+def test_whatever_is_called_tmp_hinders_no_save_and_what_is_not_ours_stays(tmp_path, kind, name) -> None:
+    checkpoints, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    for folder in (checkpoints, elsewhere):
+        folder.mkdir()
+    (elsewhere / "text").write_text("mine")
+    if kind == "file":
+        (checkpoints / name).write_text("mine")
+    else:
+        (checkpoints / name).symlink_to(elsewhere if kind == "link to a folder" else elsewhere / "text")
+    check(saved(checkpoints, 10), 10)
+    ours = {"step-00000010"} | ({name} if name == "notes.tmp" else set())
+    assert {path.name for path in checkpoints.iterdir()} == ours
+    assert (elsewhere / "text").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_checkpoint_files_follow_the_umask(tmp_path, umask, mode) -> None:
+    """safetensors makes its files 0600, which colleagues and their jobs could not read."""
+    before = os.umask(umask)
+    try:
+        saved(tmp_path, 1)
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("*/*")} == {
+        "index.json": mode,
+        "rank-00000.safetensors": mode,
+    }
 
 
 def test_reading_disturbs_no_run_that_is_writing(tmp_path):

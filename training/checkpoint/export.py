@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.corpus import sync_folder
 from preprocessing.errors import UserError
+from training.checkpoint.files import remove, save_tensors
 from training.checkpoint.tokenizer import frame_tokenizer
 from training.models import ModelSpec, model_spec
 
@@ -54,10 +54,10 @@ def write_huggingface(
     if folder.exists() and not _is_export(folder, code) and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: is there already and is no exported model; give another output or remove it")
     aside = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
     aside.mkdir(parents=True)
     spec = _spec(model.config)
-    save_file(_weights(model, spec, absent), aside / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(_weights(model, spec, absent), aside / "model.safetensors", {"format": "pt"})
     for file in [*code, *(tokenizer_folder.glob("*.*") if tokenizer_folder else ())]:
         shutil.copyfile(file, aside / file.name)
     ids = {}
@@ -253,7 +253,7 @@ def _put_in_place(aside: Path, folder: Path) -> None:
             os.fsync(written.fileno())
     sync_folder(aside)
     earlier = folder.with_name(folder.name + ".old")
-    shutil.rmtree(earlier, ignore_errors=True)
+    remove(earlier)
     if folder.exists():
         folder.rename(earlier)
     aside.rename(folder)

@@ -23,18 +23,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from preprocessing.corpus import sync_folder
 from preprocessing.errors import UserError
+from training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
 from training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
 
 FORMAT_VERSION = 1
-_CHUNK = 1 << 22
+
+
+class DamagedError(UserError):
+    """A checkpoint is not as it was written. Only where that is proven may a run go back past it and replace it."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,8 @@ class CheckpointStore:
         save = _Save(step, _index(step, tensors, layout, state, writers), aside / _file(self.mesh.rank))
         if self.mesh.rank == 0:
             try:
-                for stale in self.folder.glob("*.tmp"):  # what a killed run left
-                    shutil.rmtree(stale)
+                for stale in self._listed(r"step-\d+(\.old)?\.tmp"):  # what a killed run left
+                    remove(self.folder / stale[0])
                 aside.mkdir(parents=True)
             except OSError as error:
                 save.failure = error.errno or errno.EIO
@@ -142,15 +145,19 @@ class CheckpointStore:
     def latest(self) -> int | None:
         """The last step whose checkpoint is whole; damaged ones are named in the log and passed over.
 
-        Raises `UserError` if there are checkpoints but all are damaged: a run must not restart from zero unasked.
+        Raises `UserError` if there are checkpoints but all are damaged: a run must not restart from zero unasked; and
+        if one cannot be read now or is of another format version: it may be whole, and a run that went back past it
+        would overwrite it.
         """
-        steps = self.steps()
+        with self.mesh.together():
+            steps = self.steps()
         damaged = 0
         while True:
             step = self.mesh.gather(steps[-1 - damaged] if damaged < len(steps) else -1)[0][0]
             if step < 0:
                 break
-            fault = self.fault(step)
+            with self.mesh.together():
+                fault = self.fault(step)
             faulty = [rank for rank, (found,) in enumerate(self.mesh.gather(int(fault is not None))) if found]
             if not faulty:
                 return step
@@ -169,7 +176,7 @@ class CheckpointStore:
 
         Raises `UserError` if a tensor is not in the checkpoint or has another shape there.
         """
-        index, files = self._index(step), _Files(self._path(step))
+        index, files = self._index(step), TensorFiles(self._path(step))
         for name, tensor in tensors.items():
             entry = index["tensors"].get(name)
             if entry is None:
@@ -179,25 +186,33 @@ class CheckpointStore:
                     f"{self._path(step)}: {name} has shape {tuple(entry['shape'])}, but {layout[name].shape} in this "
                     "run; give it the settings it began with"
                 )
-            _fill(files, name, entry, tensor.detach(), layout[name])
+            files.fill(name, entry, tensor.detach(), layout[name])
             self._tick()
 
     def steps(self) -> list[int]:
-        names = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
-        return sorted(int(name[1]) for name in names if name)
+        """Of all checkpoints, damaged ones too. Raises `UserError` if the folder is there but cannot be listed."""
+        try:
+            return self._steps()
+        except OSError as error:
+            raise _unreadable(self.folder, error) from None
 
     def fault(self, step: int) -> str | None:
-        """What is wrong with this rank's share of the files of a checkpoint."""
+        """How this rank's share of the files of a checkpoint is damaged.
+
+        Raises `UserError` where that cannot be told: a file that cannot be read now, another format version.
+        """
         try:
             files = sorted(self._index(step)["files"].items())
-        except UserError as error:
+        except DamagedError as error:
             return str(error)
         for name, expected in files[self.mesh.rank :: self.mesh.world]:
             path = self._path(step) / name
             try:
-                size, crc = _checksum(path, self._tick)
+                size, crc = checksum(path, self._tick)
+            except FileNotFoundError:
+                return f"{name} is missing"
             except OSError as error:
-                return f"{name}: {error.strerror}"
+                raise _unreadable(path, error) from None
             if size != expected["bytes"]:
                 return f"{name} has {size} bytes, not {expected['bytes']}"
             if crc != expected["crc32"]:
@@ -210,13 +225,24 @@ class CheckpointStore:
 
     def read_full(self, step: int, prefix: str = "") -> dict[str, Tensor]:
         """Whole tensors, on the CPU, of all names that begin with `prefix`, which is taken off."""
-        whole, files = {}, _Files(self._path(step))
+        whole, files = {}, TensorFiles(self._path(step))
         for name, entry in self._index(step)["tensors"].items():
             if name.startswith(prefix):
                 tensor = torch.empty(entry["shape"], dtype=getattr(torch, entry["dtype"]))
-                _fill(files, name, entry, tensor, Slice(tuple(entry["shape"])))
+                files.fill(name, entry, tensor, Slice(tuple(entry["shape"])))
                 whole[name.removeprefix(prefix)] = tensor
         return whole
+
+    def _listed(self, pattern: str) -> list[re.Match[str]]:
+        """The names in the folder that match; none if it is not there. Path.glob would swallow errors."""
+        try:
+            names = os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [match for match in map(re.compile(pattern).fullmatch, names) if match]
+
+    def _steps(self) -> list[int]:
+        return sorted(int(name[1]) for name in self._listed(r"step-(\d+)"))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
@@ -232,12 +258,15 @@ class CheckpointStore:
             if self.mesh.rank == 0:
                 shutil.rmtree(self._aside(save.step), ignore_errors=True)
             rank, failure = failures[0]
-            last = self.steps()[-1:]
-            kept = f"the checkpoint of step {last[0]} is untouched" if last else "there is no older checkpoint"
+            try:
+                last = self._steps()[-1:]
+                kept = f"the checkpoint of step {last[0]} is untouched" if last else "there is no older checkpoint"
+            except OSError:
+                kept = "older checkpoints are untouched"
             raise self.mesh.alike(
                 UserError(
                     f"{self.folder}: cannot write the checkpoint of step {save.step} "
-                    f"(process {rank}: {os.strerror(failure)}); make room or mend the folder and start again; {kept}"
+                    f"(process {rank}: {os.strerror(failure)}); make room or fix the folder and start again; {kept}"
                 )
             )
 
@@ -264,60 +293,46 @@ class CheckpointStore:
             file.flush()
             os.fsync(file.fileno())
         sync_folder(aside)
-        if path.exists():  # the run went back past it, so it is damaged or of no use
-            path.rename(self.folder / f"{path.name}.old.tmp")
+        replaced = self.folder / f"{path.name}.old.tmp"
+        if path.exists():  # the run went back past it, so it is damaged
+            path.rename(replaced)
         aside.rename(path)
         sync_folder(self.folder)
         # Later steps than this one were passed over as damaged and say nothing about what may go
-        old = [other for other in self.steps() if other <= step][: -self.keep]
-        for stale in [*(self._path(other) for other in old), *self.folder.glob("*.old.tmp")]:
+        old = [other for other in self._steps() if other <= step][: -self.keep]
+        for stale in [*map(self._path, old), replaced]:
             shutil.rmtree(stale, ignore_errors=True)
 
     def _index(self, step: int) -> dict[str, Any]:
         path = self._path(step) / "index.json"
         try:
             index = json.loads(path.read_text(encoding="utf-8"))
-            expected = index.pop("crc32")
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from None
-        if zlib.crc32(json.dumps(index).encode()) != expected:
-            raise UserError(f"{path}: checksum differs")
-        if index["version"] != FORMAT_VERSION:
-            raise UserError(f"{path}: format {index['version']}, but this version reads format {FORMAT_VERSION}")
+        except FileNotFoundError:
+            raise DamagedError(f"{path.name} is missing") from None
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        except ValueError as error:
+            raise DamagedError(f"{path}: cannot be read ({error})") from None
+        # Before its checksum: another version may have another
+        if isinstance(index, dict) and index.get("version", FORMAT_VERSION) != FORMAT_VERSION:
+            raise UserError(
+                f"{path}: checkpoint format {index['version']}, this program reads {FORMAT_VERSION}; go on with the "
+                "program that wrote it, or begin a new run with name=..."
+            )
+        if not isinstance(index, dict) or zlib.crc32(json.dumps(_but_crc32(index)).encode()) != index.get("crc32"):
+            raise DamagedError(f"{path}: checksum differs")
         return index
 
 
-class _Files(dict[str, Any]):
-    """The open safetensors files of a checkpoint, by name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __missing__(self, name: str) -> Any:
-        self[name] = safe_open(self.folder / name, framework="pt")
-        return self[name]
+def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in index.items() if name != "crc32"}
 
 
-def _fill(files: _Files, name: str, entry: dict[str, Any], part: Tensor, place: Slice) -> None:
-    """Read the region of `place` into `part`, of every saved part the overlap alone."""
-    inside, wanted = place.inside(part), place.region()
-    if inside.shape != part.shape:
-        part.zero_()
-    for saved in entry["parts"]:
-        held = tuple(slice(*bounds) for bounds in saved["region"])
-        shared = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(held, wanted, strict=True)]
-        if any(both.start >= both.stop for both in shared):
-            continue
-        try:
-            file = files[saved["file"]]
-            source = file.get_slice(name)[_within(shared, held)] if shared else file.get_tensor(name)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{files.folder / saved['file']}: cannot be read ({error})") from None
-        inside[_within(shared, wanted)].copy_(source)
-
-
-def _within(shared: list[slice], outer: tuple[slice, ...]) -> tuple[slice, ...]:
-    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(shared, outer, strict=True))
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path}: cannot be read now ({error.strerror}); what it holds may be whole, so nothing is written over it; "
+        "start again when it can be read, or move it away if it never can"
+    )
 
 
 def _file(rank: int) -> str:
@@ -378,23 +393,11 @@ def _write(save: _Save, tensors: dict[str, Tensor]) -> None:
     save.failure = errno.EIO  # until it has gone well, whatever happens
     try:
         if tensors:
-            save_file(tensors, save.path)
-            with save.path.open("rb") as file:
-                os.fsync(file.fileno())
-            save.bytes, save.crc32 = _checksum(save.path)
+            save_tensors(tensors, save.path)
+            save.bytes, save.crc32 = checksum(save.path)
         save.failure = 0
     except OSError as error:
         save.failure = error.errno or errno.EIO
     except SafetensorError as error:  # wraps the system's error
         number = re.search(r"os error (\d+)", str(error))
         save.failure = int(number[1]) if number else errno.EIO
-
-
-def _checksum(path: Path, tick: Callable[[], object] = lambda: None) -> tuple[int, int]:
-    size = crc = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            tick()
-            size += len(chunk)
-            crc = zlib.crc32(chunk, crc)
-    return size, crc

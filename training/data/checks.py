@@ -46,8 +46,9 @@ def count_han(corpus: Corpus) -> tuple[int, int]:
     As preprocessing counted them; where it did not, in the first tokens of 100 documents.
     """
     statistics = corpus.manifest.statistics
-    if "han_tokens" in statistics:
-        return statistics["han_tokens"], statistics["han_tokens_in_multi_token_words"]
+    han, in_words = (statistics.get(name) for name in ("han_tokens", "han_tokens_in_multi_token_words"))
+    if isinstance(han, int) and isinstance(in_words, int):
+        return han, in_words
     if not (corpus.folder / "tokenizer" / "tokenizer.json").exists() or corpus.documents == 0:
         return 0, 0
     is_han = han_vocabulary(corpus.folder / "tokenizer")

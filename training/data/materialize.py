@@ -20,15 +20,27 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from rich.console import Console
 from rich.progress import track
 
-from preprocessing.corpus import Corpus, ShardFiles, TarWriter, checksum, explained, write_atomically
+from preprocessing.corpus import (
+    Corpus,
+    Count,
+    ShardFiles,
+    TarWriter,
+    checksum,
+    explained,
+    tokenizer_fault,
+    write_atomically,
+)
 from preprocessing.errors import UserError
+from preprocessing.seal import read_manifest, seal, unseal
+from preprocessing.settings import Settings
 from training.config import DataSettings
 from training.data.checks import check_masking
 from training.data.masking import IGNORED
@@ -76,7 +88,7 @@ def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, wor
     }
     path = out / "manifest.json"
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_manifest(out)
         if any(found.get(name) != value for name, value in values.items()):
             raise UserError(f"{path}: holds other samples ({_difference(found, values)}); give an empty folder")
         log.info("%s: all samples are there already", out)
@@ -94,7 +106,7 @@ def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, wor
     if sys.stderr.isatty():
         shards = iter(track(shards, "writing samples", len(tasks), console=Console(stderr=True)))
     values["shards"] = list(shards)
-    write_atomically(path, json.dumps(values, ensure_ascii=False, indent=1).encode())
+    write_atomically(path, seal(out, values))
     for shard in values["shards"]:
         _description(out / shard["name"]).unlink()
     rows = settings.copies * sum(values["samples"].values())
@@ -112,8 +124,8 @@ def _difference(found: dict[str, Any], values: dict[str, Any]) -> str:
 
 def is_materialized(folder: Path) -> bool:
     try:
-        return json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("kind") == "samples"
-    except (OSError, ValueError, AttributeError):
+        return read_manifest(folder).get("kind") == "samples"
+    except UserError:
         return False  # opening it as a corpus will say what is wrong
 
 
@@ -199,6 +211,54 @@ class _Block(NamedTuple):
     """[rows + 1]: and in `columns` and `labels`."""
 
 
+_Five = Annotated[list[Count], Field(min_length=len(_MEMBERS), max_length=len(_MEMBERS))]
+
+
+class _WrittenBlock(Settings):
+    """`_MEMBERS` of a block: how many values each has, and at which byte of the shard they begin."""
+
+    sizes: _Five
+    starts: _Five
+    crc32: Count
+
+
+class _WrittenShard(Settings):
+    name: str
+    split: str
+    bytes: Count
+    md5: str
+    blocks: list[_WrittenBlock]
+
+
+class _Manifest(Settings):
+    kind: Literal["samples"]
+    version: Literal[2]
+    corpus: str
+    """The fingerprint of the corpus that they were drawn from."""
+    seed: int
+    settings: dict[str, Any]
+    tokenizer: dict[str, Any]
+    dtype: Literal["uint16", "uint32"]
+    block_rows: int = Field(ge=1, le=1 << 30)
+    samples: dict[str, Count]
+    """Of each split, in one copy."""
+    shards: list[_WrittenShard]
+
+
+def _read_manifest(folder: Path) -> _Manifest:
+    path, values = folder / "manifest.json", read_manifest(folder)
+    command = "reread preprocess --materialize"
+    if values.get("version") != FORMAT_VERSION:
+        raise UserError(
+            f"{path}: samples of format {values.get('version')}, this program reads {FORMAT_VERSION}; write them again "
+            f"with `{command}`"
+        )
+    manifest = _Manifest.parse(unseal(folder, values, command), str(path))
+    if fault := tokenizer_fault(manifest.tokenizer):
+        raise UserError(f"{path}: {fault}; write the samples again with `{command}`")
+    return manifest
+
+
 class MaterializedSamples:
     """Samples read from a folder that `materialize` wrote; the interface is that of `Samples`.
 
@@ -206,37 +266,25 @@ class MaterializedSamples:
     """
 
     def __init__(self, folder: Path, split: str) -> None:
-        path = folder / "manifest.json"
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values.get("version") != FORMAT_VERSION:
-            raise UserError(f"{path}: samples of format {values.get('version')}, this program reads {FORMAT_VERSION}")
+        written = _read_manifest(folder)
         self.folder = folder
-        try:
-            self._open(values, split)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path}: its fields are not those of a manifest ({type(error).__name__}: {error}); copy the file "
-                "again, or run `reread preprocess --materialize` again"
-            ) from None
-
-    def _open(self, values: dict[str, Any], split: str) -> None:
-        folder = self.folder
-        self.seed: int = values["seed"]
-        self.settings = DataSettings.parse({"corpus": folder, **values["settings"]}, str(folder / "manifest.json"))
-        self.corpus_fingerprint: str = values["corpus"]
+        self.seed = written.seed
+        self.settings = DataSettings.parse({**written.settings, "corpus": folder}, str(folder / "manifest.json"))
+        self.corpus_fingerprint = written.corpus
         self.fingerprint = samples_fingerprint(self.corpus_fingerprint, split, self.settings, self.seed)
-        self.vocab_size: int = values["tokenizer"]["vocab_size"]
+        self.vocab_size: int = written.tokenizer["vocab_size"]
         self.tokenizer_folder = folder / "tokenizer"
-        self.special = special_ids(values["tokenizer"])
-        self._block_rows: int = values["block_rows"]
-        self._length: int = values["samples"].get(split, 0)
+        self.special = special_ids(written.tokenizer)
+        self._block_rows = written.block_rows
+        self._length = written.samples.get(split, 0)
         self._files = ShardFiles(folder, "reread preprocess --materialize")
-        shards = [shard for shard in values["shards"] if shard["split"] == split]
+        shards = [shard for shard in written.shards if shard.split == split]
         for shard in shards:
-            self._files.check_size(shard["name"], shard["bytes"])
-        self._blocks = [(shard["name"], block) for shard in shards for block in shard["blocks"]]
+            self._files.check_size(shard.name, shard.bytes)
+        self._blocks = [(shard.name, block) for shard in shards for block in shard.blocks]
         small = _small(self.settings.sequence_length)
-        self._dtypes = (values["dtype"], np.uint8, small, small, values["dtype"])
+        self._dtypes = (written.dtype, np.uint8, small, small, written.dtype)
+        self._check_blocks(shards)
         self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
 
     def __len__(self) -> int:
@@ -274,6 +322,19 @@ class MaterializedSamples:
         for number in range(len(self._blocks)):
             self._read_block(number)
 
+    def _check_blocks(self, shards: list["_WrittenShard"]) -> None:
+        """Raises `UserError` unless the blocks of a split hold its rows, and lie within their shards."""
+        total, items = self._length * self.settings.copies, [np.dtype(dtype).itemsize for dtype in self._dtypes]
+        rows = [min(self._block_rows, total - begin) for begin in range(0, total, self._block_rows)]
+        fits = all(
+            start + size * item <= shard.bytes
+            for shard in shards
+            for block in shard.blocks
+            for start, size, item in zip(block.starts, block.sizes, items, strict=True)
+        )
+        if not fits or [block.sizes[2] for _, block in self._blocks] != [4 * number for number in rows]:
+            raise UserError(f"{self.folder / 'manifest.json'}: its blocks do not hold its samples; write them again")
+
     def _read(self, numbers: NDArray[np.int64]) -> Rows:
         shape = len(numbers), self.settings.sequence_length
         places = self._places(numbers)
@@ -301,10 +362,10 @@ class MaterializedSamples:
 
     def _read_block(self, number: int) -> _Block:
         name, block = self._blocks[number]
-        parts = zip(self._dtypes, block["sizes"], block["starts"], strict=True)
+        parts = zip(self._dtypes, block.sizes, block.starts, strict=True)
         arrays = [self._files.array(name, dtype, size, start) for dtype, size, start in parts]
-        if checksum(arrays) != block["crc32"]:
-            raise self._files.altered(name, block["starts"][0])
+        if checksum(arrays) != block.crc32:
+            raise self._files.altered(name, block.starts[0])
         ids, continues, rows, columns, labels = arrays
         rows = rows.reshape(-1, 4)
         at = np.zeros((2, len(rows) + 1), np.int64)

@@ -1,0 +1,88 @@
+"""Files of tensors: written with the rights that the umask gives, read by slices, told apart by their checksums."""
+
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from preprocessing.errors import UserError
+
+if TYPE_CHECKING:
+    from training.checkpoint.store import Slice
+
+_CHUNK = 1 << 22
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write and sync a safetensors file that others may read as the umask says: safetensors itself makes it 0600.
+
+    Raises OSError, or SafetensorError around one.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(mode)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def checksum(path: Path, tick: Callable[[], object] = lambda: None) -> tuple[int, int]:
+    """Size in bytes and CRC-32; `tick` is called as reading moves on."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            tick()
+            size += len(chunk)
+            crc = zlib.crc32(chunk, crc)
+    return size, crc
+
+
+def remove(path: Path) -> None:
+    """A folder with all it holds, a file, or a link but not what it leads to; nothing if there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class TensorFiles:
+    """The safetensors files of a folder, opened when they are needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._open: dict[str, Any] = {}
+
+    def fill(self, name: str, entry: dict[str, Any], part: Tensor, place: "Slice") -> None:
+        """Read the region of `place` of the tensor `name` into `part`, of every saved part the overlap alone.
+
+        `entry` says which file holds which region. Raises `UserError` for a file that cannot be read.
+        """
+        inside, wanted = place.inside(part), place.region()
+        if inside.shape != part.shape:
+            part.zero_()
+        for saved in entry["parts"]:
+            held = tuple(slice(*bounds) for bounds in saved["region"])
+            shared = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(held, wanted, strict=True)]
+            if any(both.start >= both.stop for both in shared):
+                continue
+            try:
+                file = self._file(saved["file"])
+                source = file.get_slice(name)[_within(shared, held)] if shared else file.get_tensor(name)
+            except (OSError, SafetensorError) as error:
+                raise UserError(f"{self.folder / saved['file']}: cannot be read ({error})") from None
+            inside[_within(shared, wanted)].copy_(source)
+
+    def _file(self, name: str) -> Any:
+        if name not in self._open:
+            self._open[name] = safe_open(self.folder / name, framework="pt")
+        return self._open[name]
+
+
+def _within(shared: list[slice], outer: tuple[slice, ...]) -> tuple[slice, ...]:
+    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(shared, outer, strict=True))
