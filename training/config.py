@@ -175,8 +175,8 @@ class TrainSettings(Settings):
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). fp16 and bf16 keep fp32 masters."""
     initial_loss_scale: float = Field(default=2.0**16, gt=0)
-    """Of fp16 gradients, computed or sent: doubled after 1000 good steps, halved after 2 bad ones in a row (the rule
-    NEZHA trained with)."""
+    """Of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad ones, in a row or
+    not (the rule NEZHA trained with)."""
     activation_checkpointing: bool = False
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

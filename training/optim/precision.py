@@ -42,8 +42,9 @@ def _dotted(capability: tuple[int, int]) -> str:
 class LossScale:
     """The factor on the loss that keeps float16 gradients in range; 1 for ever with other types.
 
-    `dtype` is the narrowest type that gradients are in, computed or sent. Doubled after 1000 good steps, halved after 2
-    bad ones in a row (the rule NEZHA trained with, which began at 2^32).
+    `dtype` is the narrowest type that gradients are in, computed or sent. The rule is the one NEZHA trained with, of
+    TensorFlow 1.15's ExponentialUpdateLossScaleManager (NEZHA began at 2^32): doubled after 1000 good steps in a row,
+    halved after 2 bad ones, in a row or not; each change sets both counts back. It stays from 1 to float32's range.
     """
 
     GOOD_STEPS = 1000
@@ -53,24 +54,30 @@ class LossScale:
         self.active = dtype == torch.float16
         self.value = initial if self.active else 1.0
         self.good = self.bad = 0
+        """Good steps since the last bad one, and bad steps, both since the last change."""
 
     def update(self, good: bool) -> None:
         """Count a step whose gradient was finite on all ranks, or was not and which was skipped.
 
-        Raises `UserError` when gradients overflow even unscaled.
+        Raises `UserError` when gradients overflow even unscaled, in 2 steps in a row.
         """
         if not self.active:
             return
-        self.good, self.bad = (self.good + 1, 0) if good else (0, self.bad + 1)
+        in_a_row = self.bad > 0 and self.good == 0
+        self.good, self.bad = (self.good + 1, self.bad) if good else (0, self.bad + 1)
         if self.good == self.GOOD_STEPS:
-            self.value, self.good = self.value * 2, 0
+            doubled = self.value * 2
+            self._change(doubled if doubled <= torch.finfo(torch.float32).max else self.value)
         if self.bad == self.BAD_STEPS:
-            if self.value <= 1:
+            if self.value <= 1 and in_a_row:
                 raise UserError(
                     "train.precision: fp16 gradients are not finite even at loss scale 1; "
                     "lower optimizer.learning_rate, or train in bf16 or fp32 with parallel.gradient_dtype: fp32"
                 )
-            self.value, self.bad = max(self.value / 2, 1.0), 0
+            self._change(max(self.value / 2, 1.0))
+
+    def _change(self, value: float) -> None:
+        self.value, self.good, self.bad = value, 0, 0
 
     def state(self) -> dict[str, Any]:
         return {"active": self.active, "value": self.value, "good": self.good, "bad": self.bad}
