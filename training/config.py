@@ -165,7 +165,8 @@ class TrainSettings(Settings):
     steps: int = Field(ge=0)
     """Updates; with 0 the weights that the run starts with are saved and evaluated."""
     trainable: list[str] | None = None
-    """Globs of the parameters that learn, the rest stays as `init` has it; null: all learn."""
+    """Globs of the parameters that learn, the rest stays as `init` has it; null: all learn. `[n:]` after a glob: of its
+    rows those from n on."""
     global_batch: int = Field(ge=1)
     """Rows a step that are learned from, over all processes and accumulation."""
     micro_batch: int = Field(ge=1)

@@ -101,13 +101,14 @@ class MasterWeights:
         if dtype != torch.float32:
             self.masters = {name: _master(parameter) for name, parameter in self.model_parameters.items()}
             model.to(dtype)
+        self._learning = {name: _learning(master) for name, master in self.masters.items() if master.requires_grad}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return iter(self.masters.items())
 
     def learning(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those that are not frozen."""
-        return ((name, master) for name, master in self.masters.items() if master.requires_grad)
+        """Those that are not frozen; where only the last rows learn (`freeze`), those rows, in the same memory."""
+        return iter(self._learning.items())
 
     def step(self, optimizer: torch.optim.Optimizer, gradients: GradientBuckets, rate: float, factor: float) -> None:
         """One optimiser step at learning rate `rate` on `factor` times the gradients, carried over to the model."""
@@ -115,7 +116,9 @@ class MasterWeights:
         for group in optimizer.param_groups:
             group["lr"] = rate
         for name, master in self.learning():
-            master.grad = gradients.grad_of(self.model_parameters[name])
+            gradient = gradients.grad_of(self.model_parameters[name])
+            first = getattr(self.masters[name], "first_row", 0)
+            master.grad = gradient[first:] if first else gradient
         optimizer.step()
         self.to_model()
 
@@ -128,5 +131,11 @@ class MasterWeights:
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
     master = nn.Parameter(parameter.detach().to(torch.float32, copy=True), requires_grad=parameter.requires_grad)
-    master.tensor_model_parallel = getattr(parameter, "tensor_model_parallel", False)  # type: ignore[attr-defined]
+    for mark in ("tensor_model_parallel", "first_row"):
+        setattr(master, mark, getattr(parameter, mark, False))
     return master
+
+
+def _learning(master: nn.Parameter) -> nn.Parameter:
+    first = getattr(master, "first_row", 0)
+    return nn.Parameter(master.detach()[first:]) if first else master
