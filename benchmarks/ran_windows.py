@@ -4,8 +4,8 @@
         [--length 8192] [--hidden 128 --heads 4 --head-size 32] [--profile rannet] [--rows 1] [--no-review]
         [--dropout 0] [--rounds 4] [--device cuda --dtype float16]
 
-Forms: `parallel` is RanLayer.forward, in which only the chain of cells is sequential; `in turn` is
-RanLayer.by_windows, the recurrence as written. Both are of one layer with one input, and that they give the same is
+Forms: `parallel` is RanLayer.forward, in which only the chain of cells is sequential; `in turn` is the recurrence as
+written, one window after the other. Both are of one layer with one input, and that they give the same is
 checked. What is measured is forward without gradients, and forward and backward. The forms take turns step by step.
 Memory is what a step's tensors take at most beside input, weights and their gradients, as torch allocates them. Time
 is the best of all steps after the first, on CPU in CPU seconds of one thread, which neighbours on the machine disturb
@@ -20,16 +20,35 @@ import argparse
 import ctypes
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from training.models.ran import RanConfig
-from training.models.ran.modeling_ran import RanLayer, Windows
+from training.models.ran.modeling_ran import RanLayer, _Cells, standardise
+from training.models.ran.windows_ran import Windows, rotate
 
 PASSES = ("forward", "forward+backward")
 Step = Callable[[], object]
+
+
+def in_turn(
+    layer: RanLayer, hidden: torch.Tensor, cell: torch.Tensor, windows: Windows
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `RanLayer.forward` of texts without padding and masks, one window after the other."""
+    attention, cells, outputs = layer.attention, _Cells(layer, layer.initial(cell), windows), []
+    for window in windows.cut(hidden).unbind(1):
+        z = layer.dropout(layer.LayerNorm(torch.cat([cells.all[-1][:, None], window], dim=1)))
+        q, k, v = (attention.split(x) for x in attention.project(z))
+        q, k = (torch.cat([x[:, :, :1], rotate(x[:, :, 1:], windows.rotary)], dim=2) for x in (q, k))
+        output = attention.finish(attention.heads(q, k, v, None), z)
+        output = layer.dropout(standardise(output, layer.config))
+        cells.update(output[:, 0])
+        outputs.append(output[:, 1:])
+    tokens = windows.join(torch.stack(outputs, dim=1), hidden.shape[1])
+    return layer._review(tokens, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
 
 
 def steps_of(length: int, window: int, options: argparse.Namespace) -> list[tuple[Step, Step]]:
@@ -64,7 +83,7 @@ def steps_of(length: int, window: int, options: argparse.Namespace) -> list[tupl
 
         return forward, both
 
-    forms = [passes(layer.forward), passes(layer.by_windows)]
+    forms = [passes(layer.forward), passes(partial(in_turn, layer))]
     if not options.dropout:
         tolerance = 1e-3 if options.dtype == "float32" else 0.1
         for ours, theirs in zip(forms[0][0](), forms[1][0](), strict=True):  # type: ignore[call-overload]

@@ -189,7 +189,8 @@ class TrainSettings(Settings):
     steps: int = Field(ge=0, le=MOST_STEPS)
     """Updates; with 0 the weights that the run starts with are saved and evaluated."""
     trainable: list[str] | None = None
-    """Globs of the parameters that learn, the rest stays as `init` has it; null: all learn."""
+    """Globs of the parameters that learn, the rest stays as `init` has it; null: all learn. `[n:]` after a glob: of its
+    rows those from n on."""
     global_batch: int = Field(ge=1, le=MOST_ROWS)
     """Rows a step that are learned from, over all processes and accumulation."""
     micro_batch: int = Field(ge=1, le=MOST_ROWS)
@@ -199,8 +200,8 @@ class TrainSettings(Settings):
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). fp16 and bf16 keep fp32 masters."""
     initial_loss_scale: float = Field(default=2.0**16, gt=0, le=2.0**64)
-    """Of fp16 gradients, computed or sent: doubled after 1000 good steps, halved after 2 bad ones in a row (the rule
-    NEZHA trained with)."""
+    """Of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad ones, in a row or
+    not (the rule NEZHA trained with)."""
     activation_checkpointing: bool = False
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

@@ -303,9 +303,11 @@ class Trainer:
         for name, master in self.masters.named_parameters():
             tensors[f"model.{name}"] = master.data
             places[f"model.{name}"] = slices[name]
-            for key in ("exp_avg", "exp_avg_sq") if master.requires_grad else ():
-                tensors[f"{key}.{name}"] = self.optimizer.state[master][key]
-                places[f"{key}.{name}"] = slices[name]
+        for name, learning in self.masters.learning():
+            of_all = learning.shape == self.masters.masters[name].shape
+            for key in ("exp_avg", "exp_avg_sq"):
+                tensors[f"{key}.{name}"] = self.optimizer.state[learning][key]
+                places[f"{key}.{name}"] = slices[name] if of_all else Slice(tuple(learning.shape))
         return tensors, places
 
     @contextmanager

@@ -227,8 +227,9 @@ def rehearse(
         parallelise(model, spec.tensor_plan, mesh)
         parameters = list(model.parameters())
         whole = {name: math.prod(place.shape) for name, place in layout(model, mesh).items()}
-        learnt = sum(whole[name] for name, parameter in model.named_parameters() if parameter.requires_grad)
         masters = MasterWeights(model, dtype)
+        frozen = {name: getattr(master, "first_row", 0) for name, master in masters.named_parameters()}
+        learnt = sum(one.numel() if frozen[name] else whole[name] for name, one in masters.learning())
         optimizer = build_optimizer(masters.learning(), settings.optimizer, mesh)
         if kernels == "gpu":
             for group in optimizer.param_groups:

@@ -87,6 +87,30 @@ def test_a_run_goes_on_at_any_split_and_back(ranks_in_float64, sample_corpus, tm
     agree(state_of(moved, 11), state_of(whole, 11))
 
 
+def test_frozen_rows_stay_at_every_split_and_after_a_resume(ranks_in_float64, sample_corpus, tmp_path) -> None:
+    """Positions from row 17 on learn at 1x1, and at 2x2 (tensor x data) with a stop on the way."""
+    table = "longformer.embeddings.position_embeddings.weight"
+    values = no_dropout(longformer_values(sample_corpus, trainable=[f"{table}[17:]"], schedule={"decay": "constant"}))
+    ends = {}
+    for name, processes, stops in (("begin", 1, (0,)), ("1x1", 1, (6,)), ("2x2", 4, (3, 6))):
+        run = tmp_path / name
+        run.mkdir()
+        for steps in stops:
+            now = {"steps": steps, "parallel": {"tensor": 1 + (processes > 1)}}
+            ranks_in_float64(processes, train_in_process, {**values, **now}, run)
+        ends[name] = state_of(run, stops[-1])
+    begin = ends.pop("begin")
+    agree(ends["2x2"], ends["1x1"])
+    for state in ends.values():
+        for name in (name for name in begin if name.startswith("model.")):
+            learnt = slice(17, None) if name == f"model.{table}" else slice(0)
+            kept = slice(17) if name == f"model.{table}" else slice(None)
+            assert torch.equal(state[name][kept], begin[name][kept]), name
+            assert (state[name][learnt] != begin[name][learnt]).all(), name
+        assert {name for name in state if name.startswith("exp_avg.")} == {f"exp_avg.{table}"}
+        assert state[f"exp_avg.{table}"].shape == (49 - 17, 32)
+
+
 def test_batches_that_do_not_divide_are_still_the_same_batch(ranks_in_float64, sample_corpus, tmp_path) -> None:
     """7 rows on 3 ranks in micro-batches of 2: ragged everywhere."""
     for data in (1, 3):

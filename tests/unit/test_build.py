@@ -23,6 +23,8 @@ from training.checkpoint.export import write_huggingface
 from training.config import DataSettings, SegmentSettings
 from training.models import model_spec
 from training.models.build import build_model, check_data, check_model, check_vocabulary, freeze, model_config
+from training.parallel.mesh import Mesh
+from training.parallel.tensor import parallelise
 
 NEZHA = model_spec("nezha")
 TINY = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -144,10 +146,18 @@ def test_what_learns_is_named_and_something_must() -> None:
     freeze(model, None, longformer.copied)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert frozen and all("_global." in name for name in frozen)
+    rows = build_model(longformer.head("packed"), config, None, 0)
+    freeze(rows, ["*.position_embeddings.weight[12:]", "*.word_embeddings.weight[5:]"], longformer.copied)
+    with pytest.raises(UserError, match=r"word_embeddings can be split over devices, so it learns whole"):
+        parallelise(rows, longformer.tensor_plan, Mesh())
     for trainable, message in (
         ([], "nothing would learn"),
         (["*.positions"], r"`\*\.positions` matches no parameter that can learn; these can: longformer"),
         (["lm_head.*", "*_global.*"], r"`\*_global\.\*` matches no parameter that can learn"),
+        (
+            ["*.position_embeddings.weight[20:]"],
+            r"position_embeddings.weight has 20 rows, so none is left from row 20 on",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             freeze(model, trainable, longformer.copied)

@@ -18,7 +18,14 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from preprocessing.errors import UserError
 from training.checkpoint.convert import convert
+from training.config import OptimizerSettings
+from training.models.build import freeze
 from training.models.longformer import LongformerForMaskedLM
+from training.models.longformer.plan import COPIED
+from training.optim.build import build_optimizer
+from training.optim.precision import MasterWeights
+from training.parallel.gradients import GradientBuckets
+from training.parallel.mesh import Mesh
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TABLE = "longformer.embeddings.position_embeddings.weight"
@@ -80,6 +87,44 @@ def test_roberta_gives_its_outputs_for_texts_it_could_read(tmp_path: Path, lengt
     assert model.config.max_position_embeddings == length + 2
     assert model.config.sep_token_id == 2
     assert model.config.type_vocab_size == 1
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("optimizer", ["adam", "lamb"])
+def test_new_positions_trained_alone_leave_short_texts_as_they_were(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, optimizer: Any, precision: torch.dtype
+) -> None:
+    """Bit for bit, under weight decay; the line that the conversion prints names the rows."""
+    config, weights, tensors = golden("roberta")
+    caplog.set_level("INFO", logger="reread")
+    model = converted(tmp_path, config, weights, length=100, window=64)
+    own = config["max_position_embeddings"]
+    globs = [f"*.position_embeddings.weight[{own}:]"]
+    assert f'trainable: ["{globs[0]}"]' in caplog.text
+    freeze(model, globs, COPIED)
+    masters = MasterWeights(model, precision)
+    settings = OptimizerSettings(name=optimizer, learning_rate=0.01, weight_decay=0.5)
+    steps, buckets = (
+        build_optimizer(masters.learning(), settings, Mesh()),
+        GradientBuckets(model.parameters(), Mesh(), 1000),
+    )
+    table, short = model.get_parameter(TABLE), tensors["input_ids"]
+    long = short[:1, 1:2].repeat(1, 100)
+    with torch.no_grad():
+        before = [table.clone(), model(short).logits, model(long).logits]
+    for _ in range(3):
+        buckets.zero()
+        model(long, labels=long).loss.backward()
+        assert buckets.global_norm() == pytest.approx(buckets.grad_of(table)[own:].norm().item(), rel=1e-6)
+        masters.step(steps, buckets, rate=0.01, factor=1.0)
+    with torch.no_grad():
+        after = [table, model(short).logits, model(long).logits]
+    assert torch.equal(before[0][:own], after[0][:own]) and torch.equal(before[1], after[1])
+    assert (before[0][own:] != after[0][own:]).any(1).all() and not torch.equal(before[2], after[2])
+    state = [tensor for one in steps.state.values() for tensor in one.values() if tensor.dim()]
+    assert {tuple(tensor.shape) for tensor in state} == {(102 - own, config["hidden_size"])}, (
+        "moments of new rows alone"
+    )
 
 
 def test_a_roberta_of_other_names_is_the_same(tmp_path: Path) -> None:

@@ -95,6 +95,10 @@ def test_what_does_not_learn_needs_no_moments() -> None:
     footprint, without = rehearsed(values, 1000), 2 * 3 * (32 + 1) * 32
     assert footprint.masters - footprint.optimizer // 2 == 4 * without
     assert footprint.checkpoint_bytes == 12 * footprint.parameters - 8 * without
+    values["trainable"] = ["*.position_embeddings.weight[17:]"]
+    rows = rehearsed(values, 1000)
+    assert rows.optimizer == 2 * 4 * (49 - 17) * 32
+    assert rows.checkpoint_bytes == 4 * rows.parameters + 8 * (49 - 17) * 32
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Mixed precision: the loss scale's rule, masters that keep what half precision would lose."""
 
 import json
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,20 +14,54 @@ from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh
 
 
-def test_loss_scale_doubles_after_1000_good_steps_and_halves_after_2_bad_in_a_row():
-    scale = LossScale(torch.float16)
-    assert scale.value == 2.0**16
-    for good in [False, True] * 3:  # never two in a row
+def managed(scale: float, steps: list[bool]) -> list[float]:
+    """The scale after each step, by TensorFlow 1.15's ExponentialUpdateLossScaleManager(init, 1000, 2, 2, 0.5)."""
+    scales, good_steps, bad_steps = [], 0, 0
+    for finite in steps:
+        if finite and good_steps + 1 >= 1000:
+            larger = np.float32(scale) * np.float32(2)
+            scale, good_steps, bad_steps = float(larger) if np.isfinite(larger) else scale, 0, 0
+        elif finite:
+            good_steps += 1
+        elif bad_steps + 1 >= 2:
+            scale, good_steps, bad_steps = max(1.0, scale * 0.5), 0, 0
+        else:
+            good_steps, bad_steps = 0, bad_steps + 1
+        scales.append(scale)
+    return scales
+
+
+@pytest.mark.parametrize("initial", [2.0**16, 2.0**126])
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.001, 0.01, 0.3])
+def test_the_loss_scale_is_that_of_the_manager_nezha_trained_with(share: float, initial: float) -> None:
+    """Over steps a random share of which is bad, taken up from a checkpoint now and then."""
+    generator = random.Random(f"{share} {initial}")
+    steps = [generator.random() >= share for _ in range(9000 if share < 0.3 else 40)]
+    scale, seen = LossScale(torch.float16, initial), []
+    with np.errstate(over="ignore"):
+        expected = managed(initial, steps)
+    for number, good in enumerate(steps):
+        if number % 700 == 0:
+            state, scale = json.loads(json.dumps(scale.state())), LossScale(torch.float16)
+            scale.load(state)
         scale.update(good)
-    assert scale.value == 2.0**16
-    scale.update(False)
-    scale.update(False)
-    assert scale.value == 2.0**15
-    for _ in range(999):
-        scale.update(True)
-    assert scale.value == 2.0**15
-    scale.update(True)
-    assert scale.value == 2.0**16
+        seen.append(scale.value)
+    assert seen == expected
+    assert len(set(seen)) > 1, "the sequence changes nothing"
+
+
+def test_every_other_bad_step_halves_the_loss_scale() -> None:
+    scale = LossScale(torch.float16)
+    for good in [False, True] * 3:
+        scale.update(good)
+    assert scale.value == 2.0**15 and scale.bad == 1
+
+
+def test_single_bad_steps_at_scale_1_do_not_end_the_run() -> None:
+    scale = LossScale(torch.float16, initial=1.0)
+    for good in [False, True] * 10:
+        scale.update(good)
+    assert scale.value == 1.0
 
 
 def test_loss_scale_goes_on_from_a_checkpoint():

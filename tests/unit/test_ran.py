@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.unit import ran_equations
 from training.models.ran import (
     RanConfig,
     RanForCausalLM,
@@ -13,7 +14,8 @@ from training.models.ran import (
     RanForSequenceClassification,
     RanModel,
 )
-from training.models.ran.modeling_ran import RanLayer, Windows
+from training.models.ran.modeling_ran import RanLayer
+from training.models.ran.windows_ran import Windows
 
 WINDOW = 8
 PROFILES: list[dict[str, Any]] = [{"profile": "rannet"}, {"profile": "paper"}]
@@ -73,27 +75,76 @@ WINDOWINGS = [
 
 
 @pytest.mark.parametrize("windowing", WINDOWINGS)
-@pytest.mark.parametrize("profile", [*PROFILES, {"attention_residual": False, "cell_residual": "plain"}])
+@pytest.mark.parametrize("profile", PROFILES)
 def test_windows_in_parallel_are_windows_in_turn(profile: dict[str, Any], windowing: dict[str, Any]) -> None:
+    """Outputs and gradients of a layer are those of the equations, one text and one window after the other."""
     official = windowing.get("official_padding", False)
     torch.manual_seed(0)
     layer = RanLayer(tiny(**profile, official_padding=official)).double().eval()
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     length = windowing["length"]
-    tokens = mask_of(LENGTHS, length).bool() if "padded" in windowing else None
+    mask = mask_of(LENGTHS, length).bool()
+    tokens = mask if "padded" in windowing else None
     segments = prefixes(*[3, 8, 17, 5, 0, 5, 1, 0], width=length) if "prefix" in windowing else None
+    causal = windowing.get("causal", False)
     hidden, cell = (torch.randn(*shape, 12, dtype=torch.float64).requires_grad_() for shape in ([8, length], [8]))
-    windows = Windows.of(layer.config, hidden, tokens, segments, windowing.get("causal", False))
+    ours = layer(hidden, cell, Windows.of(layer.config, hidden, tokens, segments, causal))
+    theirs = []
+    for row in range(8):
+        own = length if tokens is None or official else LENGTHS[row]
+        order = list(range(1, own + 1)) if causal else None
+        if segments is not None:
+            order = segments[row, :own].cumsum(0).tolist()
+        theirs.append(
+            ran_equations.layer(
+                dict(layer.named_parameters()),
+                hidden[row, :own],
+                cell[row],
+                paper=profile["profile"] == "paper",
+                window=WINDOW,
+                shortest=1 if order is not None else layer.config.min_window_size,
+                head_size=4,
+                order=order,
+                real=mask[row].tolist() if official else None,
+            )
+        )
+    of_rows = [
+        [ours[0][row, : len(tokens)], ours[1][row], ours[2][row, : len(raws)]]
+        for row, (tokens, _, raws) in enumerate(theirs)
+    ]
     results = []
-    for form in (layer.forward, layer.by_windows):
-        outputs = form(hidden, cell, windows)
+    for form in (of_rows, theirs):
+        outputs = [x for row in form for x in row]
         weighted = sum((x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)).sum() for x in outputs)
         inputs = [hidden, cell, *layer.parameters()]
         gradients = torch.autograd.grad(weighted, inputs, allow_unused=True, materialize_grads=True)
         results.append([*outputs, *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 5, 8, 20, 24, 27])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_model_is_the_papers_equations(profile: dict[str, Any], length: int) -> None:
+    """Equations 1 to 11 and what profile `rannet` has instead, written a second time."""
+    model, ids = build(RanModel, **profile).double(), some_ids(1, length)
+    output = model(ids)
+    expected = ran_equations.model(
+        dict(model.named_parameters()), ids[0], model.config, paper=profile["profile"] == "paper"
+    )
+    got = (output.last_hidden_state[0], output.pooler_output[0], output.cell[0])
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_cell_stays_as_large_over_256_windows(profile: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = RanModel(tiny(window_size=2, min_window_size=1, num_hidden_layers=1, **profile)).eval()
+    ids = some_ids(1, 2 * 256)
+    sizes = [model(ids[:, : 2 * windows]).cell.square().mean().sqrt().item() for windows in (1, 16, 256)]
+    assert max(sizes) < 1.5 * min(sizes) < 2, sizes
 
 
 def handed_on(length: int) -> int:

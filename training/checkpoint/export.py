@@ -7,6 +7,7 @@ import copy
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +51,7 @@ def write_huggingface(
     so it is there whole or not at all; an earlier export there is replaced.
     Raises `UserError` if `folder` holds anything else.
     """
-    code = [] if _in_transformers(type(model.config)) else _files_of(model.config, model)
+    code = set() if _in_transformers(type(model.config)) else _code_of(Path(inspect.getfile(type(model))))
     if folder.exists() and not _is_export(folder, code) and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: is there already and is no exported model; give another output or remove it")
     aside = folder.with_name(folder.name + ".tmp")
@@ -58,7 +59,9 @@ def write_huggingface(
     aside.mkdir(parents=True)
     spec = _spec(model.config)
     save_tensors(_weights(model, spec, absent), aside / "model.safetensors", {"format": "pt"})
-    for file in [*code, *(tokenizer_folder.glob("*.*") if tokenizer_folder else ())]:
+    for file in code:
+        (aside / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in tokenizer_folder.glob("*.*") if tokenizer_folder else ():
         shutil.copyfile(file, aside / file.name)
     ids = {}
     if tokenizer_folder:
@@ -196,11 +199,23 @@ def _in_transformers(config: type[PretrainedConfig]) -> bool:
     return config.__module__.startswith("transformers.")
 
 
-def _files_of(*owners: PretrainedConfig | PreTrainedModel) -> list[Path]:
-    return [Path(inspect.getfile(type(owner))) for owner in owners]
+def _code_of(file: Path) -> set[Path]:
+    """A module's file and those that it imports relatively."""
+    imports = _RELATIVE.findall(file.read_text(encoding="utf-8"))
+    files = (file.parents[len(dots) - 1] / f"{name.replace('.', '/')}.py" for dots, name in imports)
+    return {file}.union(*map(_code_of, files))
 
 
-def _is_export(folder: Path, code: Sequence[Path]) -> bool:
+def _flat(code: str) -> str:
+    """A module whose relative imports are of files beside it: transformers knows no folders in a model's folder."""
+    return _RELATIVE.sub(lambda match: f"from .{match[2].rpartition('.')[2]} import", code)
+
+
+_RELATIVE = re.compile(r"^from (\.+)([\w.]+) import", re.MULTILINE)
+"""Dots and module of a relative import."""
+
+
+def _is_export(folder: Path, code: Collection[Path]) -> bool:
     """By the tag in its README.md, which earlier versions did not write, or by the model's code."""
     card = folder / "README.md"
     if code and all((folder / file.name).exists() for file in code):

@@ -3,9 +3,11 @@
 import inspect
 import json
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -170,24 +172,47 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Coll
     """Let only parameters learn whose names match one of the globs `trainable`, where it is given, and none of modules
     named in `copied` (`ModelSpec.copied`).
 
-    Raises `UserError` for a glob that matches none that could learn, and if there are no globs.
+    After a glob `[n:]` leaves the first n rows as they are: their gradient is zero, and `MasterWeights.learning` gives
+    the optimiser the other rows alone, by the parameter's attribute `first_row`.
+    Raises `UserError` for a glob that matches none that could learn, or that leaves no row, and if there are no globs.
     """
     names = [name for name, _ in model.named_parameters() if not set(name.split(".")) & set(copied)]
     if trainable is not None and not trainable:
         raise UserError("train.trainable: names no parameter, so nothing would learn; null lets all learn")
-    for pattern in trainable or ():
-        if not any(fnmatchcase(name, pattern) for name in names):
+    globs = [
+        (_ROWS.sub("", pattern), int(found[1]) if (found := _ROWS.search(pattern)) else 0)
+        for pattern in trainable or ()
+    ]
+    for glob, _ in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
             raise UserError(
-                f"train.trainable: `{pattern}` matches no parameter that can learn; these can: "
-                f"{', '.join(names[:4])}, ..."
+                f"train.trainable: `{glob}` matches no parameter that can learn; these can: {', '.join(names[:4])}, ..."
             )
+    learning = {}
     for name, parameter in model.named_parameters():
-        learns = trainable is None or any(fnmatchcase(name, pattern) for pattern in trainable)
-        parameter.requires_grad_(learns and name in names)
+        rows = [row for glob, row in globs if fnmatchcase(name, glob)]
+        parameter.requires_grad_(name in names and (trainable is None or bool(rows)))
+        first = min(rows, default=0)
+        if first and first >= len(parameter):
+            raise UserError(f"train.trainable: {name} has {len(parameter)} rows, so none is left from row {first} on")
+        if first:
+            parameter.first_row = first  # type: ignore[attr-defined]
+            parameter.register_hook(partial(_without_rows, first))
+        if parameter.requires_grad:
+            told = f"{name} from row {first} on" if first else name
+            learning[told] = parameter[first:].numel() if first else parameter.numel()
     if trainable is not None:
-        learning = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
         total = sum(parameter.numel() for parameter in model.parameters())
         log.info("training %s of %s parameters: %s", f"{sum(learning.values()):,}", f"{total:,}", ", ".join(learning))
+
+
+_ROWS = re.compile(r"\[(\d+):\]$")
+
+
+def _without_rows(first: int, gradient: torch.Tensor) -> torch.Tensor:
+    gradient = gradient.clone()
+    gradient[:first] = 0
+    return gradient
 
 
 def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:

@@ -43,8 +43,9 @@ def _dotted(capability: tuple[int, int]) -> str:
 class LossScale:
     """The factor on the loss that keeps float16 gradients in range; 1 for ever with other types.
 
-    `dtype` is the narrowest type that gradients are in, computed or sent. Doubled after 1000 good steps, halved after 2
-    bad ones in a row (the rule NEZHA trained with, which began at 2^32).
+    `dtype` is the narrowest type that gradients are in, computed or sent. The rule is the one NEZHA trained with, of
+    TensorFlow 1.15's ExponentialUpdateLossScaleManager (NEZHA began at 2^32): doubled after 1000 good steps in a row,
+    halved after 2 bad ones, in a row or not; each change sets both counts back. It stays from 1 to float32's range.
     """
 
     GOOD_STEPS = 1000
@@ -54,24 +55,30 @@ class LossScale:
         self.active = dtype == torch.float16
         self.value = initial if self.active else 1.0
         self.good = self.bad = 0
+        """Good steps since the last bad one, and bad steps, both since the last change."""
 
     def update(self, good: bool) -> None:
         """Count a step whose gradient was finite on all ranks, or was not and which was skipped.
 
-        Raises `UserError` when gradients overflow even unscaled.
+        Raises `UserError` when gradients overflow even unscaled, in 2 steps in a row.
         """
         if not self.active:
             return
-        self.good, self.bad = (self.good + 1, 0) if good else (0, self.bad + 1)
+        in_a_row = self.bad > 0 and self.good == 0
+        self.good, self.bad = (self.good + 1, self.bad) if good else (0, self.bad + 1)
         if self.good == self.GOOD_STEPS:
-            self.value, self.good = self.value * 2, 0
+            doubled = self.value * 2
+            self._change(doubled if doubled <= torch.finfo(torch.float32).max else self.value)
         if self.bad == self.BAD_STEPS:
-            if self.value <= 1:
+            if self.value <= 1 and in_a_row:
                 raise UserError(
                     "train.precision: fp16 gradients are not finite even at loss scale 1; "
                     "lower optimizer.learning_rate, or train in bf16 or fp32 with parallel.gradient_dtype: fp32"
                 )
-            self.value, self.bad = max(self.value / 2, 1.0), 0
+            self._change(max(self.value / 2, 1.0))
+
+    def _change(self, value: float) -> None:
+        self.value, self.good, self.bad = value, 0, 0
 
     def state(self) -> dict[str, Any]:
         return {"active": self.active, "value": self.value, "good": self.good, "bad": self.bad}
@@ -95,13 +102,14 @@ class MasterWeights:
         if dtype != torch.float32:
             self.masters = {name: _master(parameter) for name, parameter in self.model_parameters.items()}
             model.to(dtype)
+        self._learning = {name: _learning(master) for name, master in self.masters.items() if master.requires_grad}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return iter(self.masters.items())
 
     def learning(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those that are not frozen."""
-        return ((name, master) for name, master in self.masters.items() if master.requires_grad)
+        """Those that are not frozen; where only the last rows learn (`freeze`), those rows, in the same memory."""
+        return iter(self._learning.items())
 
     def step(self, optimizer: torch.optim.Optimizer, gradients: GradientBuckets, rate: float, factor: float) -> None:
         """One optimiser step at learning rate `rate` on `factor` times the gradients, carried over to the model."""
@@ -109,7 +117,9 @@ class MasterWeights:
         for group in optimizer.param_groups:
             group["lr"] = rate
         for name, master in self.learning():
-            master.grad = gradients.grad_of(self.model_parameters[name])
+            gradient = gradients.grad_of(self.model_parameters[name])
+            first = getattr(self.masters[name], "first_row", 0)
+            master.grad = gradient[first:] if first else gradient
         optimizer.step()
         self.to_model()
 
@@ -127,5 +137,11 @@ class MasterWeights:
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
     master = nn.Parameter(parameter.detach().to(torch.float32, copy=True), requires_grad=parameter.requires_grad)
-    master.tensor_model_parallel = getattr(parameter, "tensor_model_parallel", False)  # type: ignore[attr-defined]
+    for mark in ("tensor_model_parallel", "first_row"):
+        setattr(master, mark, getattr(parameter, mark, False))
     return master
+
+
+def _learning(master: nn.Parameter) -> nn.Parameter:
+    first = getattr(master, "first_row", 0)
+    return nn.Parameter(master.detach()[first:]) if first else master

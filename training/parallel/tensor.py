@@ -111,6 +111,8 @@ class _Cut:
         """`multiple` pads dimension `dim` with zeros to that many rows a process; without, it must divide."""
         if id(full) in self.done:
             return self.done[id(full)][1]
+        if hasattr(full, "first_row"):
+            raise UserError(f"train.trainable: {name} can be split over devices, so it learns whole or not at all")
         size, ranks = full.shape[dim], self.mesh.tensor_size
         if multiple is None and size % ranks:
             raise UserError(f"train.parallel.tensor: {name} of size {size} does not divide by {ranks}")

@@ -188,6 +188,8 @@ def _positions(table: Tensor, theirs: PretrainedConfig, config: PretrainedConfig
     old = table[_first(theirs) :]
     before = table[:first] if _first(theirs) else table[:1].expand(first, -1)
     log.info("positions copied: %d of them, again and again, to %d", len(old), rows - first)
+    if first + len(old) < rows:
+        log.info('to train the new ones alone: trainable: ["*.position_embeddings.weight[%d:]"]', first + len(old))
     return torch.cat([before, old[torch.arange(rows - first) % len(old)]])
 
 

@@ -73,7 +73,7 @@ class RanConfig(PretrainedConfig):
     attention_residual: after eq. 4, LN(attention + GLU(LN([G_{i-1}; X_i]))), or attention alone.
     norm_denominator: eq. 5, (x - mean) / d in the standard normalisation of tokens and cells and in each LN, where d
         is the root mean square of x ("rms") or the standard deviation ("std").
-    cell_residual: eq. 6, "gated": G_i = LN(G'_i + GLU(G'_{i-1})), "plain": G'_i + G_{i-1}; "none": G'_i.
+    cell_residual: eq. 6, "gated": G_i = LN(G'_i + GLU(G'_{i-1})), "plain": LN(G'_i + G_{i-1}); "none": G'_i.
     first_cell_residual: whether eq. 6 holds for i = 1, with G_0 before it, or G_1 is G'_1.
     review_cells: eq. 8, what memory review reads: G'_i ("raw") or G_i ("residual").
     review_activation: eq. 9, q = a(W_q o + b_q), so k, v, and the output projection if there is one.

@@ -1,0 +1,144 @@
+"""Where the tokens of a batch stand in RAN's windows, who sees whom, and rotary positions; copied beside exported
+weights.
+
+Shapes: B rows, L tokens, D hidden size, h head size, n windows, W `window_size`, P places in a window: W, and more
+where the rest of a text is read with its last window.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .configuration_ran import RanConfig
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the tokens of a batch stand in windows, and who sees whom. Nothing here waits for the device."""
+
+    size: int
+    """W, or L in a shorter batch."""
+    count: int
+    """n, of the longest row that fits in."""
+    tail: int
+    """P - W."""
+    rotary: tuple[Tensor, Tensor] | None
+    """Cosines and sines of the angles at places 1 to P, [P, h / 2] each; the cell stands at 0."""
+    places: Tensor | None = None
+    """Where each token stands [B, L] among the n * P places; None if tail is 0."""
+    filled: Tensor | None = None
+    """[B, n], whether a window has tokens; None if all have."""
+    keys: Tensor | None = None
+    """[B, n, 1, 1, 1 + P], whether there is a token; the cell, first, always is. None if all are."""
+    visible: Tensor | None = None
+    """[B, n, 1, 1 or P, 1 + P], what each token may look at; None for everything."""
+    reviewed: Tensor | None = None
+    """[B, 1, 1, n], the cells that tokens may look back at; None for all. If ordered, [B, 1, L, 1 + n]."""
+    blank: Tensor | None = None
+    """[B, L, 1], 0 at padding, whose queries review all cells alike in the authors' code; None if there is none."""
+    ordered: bool = False
+    """Whether tokens may not see all others; then the cell that a layer begins with is reviewed too, by all."""
+
+    @classmethod
+    def of(
+        cls, config: RanConfig, like: Tensor, tokens: Tensor | None, segment_ids: Tensor | None, causal: bool
+    ) -> "Windows":
+        """For hidden states `like` [B, L, D]; tokens [B, L], False at padding; segment_ids [B, L], or causal, or all.
+
+        With segment ids a token sees those whose sum of ids up to them is no greater than its own: ids of 0 are a
+        prefix in which all see each other, and from the first 1 on each token sees the prefix and what is before it.
+        """
+        (rows, length), device = like.shape[:2], like.device
+        ordered = causal or segment_ids is not None
+        size = min(config.window_size, length)
+        shortest = 1 if ordered else config.min_window_size
+        count = _windows(length, size, shortest)
+        own = None if config.official_padding else tokens
+        if own is not None:  # a row's windows follow from its own length
+            ends = (own * torch.arange(1, length + 1, device=device)).amax(1, keepdim=True)
+            tail = min(shortest - 1, length - size)
+        else:
+            ends = torch.full((1, 1), length, device=device)
+            tail = max(length - count * size, 0)
+        last = _windows(ends, size, shortest) - 1
+        index, number = torch.arange(length, device=device), torch.arange(count, device=device)
+        places = None
+        if tail:
+            window = torch.minimum(index // size, last)  # padding may stand anywhere
+            places = (window * (size + tail) + index - window * size).expand(rows, -1)
+        windows = cls(size, count, tail, _rotary(config, size + tail, like), places, ordered=ordered)
+        at = number[:, None] * size + torch.arange(size + tail, device=device)  # [n, P], the token that may stand there
+        there = (at < ends[..., None]) & (torch.minimum(at // size, last[..., None]) == number[:, None])
+        if tokens is not None:
+            there = there & windows.cut(tokens)
+        if tokens is not None or count * (size + tail) != length:
+            keys = F.pad(there, (1, 0), value=True).expand(rows, -1, -1)[:, :, None, None]
+            windows = replace(windows, keys=keys, visible=keys)
+        if own is not None:
+            filled = there.any(-1)
+            reviewed = filled | (number == 0)  # by a row of padding alone, its first cell
+            windows = replace(windows, filled=filled, reviewed=reviewed[:, None, None])
+        elif tokens is not None:
+            windows = replace(windows, blank=tokens[..., None])
+        if not ordered:
+            return windows
+        order = segment_ids.cumsum(1) if segment_ids is not None else index.expand(rows, -1) + 1
+        return windows._in_order(order, tokens, config.window_size)
+
+    def _in_order(self, order: Tensor, tokens: Tensor | None, window_size: int) -> "Windows":
+        """Where a token sees those whose `order` [B, L] is no greater than its own; of 0 is the prefix."""
+        prefix = order == 0 if tokens is None else (order == 0) & tokens
+        index, number = (torch.arange(size, device=order.device) for size in (order.shape[1], self.count))
+        order = self.cut(order)
+        visible = F.pad(order[:, :, None] <= order[..., None], (1, 0), value=True)[:, :, None]
+        # Cells of windows before the token's own, and of those that are prefix from end to end
+        before = number < (index // self.size)[:, None]
+        whole = (number + 1) * window_size <= prefix.sum(1, keepdim=True)
+        reviewed = before | whole[:, None]
+        if self.filled is not None:  # padding may stand between tokens
+            reviewed = reviewed & self.filled[:, None]
+        reviewed = F.pad(reviewed, (1, 0), value=True)[:, None]
+        return replace(self, visible=visible if self.keys is None else visible & self.keys, reviewed=reviewed)
+
+    def cut(self, x: Tensor) -> Tensor:
+        """[B, L, ...] -> [B, n, P, ...]; zeros or the next window's tokens where a window has none."""
+        blocks = self.count + (self.tail > 0)
+        lacking = max(blocks * self.size - x.shape[1], 0)
+        if lacking:  # padding by nothing copies
+            x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, lacking))
+        x = x[:, : blocks * self.size].unflatten(1, (blocks, self.size))
+        return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
+
+    def join(self, x: Tensor, length: int) -> Tensor:
+        """[B, n, P, D] -> [B, L, D]."""
+        x = x.flatten(1, 2)
+        if self.places is None:
+            return x[:, :length]
+        return x.gather(1, self.places[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _windows(length: Any, size: int, shortest: int) -> Any:
+    """How many windows texts of `length`, a number or a tensor of them, have."""
+    full = length // size
+    return full + ((length % size >= shortest) | (full == 0))
+
+
+def _rotary(config: RanConfig, places: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Computed here, as buffers outside checkpoints load as garbage; in float64, rounded once."""
+    if not config.rotary:
+        return None
+    columns = torch.arange(0, config.head_size, 2, device=like.device, dtype=torch.float64)
+    angles = torch.arange(1, places + 1, device=like.device)[:, None] * 10000.0 ** (-columns / config.head_size)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Turn neighbouring columns of x [..., P, h] by the angles of their places (Su et al. 2021, section 3.4)."""
+    if rotary is None:
+        return x
+    (cos, sin), (a, b) = rotary, x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
