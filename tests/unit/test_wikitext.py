@@ -2,7 +2,7 @@
 
 import pytest
 
-from preprocessing.mediawiki import plain_text
+from preprocessing.wikitext import plain_text
 
 
 @pytest.mark.parametrize(
