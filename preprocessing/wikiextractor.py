@@ -1,11 +1,11 @@
 """WikiExtractor's output: `<doc id=... title="...">`, the title again, the text, `</doc>`."""
 
-import html
 import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from preprocessing.streams import lines
+from preprocessing.wikitext import unescaped
 
 _OPEN, _CLOSE = b"<doc ", b"</doc>"
 _TITLE = 'title="'
@@ -50,8 +50,8 @@ def body(page: str) -> str:
     begin, end = tag.find(_TITLE) + len(_TITLE), tag.rfind('"')
     if begin < len(_TITLE) or end < begin or not tag.rstrip(" \t\r").endswith(">"):
         return text
-    title = html.unescape(tag[begin:end])
+    title = unescaped(tag[begin:end])
     text = _BLANK_LINES.sub("", text, count=1)
     first, _, rest = text.partition("\n")
-    repeated = html.unescape(first).strip() == title.strip()
-    return html.unescape(rest.lstrip("\r\n") if repeated else text)
+    repeated = unescaped(first).strip() == title.strip()
+    return unescaped(rest.lstrip("\r\n") if repeated else text)

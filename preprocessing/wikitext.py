@@ -25,10 +25,10 @@ _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _VARIANT = re.compile(r"-\{([^{}]*)\}-")
 _SIMPLIFIED = re.compile(r"(?:^|;)\s*zh-(?:hans|cn)\s*:\s*([^;]*)")
 _ANY_VARIANT = re.compile(r"(?:^|;)\s*zh(?:-\w+)?\s*:\s*([^;]*)")
-_TEMPLATE = re.compile(r"\{\{\s*([^{}|]+?)\s*\|([^{}]*)\}\}")
+_TEMPLATE = re.compile(r"\{\{([^{}|]+)\|([^{}]*)\}\}")
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:*#]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
 _LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)[^\[\]]*\]|\](?!\]))[^\[\]]*)*)\]\]")
-_URL = re.compile(r"\[(?:https?:|ftps?:|mailto:)?//[^\s\[\]]+(?:\s+([^\[\]]*))?\]", re.IGNORECASE)
+_URL = re.compile(r"\[(?:https?:|ftps?:|mailto:)?//[^\s\[\]]+(?:\s([^\[\]]*))?\]", re.IGNORECASE)
 _INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple|wikt|commons|species")
 _QUOTES = re.compile(r"'{2,}")
 _MAGIC = re.compile(r"__[A-Z]+__|__[^\W\d_a-zA-Z]+__")
@@ -36,9 +36,9 @@ _MARKUP_LINE = re.compile(r"^(?:[ \t]*(?:\{\||\|\}|\||!(?=[^\n]*(?:\|\||!!)))[^\
 _BULLET = re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE)
 _EMPTY_BRACKETS = re.compile(r"[ \t]?(?:\([\s,;:，；：、/]*\)|（[\s,;:，；：、/]*）)")
 _BRACKET_START = re.compile(r"([(（])[\s,;，；、]+")
-_HOLE = re.compile(r"[ \t]+(?=[,;，。；、])")  # where a template stood before a comma
-_BAR = re.compile(r"\|(?![^\[\]]*\]\])")  # outside links
-_HEADING = re.compile(r"[ \t]*(={1,6})[ \t]*(.*?)[ \t]*\1[ \t]*")
+_HOLE = re.compile(r"(?<![ \t])[ \t]+(?=[,;，。；、])")  # where a template stood before a comma
+_BAR_OR_BRACKET = re.compile(r"[|\[\]]")
+_LONG_NUMBER = re.compile(r"&#[0-9]{100,};?")
 _BACK_MATTER_TITLES = """
 references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|notes and references
 参考文献|參考文獻|参考资料|參考資料|参考|參考|参见|參見|参看|參看|相关条目|相關條目|外部链接|外部連結|外部連接|外部链結|延伸阅读
@@ -67,7 +67,7 @@ def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = FILE_NAMESPAC
     text = _TEMPLATE.sub(_shown_parameter, text)
     text = _without_braces(text)
     for _ in range(6):  # captions hold links, labels hold links: from the inside out
-        text, urls = _URL.subn(lambda match: match[1] or "", text)
+        text, urls = _URL.subn(lambda match: (match[1] or "").lstrip(), text)
         text, links = _LINK.subn(lambda match: _label(match[1], dropped_namespaces), text)
         if not urls and not links:
             break
@@ -78,7 +78,12 @@ def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = FILE_NAMESPAC
     text = _BULLET.sub("", text)
     text = _BRACKET_START.sub(r"\1", _EMPTY_BRACKETS.sub("", text))
     text = _HOLE.sub("", text)
-    return html.unescape("\n".join(_sections(text)))
+    return unescaped("\n".join(_sections(text)))
+
+
+def unescaped(text: str) -> str:
+    """HTML's character references as the characters."""
+    return html.unescape(_LONG_NUMBER.sub("\ufffd", text))  # Python makes no number of thousands of digits
 
 
 def _chosen_variant(match: re.Match[str]) -> str:
@@ -90,8 +95,8 @@ def _chosen_variant(match: re.Match[str]) -> str:
 
 
 def _shown_parameter(match: re.Match[str]) -> str:
-    name = match[1].lower().replace("_", " ")
-    values = [value.strip() for value in _BAR.split(match[2]) if "=" not in value]
+    name = match[1].strip().lower().replace("_", " ")
+    values = [value.strip() for value in _parameters(match[2]) if "=" not in value]
     if name in ("convert", "cvt"):  # 5|km|mi, 5|-|9|km|mi
         return " ".join(values[: 4 if values[1:2] in (["-"], ["–"], ["to"], ["and"], ["by"]) else 2])
     if name not in _SHOWN:
@@ -99,20 +104,32 @@ def _shown_parameter(match: re.Match[str]) -> str:
     return values[_SHOWN[name]] if _SHOWN[name] < len(values) else ""
 
 
+def _parameters(body: str) -> list[str]:
+    """`body` split at the bars outside of links: those behind which no `]]` comes before any other bracket."""
+    parts, end, is_inside = [], len(body), False
+    for match in reversed(list(_BAR_OR_BRACKET.finditer(body))):
+        if match[0] != "|":
+            is_inside = body.startswith("]]", match.start())
+        elif not is_inside:
+            parts.append(body[match.end() : end])
+            end = match.start()
+    return [body[:end], *reversed(parts)]
+
+
 def _without_braces(text: str) -> str:
     """Cut every closed {{...}} and {|...|}; an opening that is never closed is left as text."""
     spans: list[tuple[int, int]] = []
-    stack: list[tuple[str, int]] = []
+    templates: list[int] = []  # where those that are open begin
+    tables: list[int] = []
     for match in _BRACES.finditer(text):
         token = match[0][-2:]
+        own, other = (templates, tables) if token in ("{{", "}}") else (tables, templates)
         if token in ("{{", "{|"):
-            stack.append((token, match.start()))
-            continue
-        opening = "{{" if token == "}}" else "{|"
-        depth = next((index for index in range(len(stack) - 1, -1, -1) if stack[index][0] == opening), None)
-        if depth is not None:
-            start = stack[depth][1]
-            del stack[depth:]
+            own.append(match.start())
+        elif own:
+            start = own.pop()
+            while other and other[-1] > start:
+                other.pop()
             while spans and spans[-1][0] > start:
                 spans.pop()
             spans.append((start, match.end()))
@@ -137,9 +154,9 @@ def _sections(text: str) -> Iterator[str]:
     pending: list[tuple[int, str]] = []
     skipped_level = 7
     for line in text.split("\n"):
-        heading = _HEADING.fullmatch(line) if line.lstrip().startswith("=") else None
+        heading = _heading(line)
         if heading:
-            level, name = len(heading[1]), heading[2].strip()
+            level, name = heading
             if level <= skipped_level:
                 skipped_level = level if name.lower() in _BACK_MATTER else 7
             pending = [(above, title) for above, title in pending if above < level] + [(level, name)]
@@ -147,3 +164,11 @@ def _sections(text: str) -> Iterator[str]:
             yield from (title for _, title in pending)
             pending = []
             yield line.strip()
+
+
+def _heading(line: str) -> tuple[int, str] | None:
+    """Level and name of `== name ==`; what one side has more of belongs to the name."""
+    line = line.strip(" \t")
+    levels = (level for level in range(min(6, len(line) // 2), 0, -1) if line.startswith("=" * level))
+    level = next((level for level in levels if line.endswith("=" * level)), None)
+    return (level, line[level:-level].strip()) if level else None
