@@ -79,20 +79,23 @@ def read(piece: Piece, settings: InputSettings, report: Callable[[Problem], None
     `bad_input: refuse`. An error of the system (permission, disk) and a file that changes always raise: the corpus
     would be another one tomorrow.
     """
-    reader = _Reader(piece, settings, report)
     try:
         with open(piece.path, "rb", opener=_open) as file:
             before = os.fstat(file.fileno())
-            _check_unchanged(piece, before, before)
+
+            def check() -> None:
+                _check_unchanged(piece, before, os.fstat(file.fileno()))
+
+            check()
+            reader = _Reader(piece, settings, report, check)
             try:
                 if before.st_size == 0:
                     reader.problem("whole file", "empty file")
                 else:
                     yield from reader.file(file, before.st_size)
             except _DAMAGE as error:
-                _check_unchanged(piece, before, os.fstat(file.fileno()))  # the damage may be but that
                 reader.damaged(error)
-            _check_unchanged(piece, before, os.fstat(file.fileno()))
+            check()
     except OSError as error:
         raise UserError(f"{piece.path}: cannot be read ({error.strerror}); repair it and start again") from None
 
@@ -113,8 +116,15 @@ def _check_unchanged(piece: Piece, before: os.stat_result, now: os.stat_result) 
 
 
 class _Reader:
-    def __init__(self, piece: Piece, settings: InputSettings, report: Callable[[Problem], None]) -> None:
+    def __init__(
+        self,
+        piece: Piece,
+        settings: InputSettings,
+        report: Callable[[Problem], None],
+        check_unchanged: Callable[[], None],
+    ) -> None:
         self.piece, self.settings, self.report = piece, settings, report
+        self.check_unchanged = check_unchanged
         self.limit = settings.maximum_document_bytes
         self.encoding = self.stated = settings.encoding
         self.member = ""
@@ -124,6 +134,7 @@ class _Reader:
 
     def problem(self, position: str, reason: str) -> None:
         if self.settings.bad_input == "refuse":
+            self.check_unchanged()  # it may be but that
             way_out = "repair it, or set `input.bad_input=report` to skip it"
             raise UserError(printable(f"{self.piece.path}:{self.member}{position}: {reason}; {way_out}"))
         self.report(Problem(self.piece.path, self.member + position, reason))
