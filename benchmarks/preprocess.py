@@ -299,7 +299,8 @@ def features(sample: tuple[Any, ...], ids: dict[str, int], length: int) -> dict[
 def documents_of(paths: list[str]) -> Iterator[str]:
     from preprocessing.clean import Cleaner
     from preprocessing.config import CleanSettings, InputSettings
-    from preprocessing.sources import find_files, plan_parts, read
+    from preprocessing.readers import read
+    from preprocessing.sources import find_files, plan_parts
 
     settings, cleaner = InputSettings(paths=paths), Cleaner(CleanSettings())
     for piece in chain.from_iterable(plan_parts(find_files(settings), 1 << 26)):

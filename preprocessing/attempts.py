@@ -1,6 +1,7 @@
 """How many processes write one folder on a shared file system without locks: each aside, then renaming into place."""
 
 import errno
+import json
 import os
 import shutil
 import socket
@@ -8,7 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import IO
+from typing import IO, Any
+
+
+def to_json(values: Any, indent: int | None = None) -> bytes:
+    """In UTF-8; bytes of a file's name that are not stand as their escapes, which are read back as the same name."""
+    return json.dumps(values, ensure_ascii=False, indent=indent).encode("utf-8", "backslashreplace")
 
 
 @contextmanager

@@ -5,17 +5,16 @@ Work in progress lies in OUTPUT/.work; a relaunch does what is missing there, an
 `manifest.json`, which is written last. `preprocess.json` records what the corpus is made from.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from preprocessing.attempts import aside, move
+from preprocessing.attempts import aside, move, to_json
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Block, Manifest, Shard, explained, write_atomically
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, printable
 from preprocessing.executor import Executor, ProcessExecutor, Share
 from preprocessing.plan import LOCK, WORK, Inputs, check_inputs, clear, finished, join, locked, prepare, write_record
 from preprocessing.report import write_report
@@ -152,8 +151,8 @@ def _check_any_document(work: Work, stage: str) -> None:
     results = list(work.results("read"))
     dropped = sum((_dropped(count) for count in _by_source(work, results)), Counter())
     problems = [problem for result in results for problem in result["problems"]]
-    dropped["unreadable"] = len(problems)
-    first = "the first unreadable: {path}:{position}: {reason}; ".format(**problems[0]) if problems else ""
+    dropped["unreadable"] = sum(result["unreadable"] for result in results)
+    first = printable("the first unreadable: {path}:{position}: {reason}; ".format(**problems[0])) if problems else ""
     raise UserError(
         f"{work.output}: no document is left (dropped {_listed(dropped)}); {first}look at `input.format`, "
         "`input.encoding` and the filters under `clean`"
@@ -193,7 +192,7 @@ def _merge(work: Work) -> Manifest:
         raise UserError(f"{work.output}: the tokenizer left no token of any document; is it one for this language?")
     counts = _by_source(work, [*read, *encoded])
     dropped = sum(map(_dropped, counts), Counter())
-    dropped["unreadable"] = sum(len(result["problems"]) for result in read)
+    dropped["unreadable"] = sum(result["unreadable"] for result in read)
     if "duplicate-paragraphs" in work.settings.stages():
         repeated = sum(result["repeated"] for result in work.results("paragraphs"))
         later = sum(result["dropped"] for result in work.results("duplicate-paragraphs"))
@@ -241,9 +240,10 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
         move(folder, output / "tokenizer")
     problems = [problem for result in work.results("read") for problem in result["problems"]]
     if problems:
-        lines = [json.dumps(problem, ensure_ascii=False) + "\n" for problem in problems]
-        write_atomically(output / "problems.jsonl", "".join(lines).encode())
-        log.warning("%d inputs could not be read; they are listed in %s", len(problems), output / "problems.jsonl")
+        write_atomically(output / "problems.jsonl", b"".join(to_json(problem) + b"\n" for problem in problems))
+        count = manifest.dropped["unreadable"]
+        listed = "they" if len(problems) == count else f"{len(problems):,} of them"
+        log.warning("%d inputs could not be read; %s are listed in %s", count, listed, output / "problems.jsonl")
     write_report(output, manifest)
     write_record(output, identity)
     manifest.write(output)

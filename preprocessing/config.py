@@ -3,12 +3,20 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from preprocessing.settings import Settings
 
 BadInput = Literal["report", "refuse"]
 OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+
+
+def _encoding_of_text(name: str) -> str:
+    try:
+        "a".encode(name)  # base64, rot13 and the like are codecs and no encodings
+    except (LookupError, ValueError):
+        raise ValueError(f"unknown encoding {name!a}; try utf-8, gb18030 or big5") from None
+    return name
 
 
 class InputSettings(Settings):
@@ -24,10 +32,16 @@ class InputSettings(Settings):
     """`auto` goes by the file name (.jsonl, .parquet, .xml, AA/wiki_00) and takes any other for one document a file."""
     text_field: str = "text"
     """The field (jsonl) or column (parquet) that holds the text."""
-    encoding: str = "utf-8"
+    encoding: Annotated[str, AfterValidator(_encoding_of_text)] = "utf-8"
     """Of text files; novels from China are often `gb18030`."""
     bad_input: BadInput = "report"
     """A line, document or file that cannot be read: count and report it, or stop."""
+    maximum_document_bytes: int = Field(default=256_000_000, ge=1)
+    """A document of more bytes is bad input, and so is a line (of JSON, with all its fields). Memory grows with it:
+    raise it only where one document is that long, and it is not the format that is wrong."""
+    maximum_expansion: int = Field(default=200, ge=1)
+    """A compressed file that expands to more than so many times its size, and one `maximum_document_bytes` besides, is
+    bad input from there on; text shrinks to a third or a tenth."""
 
 
 class CleanSettings(Settings):

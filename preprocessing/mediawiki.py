@@ -1,184 +1,122 @@
-"""MediaWiki `pages-articles` XML dumps: the articles, and their wikitext as plain text.
+"""MediaWiki `pages-articles` XML dumps: the articles' wikitext, one page held at a time."""
 
-The stripper knows the structure of wikitext (https://www.mediawiki.org/wiki/Help:Formatting), not its templates:
-those that carry running text are listed, all others are dropped. One pass each, so its time is linear in the text.
-"""
-
-import html
 import re
 from collections.abc import Iterator
-from typing import BinaryIO
-from xml.etree.ElementTree import Element, iterparse
+from typing import BinaryIO, NamedTuple
+from xml.parsers import expat
+
+from preprocessing.wikitext import FILE_NAMESPACES
 
 _REDIRECT = re.compile(r"\s*#\s*(redirect|重定向|重新導向|重新导向)", re.IGNORECASE)
-_FILE_NAMES = "file image media category 文件 檔案 档案 圖像 图像 圖片 图片 媒體 媒体 分類 分类"
+_FIELDS = ("title", "ns", "model", "text")
+_CHUNK = 1 << 16
+# What a dump never comes near; expat would keep all of it.
+_LONGEST_TAG, _DEEPEST, _NAMES = 1 << 20, 100, 1000
 
 
-def pages(stream: BinaryIO) -> Iterator[tuple[str, frozenset[str], str | None]]:
-    """Title, names of the file and category namespaces, and wikitext of each page; None if it is no article.
+class Page(NamedTuple):
+    title: str
+    wikitext: str | None
+    """None if it is no article: a redirect, a page outside the main namespace, or one that is too long."""
+    is_too_long: bool
+    dropped_namespaces: frozenset[str]
+    """Names of the file and category namespaces."""
 
-    Redirects and pages outside the main namespace are no articles. Raises xml.etree.ElementTree.ParseError where the
-    dump is cut.
+
+def pages(stream: BinaryIO, limit: int) -> Iterator[Page]:
+    """The pages; one with a field of more than `limit` bytes is too long.
+
+    Raises xml.parsers.expat.ExpatError where the dump is cut, is no XML, or is XML as no dump has it: a document type
+    with entities, which can stand for any amount of text, an encoding that expat cannot read, a tag of megabytes.
     """
-    # A dump may state another wiki's site information, so the usual names stand beside its own.
-    dropped = set(_FILE_NAMES.split())
-    root: Element | None = None
-    for event, element in iterparse(stream, events=("start", "end")):
-        if root is None:
-            root = element
-        if event == "start":
-            continue
-        tag = element.tag.rpartition("}")[2]
-        if tag == "namespace" and element.get("key") in ("6", "14"):
-            dropped.add((element.text or "").lower())
-        elif tag == "page":
-            yield _text(element, "title"), frozenset(dropped), _wikitext(element)
-            root.clear()
+    reader, names = _Reader(limit), dict[str, str]()
+    parser = expat.ParserCreate(namespace_separator="}", intern=names)
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler = reader.start, reader.end
+    parser.CharacterDataHandler, parser.EntityDeclHandler = reader.characters, reader.entity
+    fed, is_last = 0, False
+    while not is_last:
+        data = stream.read(_CHUNK)
+        fed, is_last = fed + len(data), not data
+        try:
+            parser.Parse(data, is_last)
+            if not is_last and fed - parser.CurrentByteIndex > _LONGEST_TAG + _CHUNK:
+                raise expat.ExpatError(f"a tag or comment of more than {_LONGEST_TAG:,} bytes")
+            if len(names) > _NAMES:
+                raise expat.ExpatError(f"more than {_NAMES:,} names of elements")
+        except (LookupError, ValueError):
+            yield from reader.take()
+            raise expat.ExpatError(
+                "its first line states an encoding that cannot be read; convert it to UTF-8"
+            ) from None
+        except expat.ExpatError:
+            yield from reader.take()
+            raise
+        yield from reader.take()
 
 
-def _text(page: Element, name: str) -> str:
-    return page.findtext(f".//{{*}}{name}") or ""
+class _Reader:
+    """Handlers of expat: `take` gives the pages that have ended since the last time."""
 
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        # A dump may state another wiki's site information, so the usual names stand beside its own.
+        self.dropped = FILE_NAMESPACES
+        self.done: list[Page] = []
+        self.depth = self.page_depth = 0
+        self.page: dict[str, str] = {}
+        self.field, self.parts, self.size = "", list[str](), 0
 
-def _wikitext(page: Element) -> str | None:
-    text = _text(page, "text")
-    is_article = _text(page, "ns") in ("0", "") and _text(page, "model") in ("wikitext", "")
-    is_redirect = page.find("{*}redirect") is not None or _REDIRECT.match(text)
-    return text if is_article and not is_redirect else None
+    def take(self) -> list[Page]:
+        done, self.done = self.done, []
+        return done
 
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self.finish_field()
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise expat.ExpatError(f"elements more than {_DEEPEST} deep")
+        tag = name.rpartition("}")[2]
+        if not self.page_depth:
+            if tag == "page":
+                self.page, self.page_depth = {}, self.depth
+            elif tag == "namespace" and attributes.get("key") in ("6", "14"):
+                self.field = tag
+        elif tag in _FIELDS and tag not in self.page:
+            self.field = tag
+        elif tag == "redirect" and self.depth == self.page_depth + 1:
+            self.page[tag] = ""
 
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_DROPPED_TAGS = (
-    "ref|references|math|chem|gallery|timeline|imagemap|score|syntaxhighlight|source|hiero|graph|templatestyles|mapframe|"
-    "maplink|categorytree|inputbox|indicator|style|script"
-)
-# An unclosed tag ends before the next of its name, so it cannot swallow the text between the two.
-_EXTENSION = re.compile(rf"<({_DROPPED_TAGS})\b[^<>]*?(?:/>|>[^<]*(?:<(?!/?\1\b)[^<]*)*</\1\s*>)", re.IGNORECASE)
-_NOWIKI = re.compile(r"<nowiki>([^<]*)</nowiki>", re.IGNORECASE)
-_BREAK = re.compile(r"</?(?:br|p|div|blockquote|li|ul|ol|dl|dt|dd|tr|table|center|poem|h\d)\b[^<>]*>", re.IGNORECASE)
-_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
-_VARIANT = re.compile(r"-\{([^{}]*)\}-")
-_SIMPLIFIED = re.compile(r"(?:^|;)\s*zh-(?:hans|cn)\s*:\s*([^;]*)")
-_ANY_VARIANT = re.compile(r"(?:^|;)\s*zh(?:-\w+)?\s*:\s*([^;]*)")
-_TEMPLATE = re.compile(r"\{\{\s*([^{}|]+?)\s*\|([^{}]*)\}\}")
-_BRACES = re.compile(r"\{\{|\}\}|^[ \t:*#]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
-_LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)[^\[\]]*\]|\](?!\]))[^\[\]]*)*)\]\]")
-_URL = re.compile(r"\[(?:https?:|ftps?:|mailto:)?//[^\s\[\]]+(?:\s+([^\[\]]*))?\]", re.IGNORECASE)
-_INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple|wikt|commons|species")
-_QUOTES = re.compile(r"'{2,}")
-_MAGIC = re.compile(r"__[A-Z]+__|__[^\W\d_a-zA-Z]+__")
-_MARKUP_LINE = re.compile(r"^(?:[ \t]*(?:\{\||\|\}|\||!(?=[^\n]*(?:\|\||!!)))[^\n]*|-{4,})$", re.MULTILINE)
-_BULLET = re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE)
-_EMPTY_BRACKETS = re.compile(r"[ \t]?(?:\([\s,;:，；：、/]*\)|（[\s,;:，；：、/]*）)")
-_BRACKET_START = re.compile(r"([(（])[\s,;，；、]+")
-_HOLE = re.compile(r"[ \t]+(?=[,;，。；、])")  # where a template stood before a comma
-_BAR = re.compile(r"\|(?![^\[\]]*\]\])")  # outside links
-_HEADING = re.compile(r"[ \t]*(={1,6})[ \t]*(.*?)[ \t]*\1[ \t]*")
-_BACK_MATTER_TITLES = """
-references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|notes and references
-参考文献|參考文獻|参考资料|參考資料|参考|參考|参见|參見|参看|參看|相关条目|相關條目|外部链接|外部連結|外部連接|外部链結|延伸阅读
-延伸閱讀|扩展阅读|注释|註釋|注釋|注解|註解|脚注|腳註|备注|備註|来源|來源|引用
-"""
-_BACK_MATTER = frozenset(_BACK_MATTER_TITLES.strip().replace("\n", "|").split("|"))
-# Templates that show one of their positional parameters in running text, and which.
-_SHOWN_FIRST = (
-    "nowrap|small|big|nobold|abbr|le|ill|illm|ilh|internal link helper|ruby|quote|cquote|"
-    "link-en|link-de|link-fr|link-ja|lang-de|lang-en|lang-fr|lang-la|lang-ja|lang-ru|lang-es|lang-it|lang-el|lang-zh"
-)
-_SHOWN_SECOND = "lang|transl|color|font color|fontcolor"
-_SHOWN = {**dict.fromkeys(_SHOWN_FIRST.split("|"), 0), **dict.fromkeys(_SHOWN_SECOND.split("|"), 1), "tsl": 2}
+    def end(self, name: str) -> None:
+        self.finish_field()
+        if self.depth == self.page_depth:
+            self.finish_page()
+        self.depth -= 1
 
+    def characters(self, data: str) -> None:
+        if self.field:
+            self.size += len(data.encode())
+            if self.size <= self.limit:
+                self.parts.append(data)
 
-def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = frozenset(_FILE_NAMES.split())) -> str:
-    """Running text, headings and list items, one paragraph a line.
+    def entity(self, *_: object) -> None:
+        raise expat.ExpatError("a document type with entities, which no dump has")
 
-    Templates, tables, references, files, categories and the back matter (references, external links) go; links show
-    their label. Of `-{zh-hans:..;zh-hant:..}-` the simplified form stays.
-    """
-    text = _COMMENT.sub("", wikitext)
-    text = _EXTENSION.sub("", text)
-    text = _NOWIKI.sub(lambda match: re.sub(r"[\[\]{}|'=*#:;]", lambda c: f"&#{ord(c[0])};", match[1]), text)
-    text = _VARIANT.sub(_chosen_variant, text)
-    text = _TEMPLATE.sub(_shown_parameter, text)
-    text = _without_braces(text)
-    for _ in range(6):  # captions hold links, labels hold links: from the inside out
-        text, urls = _URL.subn(lambda match: match[1] or "", text)
-        text, links = _LINK.subn(lambda match: _label(match[1], dropped_namespaces), text)
-        if not urls and not links:
-            break
-    text = _BREAK.sub("\n", text)
-    text = _TAG.sub("", text)
-    text = _MAGIC.sub("", _QUOTES.sub("", text))
-    text = _MARKUP_LINE.sub("", text)
-    text = _BULLET.sub("", text)
-    text = _BRACKET_START.sub(r"\1", _EMPTY_BRACKETS.sub("", text))
-    text = _HOLE.sub("", text)
-    return html.unescape("\n".join(_sections(text)))
+    def finish_field(self) -> None:
+        text = "".join(self.parts)
+        if self.field == "namespace":
+            self.dropped |= {text.lower()}
+        elif self.field:
+            self.page[self.field] = text
+            if self.size > self.limit:
+                self.page["too long"] = ""
+        self.field, self.parts, self.size = "", [], 0
 
-
-def _chosen_variant(match: re.Match[str]) -> str:
-    flags, bar, body = match[1].rpartition("|")
-    if bar and set(flags.strip()) & set("THDN-"):  # a title, a hidden rule, ...: nothing shown here
-        return ""
-    chosen = _SIMPLIFIED.search(body) or _ANY_VARIANT.search(body)
-    return chosen[1].strip() if chosen else body
-
-
-def _shown_parameter(match: re.Match[str]) -> str:
-    name = match[1].lower().replace("_", " ")
-    values = [value.strip() for value in _BAR.split(match[2]) if "=" not in value]
-    if name in ("convert", "cvt"):  # 5|km|mi, 5|-|9|km|mi
-        return " ".join(values[: 4 if values[1:2] in (["-"], ["–"], ["to"], ["and"], ["by"]) else 2])
-    if name not in _SHOWN:
-        return match[0]
-    return values[_SHOWN[name]] if _SHOWN[name] < len(values) else ""
-
-
-def _without_braces(text: str) -> str:
-    """Cut every closed {{...}} and {|...|}; an opening that is never closed is left as text."""
-    spans: list[tuple[int, int]] = []
-    stack: list[tuple[str, int]] = []
-    for match in _BRACES.finditer(text):
-        token = match[0][-2:]
-        if token in ("{{", "{|"):
-            stack.append((token, match.start()))
-            continue
-        opening = "{{" if token == "}}" else "{|"
-        depth = next((index for index in range(len(stack) - 1, -1, -1) if stack[index][0] == opening), None)
-        if depth is not None:
-            start = stack[depth][1]
-            del stack[depth:]
-            while spans and spans[-1][0] > start:
-                spans.pop()
-            spans.append((start, match.end()))
-    kept, position = [], 0
-    for start, end in spans:
-        kept.append(text[position:start])
-        position = end
-    return "".join([*kept, text[position:]])
-
-
-def _label(link: str, dropped_namespaces: frozenset[str]) -> str:
-    target, bar, label = link.partition("|")
-    prefix, colon, _ = target.partition(":")
-    prefix = prefix.strip().lower()
-    if colon and (prefix in dropped_namespaces or (not bar and _INTERLANGUAGE.fullmatch(prefix))):
-        return ""
-    return label if label else target.lstrip(" :").replace("_", " ")
-
-
-def _sections(text: str) -> Iterator[str]:
-    """Non-empty lines; a heading only above text, and nothing of the back matter."""
-    pending: list[tuple[int, str]] = []
-    skipped_level = 7
-    for line in text.split("\n"):
-        heading = _HEADING.fullmatch(line) if line.lstrip().startswith("=") else None
-        if heading:
-            level, name = len(heading[1]), heading[2].strip()
-            if level <= skipped_level:
-                skipped_level = level if name.lower() in _BACK_MATTER else 7
-            pending = [(above, title) for above, title in pending if above < level] + [(level, name)]
-        elif skipped_level == 7 and line.strip():
-            yield from (title for _, title in pending)
-            pending = []
-            yield line.strip()
+    def finish_page(self) -> None:
+        title, text = self.page.get("title", ""), self.page.get("text", "")
+        is_article = self.page.get("ns") in ("0", "", None) and self.page.get("model") in ("wikitext", "", None)
+        is_redirect = "redirect" in self.page or _REDIRECT.match(text)
+        is_read = is_article and not is_redirect
+        is_too_long = is_read and "too long" in self.page
+        self.done.append(Page(title[:255], text if is_read and not is_too_long else None, is_too_long, self.dropped))
+        self.page_depth = 0

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from preprocessing.attempts import aside, clear_attempts, move, synced
+from preprocessing.attempts import aside, clear_attempts, move, synced, to_json
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import FORMAT_VERSION, Manifest, sync_folder, write_atomically
 from preprocessing.errors import UserError
@@ -28,7 +28,7 @@ from preprocessing.words import WordSegmenter
 
 log = logging.getLogger("reread")
 
-VERSION = 2
+VERSION = 3
 """Of the work folder: what another version of the program has begun is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 HOW = {"output", "workers", "executor"}
@@ -48,7 +48,7 @@ class Inputs(NamedTuple):
 
 def check_inputs(settings: PreprocessSettings) -> Inputs:
     """Find the input and load dictionaries and vocabulary: a mistake there should show before hours of work."""
-    files = find_files(settings.input)
+    files = find_files(settings.input, settings.output)
     words = WordSegmenter(settings.words)
     given = settings.tokenizer
     tokenizer = load_tokenizer(given.path, given) if given.path else None
@@ -59,7 +59,7 @@ def check_inputs(settings: PreprocessSettings) -> Inputs:
         "format": FORMAT_VERSION,
         "settings": values,
         "words": words.description,
-        "files": {file.path: f"{file.bytes} bytes, changed at {os.stat(file.path).st_mtime_ns}" for file in files},
+        "files": {file.path: f"{file.bytes} bytes, changed at {file.changed}" for file in files},
     }
     return Inputs(files, words, tokenizer, identity)
 
@@ -190,7 +190,7 @@ def _recorded(output: Path) -> dict[str, Any]:
 
 
 def write_record(folder: Path, identity: dict[str, Any]) -> None:
-    write_atomically(folder / RECORD, json.dumps(identity, ensure_ascii=False, indent=1).encode())
+    write_atomically(folder / RECORD, to_json(identity, indent=1))
 
 
 def _check_same(output: Path, identity: dict[str, Any]) -> None:
@@ -227,7 +227,7 @@ def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> N
     for number in (*held_out, *range(held_out.start)):
         # Only the paths matter: with the format stated, none is chosen, and logged, once more.
         only = {"paths": [entries[number]], "validation_paths": [], "format": "jsonl"}
-        for file in find_files(settings.input.model_copy(update=only)):
+        for file in find_files(settings.input.model_copy(update=only), settings.output):
             entry_of.setdefault(file.path, number)
     sources: list[dict[str, Any]] = [{"path": entry, "files": 0, "bytes": 0} for entry in entries]
     for file in inputs.files:
@@ -244,4 +244,4 @@ def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> N
             parts_file.write(json.dumps(values).encode() + b"\n")
     write_record(folder, inputs.identity)
     plan = {"version": VERSION, "settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
-    write_atomically(folder / "plan.json", json.dumps(plan, ensure_ascii=False, indent=1).encode())
+    write_atomically(folder / "plan.json", to_json(plan, indent=1))

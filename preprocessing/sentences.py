@@ -88,6 +88,7 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
 
 def _find_ends(text: str, first: int, last: int, ends: list[int]) -> None:
     """Append the ends in the paragraph text[first:last] to `ends`."""
+    quotes = _StraightQuotes(text, first)
     for match in _CANDIDATE.finditer(text, first, last):
         start, end = match.span()
         if end == start + 1 and text[start] in _FULL_STOPS:
@@ -102,21 +103,33 @@ def _find_ends(text: str, first: int, last: int, ends: list[int]) -> None:
         else:
             stop = match.end(1)
             if match[2]:
-                end = _closed(text, stop, end)
+                end = _closed(text, stop, end, quotes)
             is_end = text[end : end + 1] not in _COMMAS and _is_end(text, start, stop, end, first)
         if is_end:
             ends.append(end)
             first = end
 
 
-def _closed(text: str, position: int, end: int) -> int:
+class _StraightQuotes:
+    """Counts those of a paragraph, each once: positions are asked for in order."""
+
+    def __init__(self, text: str, begin: int) -> None:
+        self.text, self.done, self.is_open = text, begin, {'"': False, "'": False}
+
+    def is_open_at(self, position: int) -> bool:
+        """Whether the quote at `position` has an odd number of its kind before it."""
+        for quote in self.is_open:
+            self.is_open[quote] ^= self.text.count(quote, self.done, position) % 2 == 1
+        self.done = position
+        return self.is_open[self.text[position]]
+
+
+def _closed(text: str, position: int, end: int, quotes: _StraightQuotes) -> int:
     """The end of the closing marks in text[position:end]: a straight quote may as well open what follows."""
     while position < end:
         if text[position] in "\"'":
             follower = text[position + 1 : position + 2]
-            paragraph = text.rfind("\n", 0, position) + 1
-            closes = not follower or follower.isspace() or text.count(text[position], paragraph, position) % 2
-            if not closes:
+            if follower and not follower.isspace() and not quotes.is_open_at(position):
                 break
         position += 1
     return position

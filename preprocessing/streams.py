@@ -1,4 +1,7 @@
-"""Byte streams of text files: decompression that notices a cut file, wide encodings, byte order marks, lines."""
+"""Byte streams of text files: decompression that notices a cut file, wide encodings, byte order marks, lines.
+
+Nothing here holds more than a few megabytes, whatever a file says of itself, but for the line or document it returns.
+"""
 
 import bz2
 import codecs
@@ -13,8 +16,11 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 _BUFFER = 1 << 18
+_FRAME_STEP = 1 << 14  # what follows the end of a frame is copied
+_ZSTD_STEP = 1 << 10  # all that it expands to is held at once: up to 128 KiB for each 4 bytes
+_ZSTD_WINDOW, _XZ_MEMORY = 1 << 31, 1 << 30  # what `zstd --long=31` needs; ordinary files need 8 MiB, and xz 65 MiB
 _ARCHIVES = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".tbz": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
-_OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -25,32 +31,72 @@ BOMS = (
 )
 
 
+class ExpansionError(Exception):
+    """A compressed file gives more than it may."""
+
+
 def split_name(path: str) -> tuple[str, str | None]:
     """The name in lower case without the compression's suffix, and that suffix: `a.tgz` -> (`a.tar`, `.gz`)."""
     stem, suffix = os.path.splitext(path.lower())
     stem, suffix = os.path.splitext(stem + _ARCHIVES.get(suffix, suffix))
-    return (stem, suffix) if suffix in (*_OPENERS, ".zst") else (stem + suffix, None)
+    return (stem, suffix) if suffix in _SUFFIXES else (stem + suffix, None)
 
 
-def decompress(file: BinaryIO, path: str) -> BinaryIO:
+def decompress(file: BinaryIO, path: str, spend: Callable[[int], None]) -> BinaryIO:
     """`file` as a buffered stream of what `path` promises by its suffix.
 
-    A cut file gives all that stands before the cut and then raises (EOFError, lzma.LZMAError, ...).
+    A cut file gives all that stands before the cut and then raises (EOFError, lzma.LZMAError, ...). `spend` is called
+    with the number of bytes that came out of the compression, and may raise.
     """
     suffix = split_name(path)[1]
     if suffix is None:
         return file if isinstance(file, io.BufferedReader) else cast(BinaryIO, io.BufferedReader(cast(Any, file)))
-    if suffix == ".zst":
-        return _stream(_zstd(file))
-    opened = _OPENERS[suffix](file)
-    return _stream(iter(lambda: opened.read1(_BUFFER), b""))
+    chunks = {".gz": _gzip, ".bz2": _bz2, ".xz": _xz, ".zst": _zstd}[suffix](file)
+
+    def counted() -> Iterator[bytes]:
+        for chunk in chunks:
+            spend(len(chunk))
+            yield chunk
+
+    return _stream(counted())
+
+
+def _gzip(file: BinaryIO) -> Iterator[bytes]:
+    opened = gzip.GzipFile(fileobj=file)
+    return iter(lambda: opened.read1(_BUFFER), b"")
+
+
+def _bz2(file: BinaryIO) -> Iterator[bytes]:
+    return _frames(file, bz2.BZ2Decompressor)
+
+
+def _xz(file: BinaryIO) -> Iterator[bytes]:
+    return _frames(file, lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY))
+
+
+def _frames(file: BinaryIO, begin: Callable[[], Any]) -> Iterator[bytes]:
+    # The modules' own readers take no limit of memory, and for the end what follows a frame and is none.
+    data = file.read(_FRAME_STEP)
+    while data:
+        frame = begin()
+        while not frame.eof:
+            if frame.needs_input and not data:
+                data = file.read(_FRAME_STEP)
+                if not data:
+                    raise EOFError("Compressed file ended before the end of its last frame")
+            yield frame.decompress(data, _BUFFER)
+            data = b""
+        data = frame.unused_data
+        while not data.lstrip(b"\0") and (more := file.read(_FRAME_STEP)):  # padding
+            data = more
+        data = data.lstrip(b"\0")
 
 
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
     # zstandard's own stream reader ends silently where a frame is cut.
-    context = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = None
-    while data := file.read(1 << 14):  # what it grows to is held at once
+    while data := file.read(_ZSTD_STEP):
         while data:
             frame = frame or context.decompressobj()
             yield frame.decompress(data)
@@ -61,14 +107,19 @@ def _zstd(file: BinaryIO) -> Iterator[bytes]:
 
 
 def is_wide(encoding: str) -> bool:
-    return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+    """Whether a line's end is something else than the byte 10, as in UTF-16 and EBCDIC."""
+    return "\n".encode(encoding) != b"\n"
 
 
 def to_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
-    """A stream in a wide encoding as UTF-8; raises UnicodeDecodeError where it is not in that encoding."""
+    """A stream in a wide encoding as UTF-8; raises UnicodeError where it is not in that encoding.
+
+    Half a surrogate pair is handed on, and so costs its line alone.
+    """
 
     def chunks() -> Iterator[bytes]:
-        decoder = codecs.getincrementaldecoder(encoding)()
+        errors = "surrogatepass" if codecs.lookup(encoding).name.startswith("utf") else "strict"
+        decoder = codecs.getincrementaldecoder(encoding)(errors)
         while data := stream.read(_BUFFER):
             yield decoder.decode(data).encode("utf-8", "surrogatepass")
         decoder.decode(b"", final=True)
@@ -79,41 +130,78 @@ def to_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
 class _Chunks(io.RawIOBase):
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._rest = chunks, memoryview(b"")
+        self._error: Exception | None = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = memoryview(chunk)
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
+        """Fill `buffer`, so that its first bytes are never fewer than a byte order mark has; errors come last."""
+        filled = 0
+        while filled < len(buffer):
+            if not self._rest and not self._advance():
+                break
+            count = min(len(buffer) - filled, len(self._rest))
+            buffer[filled : filled + count], self._rest = self._rest[:count], self._rest[count:]
+            filled += count
+        if not filled and self._error is not None:
+            raise self._error
+        return filled
+
+    def _advance(self) -> bool:
+        if self._error is not None:  # a generator that has raised looks like one that has ended
+            return False
+        try:
+            self._rest = memoryview(next(self._chunks))
+        except StopIteration:
+            return False
+        except Exception as error:
+            self._error = error
+            return False
+        return True
 
 
 def _stream(chunks: Iterator[bytes]) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(_Chunks(chunks), _BUFFER))
 
 
-def line_start(file: BinaryIO, position: int) -> int:
-    """Where the line that holds the byte at `position` begins."""
-    while position > 0:
-        begin = max(0, position - _BUFFER)
-        file.seek(begin)
-        found = file.read(position - begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
-        position = begin
-    return 0
+def read_at_most(stream: BinaryIO, limit: int) -> bytearray:
+    """All of `stream`, or its first `limit` + 1 bytes if it is longer."""
+    data = bytearray()
+    while len(data) <= limit and (chunk := stream.read(min(_BUFFER, limit + 1 - len(data)))):
+        data += chunk
+    return data
+
+
+def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[bytes, int]]:
+    """Each line with its length; of one longer than `limit`, which is not held, its first `limit` + 1 bytes."""
+    while line := stream.readline(limit + 1):
+        size = len(line)
+        yield line, (size if size <= limit or line.endswith(b"\n") else size + skip_line(stream))
+
+
+def skip_line(stream: BinaryIO, at_least: int | None = None) -> int:
+    """Read on to the end of a line, or until `at_least` bytes are read; how many were."""
+    size = 0
+    while (at_least is None or size < at_least) and (rest := stream.readline(_BUFFER)):
+        size += len(rest)
+        if rest.endswith(b"\n"):
+            break
+    return size
+
+
+def line_start(file: BinaryIO, position: int, reach: int) -> int | None:
+    """Where the line that holds the byte at `position` begins; None where that is more than `reach` bytes before."""
+    begin = max(0, position - reach)
+    file.seek(begin)
+    found = file.read(position - begin).rfind(b"\n")
+    return begin + found + 1 if found >= 0 else 0 if begin == 0 else None
 
 
 _ORDINARY = re.compile(r"[，。、：；！？“”《》\u3000\s]")
 
 
-def encoding_that_fits(data: bytes) -> str | None:
+def encoding_that_fits(data: bytes | bytearray) -> str | None:
     """The encoding in which `data` reads as ordinary Chinese (or, nearly all ASCII, as a Western text)."""
     sample = data[: 1 << 14]
     best, most = None, 0.6

@@ -29,19 +29,23 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from preprocessing.attempts import aside, move, synced
+from preprocessing.attempts import aside, move, synced, to_json
 from preprocessing.clean import Cleaner
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter, explained, sync_folder, write_atomically
 from preprocessing.dedup import dropped_places, later_occurrences, sort_keys, task_count
 from preprocessing.encode import Encoder, batches
-from preprocessing.sources import Piece, Problem, read
+from preprocessing.readers import Problem, read
+from preprocessing.sources import Piece
 from preprocessing.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
 from preprocessing.words import WordSegmenter
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
 """The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from: `paths`, then
 `validation_paths`."""
+
+LISTED_PROBLEMS = 1000
+"""Of a part; the others, perhaps one for each line, are counted."""
 
 _advance: Callable[[int], None] = lambda size: None  # noqa: E731
 """Called with bytes of text as they are worked off."""
@@ -193,7 +197,7 @@ def run_task(folder: Path, stage: str, number: int) -> None:
             result = _TASKS[stage](work, number, attempt)
             for path in sorted(attempt.iterdir()):
                 move(path, (work.output if path.suffix == ".tar" else folder / stage) / path.name)
-            write_atomically(attempt / "result", json.dumps(result, ensure_ascii=False).encode())
+            write_atomically(attempt / "result", to_json(result))
             sync_folder(work.output)
             sync_folder(folder / stage)
             move(attempt / "result", work.path(stage, number, ".json"))
@@ -212,11 +216,19 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
     problems: list[Problem] = []
+    unreadable = 0
+
+    def report(problem: Problem) -> None:
+        nonlocal unreadable
+        unreadable += 1
+        if len(problems) < LISTED_PROBLEMS:
+            problems.append(problem)
+
     compressor = zstandard.ZstdCompressor(level=1)
     with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
-            for document in read(Piece(**piece), settings.input, problems.append):
+            for document in read(Piece(**piece), settings.input, report):
                 text = cleaner.clean(document.text)
                 data = text.encode()
                 count["documents_read"] += 1
@@ -241,6 +253,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         **(_save_keys(attempt, number, digests) if settings.dedup.documents else {}),
         "bytes": int(table["bytes"].sum()),
         "sources": counts,
+        "unreadable": unreadable,
         "problems": [problem._asdict() for problem in problems],
     }
 

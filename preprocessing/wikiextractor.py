@@ -1,43 +1,57 @@
 """WikiExtractor's output: `<doc id=... title="...">`, the title again, the text, `</doc>`."""
 
-import html
 import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from preprocessing.streams import lines
+from preprocessing.wikitext import unescaped
+
 _OPEN, _CLOSE = b"<doc ", b"</doc>"
-_HEAD = re.compile(r'<doc .*?title="(.*?)"[^"\n]*>[ \t\r]*\n(?:[ \t]*\r?\n)*')
+_TITLE = 'title="'
+_BLANK_LINES = re.compile(r"\A(?:[ \t]*\r?\n)+")
 
 
-def pages(stream: BinaryIO, problem: Callable[[int, str], None]) -> Iterator[tuple[int, bytes]]:
-    """Line number and bytes of each `<doc ...> ... </doc>`; what stands outside or is cut short goes to `problem`."""
+def pages(stream: BinaryIO, limit: int, problem: Callable[[int, str | None], None]) -> Iterator[tuple[int, bytes]]:
+    """Line number and bytes of each `<doc ...> ... </doc>`.
+
+    What stands outside or is cut short goes to `problem`, and so, without a reason, does a page of more than `limit`
+    bytes.
+    """
     parts: list[bytes] = []
-    first = number = 0
+    first = number = room = 0
     found = stray = False
-    for number, line in enumerate(stream, 1):
+    for number, (line, size) in enumerate(lines(stream, limit), 1):
         if line.startswith(_OPEN):
             if parts:
                 problem(first, "<doc> without </doc>")
-            parts, first, found = [line], number, True
-        elif parts and line.rstrip().endswith(_CLOSE):
+            parts, first, room, found = [line], number, limit - size, True
+        elif parts and size == len(line) and line.rstrip().endswith(_CLOSE):
             parts.append(line.rstrip()[: -len(_CLOSE)])
             yield first, b"".join(parts)
             parts = []
         elif parts:
+            room -= size
             parts.append(line)
-        elif line.strip() and not stray:
+        elif line.strip() and not stray and room >= 0:
             problem(number, "text outside <doc>" if found else "no <doc>; is it WikiExtractor output?")
             stray = True
+        if parts and room < 0:  # what is left of it stands outside, which has been told
+            problem(first, None)
+            parts = []
     if parts:
         problem(first, "<doc> without </doc>; the file is cut short")
 
 
 def body(page: str) -> str:
     """The text of a page, without the tag and the title that is repeated below it."""
-    head = _HEAD.match(page)
-    if head is None:
-        return page.partition("\n")[2]
-    text, title = page[head.end() :], html.unescape(head[1])
+    tag, _, text = page.partition("\n")
+    # The last attribute's value ends at the last quotation mark; a title may hold some.
+    begin, end = tag.find(_TITLE) + len(_TITLE), tag.rfind('"')
+    if begin < len(_TITLE) or end < begin or not tag.rstrip(" \t\r").endswith(">"):
+        return text
+    title = unescaped(tag[begin:end])
+    text = _BLANK_LINES.sub("", text, count=1)
     first, _, rest = text.partition("\n")
-    repeated = html.unescape(first).strip() == title.strip()
-    return html.unescape(rest.lstrip("\r\n") if repeated else text)
+    repeated = unescaped(first).strip() == title.strip()
+    return unescaped(rest.lstrip("\r\n") if repeated else text)

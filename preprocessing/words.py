@@ -217,6 +217,9 @@ def _load_jieba(dictionaries: list[Path]) -> Cut:
 
     jieba.setLogLevel(logging.WARNING)
     tokenizer = jieba.Tokenizer()
+    # Its own `initialize` would unmarshal /tmp/jieba.cache, whoever wrote that, which is no faster either.
+    tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    tokenizer.initialized = True
     for path in dictionaries:
         tokenizer.load_userdict(str(path))
     return tokenizer.lcut

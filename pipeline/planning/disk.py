@@ -95,7 +95,7 @@ def _input_bytes(settings: PreprocessSettings) -> float:
     """Of the corpus that the inputs will give; 0 if they are not there."""
     try:
         with quiet():
-            files = find_files(settings.input)
+            files = find_files(settings.input, settings.output)
     except UserError:
         return 0.0
     return sum(

@@ -9,7 +9,8 @@ from preprocessing.clean import Cleaner
 from preprocessing.config import CleanSettings, InputSettings, TokenizerSettings, WordSettings
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
 from preprocessing.encode import Encoder, batches
-from preprocessing.sources import find_files, plan_parts, read
+from preprocessing.readers import read
+from preprocessing.sources import find_files, plan_parts
 from preprocessing.tokenizer import Tokenizer, load_tokenizer
 from preprocessing.words import WordSegmenter
 

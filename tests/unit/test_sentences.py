@@ -85,3 +85,31 @@ def test_ends_are_increasing_and_local_to_paragraphs() -> None:
             alone += (sentence_ends(paragraph) + start).tolist()
             start += len(paragraph) + 1
         assert ends.tolist() == alone
+
+
+class CountedText(str):
+    """Counts the characters that searches in it look at."""
+
+    looked_at = 0
+
+    def count(self, sub: str, start: int = 0, end: int = 1 << 62) -> int:  # type: ignore[override]
+        self.looked_at += min(end, len(self)) - start
+        return super().count(sub, start, end)
+
+    def rfind(self, sub: str, start: int = 0, end: int = 1 << 62) -> int:  # type: ignore[override]
+        self.looked_at += min(end, len(self)) - start
+        return super().rfind(sub, start, end)
+
+
+@pytest.mark.parametrize("unit", ['他说:"你好。"好', 'He said: "Go."x', ".'a", "!\"'a"])
+def test_straight_quotes_are_counted_once(unit: str) -> None:
+    for count in (100, 200, 400):
+        text = CountedText(unit * count)
+        sentence_ends(text)
+        assert len(text) / 2 < text.looked_at <= 2 * len(text)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("unit", ['."', "' ", "1. ", "（", "《", '…"', "!(", "“。", ". “"])
+def test_work_on_a_line_grows_with_its_length_alone(unit: str) -> None:
+    sentence_ends(unit * 200_000)  # quadratic work would take minutes

@@ -20,7 +20,8 @@ import zstandard
 
 from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
-from preprocessing.sources import Document, Piece, Problem, find_files, plan_parts, read
+from preprocessing.readers import Document, Problem, read
+from preprocessing.sources import Piece, find_files, plan_parts
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
@@ -95,8 +96,12 @@ def test_automatic_formats_say_why(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_a_path_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no-such-\*.*matches no file"):
         find_files(InputSettings(paths=[str(tmp_path / "no-such-*")]))
-    with pytest.raises(UserError, match="unknown encoding `utf-9`"):
-        find_files(InputSettings(paths=[str(tmp_path)], encoding="utf-9"))
+
+
+@pytest.mark.parametrize("name", ["utf-9", "base64", "rot13", "hex", "undefined", "a\0b", "\udcff"])
+def test_an_encoding_that_is_none_of_text_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="encoding: "):
+        InputSettings.parse({"paths": ["x"], "encoding": name}, "input")
 
 
 def test_parts_group_small_files_and_cut_large_ones(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 import json
 import logging
 import lzma
+import marshal
+import os
 import random
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +21,11 @@ from preprocessing.errors import UserError
 from preprocessing.words import WordSegmenter
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cache_of_others(tmp_path_factory: pytest.TempPathFactory) -> None:
+    jieba.dt.tmp_dir = str(tmp_path_factory.mktemp("jieba"))  # what is compared with is jieba as its wheel has it
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +174,33 @@ def test_an_rjieba_that_cuts_otherwise_is_not_used(
     with caplog.at_level(logging.INFO, "reread"):
         assert WordSegmenter(WordSettings()).engine == "jieba"
     assert "unlike jieba" in caplog.text
+
+
+_CUT = """
+import json, sys
+events = []
+sys.addaudithook(lambda event, values: events.append(str(values)) if event == "open" else None)
+from preprocessing.config import WordSettings
+from preprocessing.words import WordSegmenter
+engines = [WordSegmenter(WordSettings(engine=name)) for name in ("jieba", "rjieba")]
+starts = [engine.starts("他来到了网易杭研大厦").tolist() for engine in engines]
+print(json.dumps([starts, [event for event in events if "/jieba.cache" in event]]))
+"""
+
+
+def test_a_cache_that_others_left_in_the_temporary_folder_is_not_read(tmp_path: Path) -> None:
+    root, shared = Path(words.__file__).parents[1], tmp_path / "shared"
+    shared.mkdir()
+    poisoned = marshal.dumps(({"他来": 10**6, "他": 0, "来到了": 10**6, "来": 0, "来到": 0}, 10**6))
+    (shared / "jieba.cache").write_bytes(poisoned)
+    found = subprocess.run(
+        [sys.executable, "-c", _CUT],
+        env=os.environ | {"TMPDIR": str(shared), "PYTHONPATH": str(root)},
+        capture_output=True,
+        check=True,
+    )
+    (jieba_, rjieba), events = json.loads(found.stdout)
+    assert jieba_ == rjieba == [bool(int(flag)) for flag in "1101101010"]  # 他 来到 了 网易 杭研 大厦
+    assert not events
+    assert [path.name for path in shared.iterdir()] == ["jieba.cache"]
+    assert (shared / "jieba.cache").read_bytes() == poisoned

@@ -2,7 +2,7 @@
 
 import pytest
 
-from preprocessing.mediawiki import plain_text
+from preprocessing.wikitext import plain_text
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,59 @@ def test_headings_stand_above_text_and_back_matter_goes() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "unit", ["{{", "[[", "{|\n", "<ref>", "<!--", "-{", "[[a|", "{{a|", "'''", "==", "(", "[http://a "]
+    "unit",
+    [
+        "{{",
+        "[[",
+        "{|\n",
+        "<ref>",
+        "<!--",
+        "-{",
+        "[[a|",
+        "{{a|",
+        "'''",
+        "==",
+        "(",
+        "[http://a ",
+        "[//a",
+        "|}\n",
+        " ",
+        "&#1",
+    ],
 )
 def test_broken_markup_does_not_hang(unit: str) -> None:
-    plain_text(unit * 100_000)  # quadratic work would take minutes
+    plain_text(unit * 200_000)  # quadratic work would take minutes
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("before", "unit", "after"),
+    [
+        ("= ", " ", "a"),  # no heading
+        ("a", " ", "b"),  # a hole before no comma
+        ("{{", " ", "x"),  # a template without parameters
+        ("{{a|", "|", "}}"),
+        ("{{a|", "|", ""),
+        ("[//a", " ", "["),
+        ("{{" * 200_000, "\n|}", ""),
+        ("{|\n" * 200_000, "}}", ""),
+        ("[[a", " ]", ""),
+        ("&#", "1", ";"),
+    ],
+)
+def test_work_on_one_construct_grows_with_its_length_alone(before: str, unit: str, after: str) -> None:
+    plain_text(before + unit * 200_000 + after)
+
+
+def test_a_number_of_thousands_of_digits_is_no_character() -> None:
+    assert plain_text("a&#" + "9" * 5000 + ";b&#65;") == "a\ufffdbA"
+
+
+def test_headings_of_uneven_sides_keep_the_rest_in_their_name() -> None:
+    wikitext = "== 甲 =\n一\n= 乙 ==\n二\n=\n三\n==\n四\n======= 丙 =======\n五"
+    assert plain_text(wikitext) == "= 甲\n一\n乙 =\n二\n=\n三\n\n四\n= 丙 =\n五"
+
+
+@pytest.mark.parametrize("after", ["", "]", "[x]", "]]", "[[x]]"])
+def test_bars_in_links_separate_no_parameters(after: str) -> None:
+    assert plain_text("{{nowrap|[[a|b]]" + after + "|c}}") == plain_text("[[a|b]]" + after)

@@ -1,0 +1,104 @@
+"""The members of a tar archive, streamed: nothing is unpacked, and no header can make tarfile hang or fill the memory.
+
+tarfile believes what headers say: that a member is 10^30 bytes long, that a header goes on for gigabytes, that a sparse
+file of 512 bytes has a terabyte of zeros.
+"""
+
+import tarfile
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple, cast
+
+_HEADER_BYTES = 1 << 22
+"""Most that the headers of one member may take up: long names, and the map of a sparse file."""
+_LONGEST_HEADER = 1 << 20
+_GLOBAL_HEADERS = 100
+_HEADER_TYPES = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
+class Entry(NamedTuple):
+    name: str
+    file: BinaryIO | None
+    """None for a sparse file, which is not read: a hole in a text is no text."""
+
+
+def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[Entry]:
+    """The regular files of an archive but hidden ones, each to be read before the next.
+
+    What is wrong with the archive, or is `damage` of the stream that it comes from, raises tarfile.TarError.
+    """
+    with tarfile.open(fileobj=cast(Any, _Archive(stream, damage)), mode="r|", tarinfo=_Member) as archive:
+        for member in archive:
+            archive.members = []  # type: ignore[attr-defined] # tarfile would remember every one
+            if not member.isfile() or any(part.startswith(".") and part != "." for part in member.name.split("/")):
+                continue
+            yield Entry(member.name, None if member.issparse() else archive.extractfile(member))  # type: ignore[arg-type]
+
+
+class _Archive:
+    """The bytes of an archive for tarfile, which would read on for ever behind the end."""
+
+    def __init__(self, stream: BinaryIO, damage: tuple[type[Exception], ...]) -> None:
+        self._stream, self._damage = stream, damage
+        self._ends = 0
+        self.header_room: int | None = None
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = self._stream.read(size)
+        except self._damage as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise tarfile.ReadError(str(error) or type(error).__name__) from None
+        self._ends += not data
+        if self._ends > 2:
+            raise tarfile.ReadError("unexpected end of data")
+        if self.header_room is not None:
+            self.header_room -= len(data)
+            if self.header_room < 0:
+                raise tarfile.ReadError(f"a header of more than {_HEADER_BYTES:,} bytes")
+        return data
+
+
+class _Member(tarfile.TarInfo):
+    """Tells a cut archive from a finished one: tarfile takes a damaged header, after the first, for the end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        member = super().frombuf(buf, encoding, errors)
+        if member.size < 0 or (member.type in _HEADER_TYPES and member.size > _LONGEST_HEADER):
+            raise tarfile.ReadError(f"a header of {member.size:,} bytes")
+        return member
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Member":
+        archive: _Archive = cast(Any, tarfile_.fileobj).fileobj  # tarfile's own stream has ours
+        outermost = archive.header_room is None  # long names are headers before the header
+        if outermost:
+            archive.header_room = _HEADER_BYTES
+        try:
+            member = super().fromtarfile(tarfile_)
+            if len(tarfile_.pax_headers) > _GLOBAL_HEADERS:  # they stay, and are copied for each member
+                raise tarfile.ReadError(f"more than {_GLOBAL_HEADERS} global headers")
+            return member  # type: ignore[return-value]
+        except (tarfile.EOFHeaderError, tarfile.ReadError, OSError):  # type: ignore[attr-defined]
+            raise
+        except (
+            tarfile.TarError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            reason = str(error) or type(error).__name__
+            raise tarfile.ReadError(f"{reason}, where a member or the end of the archive should be") from None
+        finally:
+            if outermost:
+                archive.header_room = None

@@ -1,0 +1,174 @@
+"""Wikitext as plain text.
+
+The stripper knows the structure of wikitext (https://www.mediawiki.org/wiki/Help:Formatting), not its templates:
+those that carry running text are listed, all others are dropped. One pass each, so its time is linear in the text.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+
+_FILE_NAMES = "file image media category 文件 檔案 档案 圖像 图像 圖片 图片 媒體 媒体 分類 分类"
+FILE_NAMESPACES = frozenset(_FILE_NAMES.split())
+"""Names of the file and category namespaces of English and Chinese wikis."""
+
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_DROPPED_TAGS = (
+    "ref|references|math|chem|gallery|timeline|imagemap|score|syntaxhighlight|source|hiero|graph|templatestyles|mapframe|"
+    "maplink|categorytree|inputbox|indicator|style|script"
+)
+# An unclosed tag ends before the next of its name, so it cannot swallow the text between the two.
+_EXTENSION = re.compile(rf"<({_DROPPED_TAGS})\b[^<>]*?(?:/>|>[^<]*(?:<(?!/?\1\b)[^<]*)*</\1\s*>)", re.IGNORECASE)
+_NOWIKI = re.compile(r"<nowiki>([^<]*)</nowiki>", re.IGNORECASE)
+_BREAK = re.compile(r"</?(?:br|p|div|blockquote|li|ul|ol|dl|dt|dd|tr|table|center|poem|h\d)\b[^<>]*>", re.IGNORECASE)
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
+_VARIANT = re.compile(r"-\{([^{}]*)\}-")
+_SIMPLIFIED = re.compile(r"(?:^|;)\s*zh-(?:hans|cn)\s*:\s*([^;]*)")
+_ANY_VARIANT = re.compile(r"(?:^|;)\s*zh(?:-\w+)?\s*:\s*([^;]*)")
+_TEMPLATE = re.compile(r"\{\{([^{}|]+)\|([^{}]*)\}\}")
+_BRACES = re.compile(r"\{\{|\}\}|^[ \t:*#]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
+_LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)[^\[\]]*\]|\](?!\]))[^\[\]]*)*)\]\]")
+_URL = re.compile(r"\[(?:https?:|ftps?:|mailto:)?//[^\s\[\]]+(?:\s([^\[\]]*))?\]", re.IGNORECASE)
+_INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple|wikt|commons|species")
+_QUOTES = re.compile(r"'{2,}")
+_MAGIC = re.compile(r"__[A-Z]+__|__[^\W\d_a-zA-Z]+__")
+_MARKUP_LINE = re.compile(r"^(?:[ \t]*(?:\{\||\|\}|\||!(?=[^\n]*(?:\|\||!!)))[^\n]*|-{4,})$", re.MULTILINE)
+_BULLET = re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE)
+_EMPTY_BRACKETS = re.compile(r"[ \t]?(?:\([\s,;:，；：、/]*\)|（[\s,;:，；：、/]*）)")
+_BRACKET_START = re.compile(r"([(（])[\s,;，；、]+")
+_HOLE = re.compile(r"(?<![ \t])[ \t]+(?=[,;，。；、])")  # where a template stood before a comma
+_BAR_OR_BRACKET = re.compile(r"[|\[\]]")
+_LONG_NUMBER = re.compile(r"&#[0-9]{100,};?")
+_BACK_MATTER_TITLES = """
+references|notes|footnotes|citations|sources|bibliography|further reading|external links|see also|notes and references
+参考文献|參考文獻|参考资料|參考資料|参考|參考|参见|參見|参看|參看|相关条目|相關條目|外部链接|外部連結|外部連接|外部链結|延伸阅读
+延伸閱讀|扩展阅读|注释|註釋|注釋|注解|註解|脚注|腳註|备注|備註|来源|來源|引用
+"""
+_BACK_MATTER = frozenset(_BACK_MATTER_TITLES.strip().replace("\n", "|").split("|"))
+# Templates that show one of their positional parameters in running text, and which.
+_SHOWN_FIRST = (
+    "nowrap|small|big|nobold|abbr|le|ill|illm|ilh|internal link helper|ruby|quote|cquote|"
+    "link-en|link-de|link-fr|link-ja|lang-de|lang-en|lang-fr|lang-la|lang-ja|lang-ru|lang-es|lang-it|lang-el|lang-zh"
+)
+_SHOWN_SECOND = "lang|transl|color|font color|fontcolor"
+_SHOWN = {**dict.fromkeys(_SHOWN_FIRST.split("|"), 0), **dict.fromkeys(_SHOWN_SECOND.split("|"), 1), "tsl": 2}
+
+
+def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = FILE_NAMESPACES) -> str:
+    """Running text, headings and list items, one paragraph a line.
+
+    Templates, tables, references, files, categories and the back matter (references, external links) go; links show
+    their label. Of `-{zh-hans:..;zh-hant:..}-` the simplified form stays.
+    """
+    text = _COMMENT.sub("", wikitext)
+    text = _EXTENSION.sub("", text)
+    text = _NOWIKI.sub(lambda match: re.sub(r"[\[\]{}|'=*#:;]", lambda c: f"&#{ord(c[0])};", match[1]), text)
+    text = _VARIANT.sub(_chosen_variant, text)
+    text = _TEMPLATE.sub(_shown_parameter, text)
+    text = _without_braces(text)
+    for _ in range(6):  # captions hold links, labels hold links: from the inside out
+        text, urls = _URL.subn(lambda match: (match[1] or "").lstrip(), text)
+        text, links = _LINK.subn(lambda match: _label(match[1], dropped_namespaces), text)
+        if not urls and not links:
+            break
+    text = _BREAK.sub("\n", text)
+    text = _TAG.sub("", text)
+    text = _MAGIC.sub("", _QUOTES.sub("", text))
+    text = _MARKUP_LINE.sub("", text)
+    text = _BULLET.sub("", text)
+    text = _BRACKET_START.sub(r"\1", _EMPTY_BRACKETS.sub("", text))
+    text = _HOLE.sub("", text)
+    return unescaped("\n".join(_sections(text)))
+
+
+def unescaped(text: str) -> str:
+    """HTML's character references as the characters."""
+    return html.unescape(_LONG_NUMBER.sub("\ufffd", text))  # Python makes no number of thousands of digits
+
+
+def _chosen_variant(match: re.Match[str]) -> str:
+    flags, bar, body = match[1].rpartition("|")
+    if bar and set(flags.strip()) & set("THDN-"):  # a title, a hidden rule, ...: nothing shown here
+        return ""
+    chosen = _SIMPLIFIED.search(body) or _ANY_VARIANT.search(body)
+    return chosen[1].strip() if chosen else body
+
+
+def _shown_parameter(match: re.Match[str]) -> str:
+    name = match[1].strip().lower().replace("_", " ")
+    values = [value.strip() for value in _parameters(match[2]) if "=" not in value]
+    if name in ("convert", "cvt"):  # 5|km|mi, 5|-|9|km|mi
+        return " ".join(values[: 4 if values[1:2] in (["-"], ["–"], ["to"], ["and"], ["by"]) else 2])
+    if name not in _SHOWN:
+        return match[0]
+    return values[_SHOWN[name]] if _SHOWN[name] < len(values) else ""
+
+
+def _parameters(body: str) -> list[str]:
+    """`body` split at the bars outside of links: those behind which no `]]` comes before any other bracket."""
+    parts, end, is_inside = [], len(body), False
+    for match in reversed(list(_BAR_OR_BRACKET.finditer(body))):
+        if match[0] != "|":
+            is_inside = body.startswith("]]", match.start())
+        elif not is_inside:
+            parts.append(body[match.end() : end])
+            end = match.start()
+    return [body[:end], *reversed(parts)]
+
+
+def _without_braces(text: str) -> str:
+    """Cut every closed {{...}} and {|...|}; an opening that is never closed is left as text."""
+    spans: list[tuple[int, int]] = []
+    templates: list[int] = []  # where those that are open begin
+    tables: list[int] = []
+    for match in _BRACES.finditer(text):
+        token = match[0][-2:]
+        own, other = (templates, tables) if token in ("{{", "}}") else (tables, templates)
+        if token in ("{{", "{|"):
+            own.append(match.start())
+        elif own:
+            start = own.pop()
+            while other and other[-1] > start:
+                other.pop()
+            while spans and spans[-1][0] > start:
+                spans.pop()
+            spans.append((start, match.end()))
+    kept, position = [], 0
+    for start, end in spans:
+        kept.append(text[position:start])
+        position = end
+    return "".join([*kept, text[position:]])
+
+
+def _label(link: str, dropped_namespaces: frozenset[str]) -> str:
+    target, bar, label = link.partition("|")
+    prefix, colon, _ = target.partition(":")
+    prefix = prefix.strip().lower()
+    if colon and (prefix in dropped_namespaces or (not bar and _INTERLANGUAGE.fullmatch(prefix))):
+        return ""
+    return label if label else target.lstrip(" :").replace("_", " ")
+
+
+def _sections(text: str) -> Iterator[str]:
+    """Non-empty lines; a heading only above text, and nothing of the back matter."""
+    pending: list[tuple[int, str]] = []
+    skipped_level = 7
+    for line in text.split("\n"):
+        heading = _heading(line)
+        if heading:
+            level, name = heading
+            if level <= skipped_level:
+                skipped_level = level if name.lower() in _BACK_MATTER else 7
+            pending = [(above, title) for above, title in pending if above < level] + [(level, name)]
+        elif skipped_level == 7 and line.strip():
+            yield from (title for _, title in pending)
+            pending = []
+            yield line.strip()
+
+
+def _heading(line: str) -> tuple[int, str] | None:
+    """Level and name of `== name ==`; what one side has more of belongs to the name."""
+    line = line.strip(" \t")
+    levels = (level for level in range(min(6, len(line) // 2), 0, -1) if line.startswith("=" * level))
+    level = next((level for level in levels if line.endswith("=" * level)), None)
+    return (level, line[level:-level].strip()) if level else None
