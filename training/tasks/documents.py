@@ -132,7 +132,7 @@ class DocumentModel(Task):
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
-        figures = {}
+        figures: dict[str, float] = {}
         if predicted := totals["predicted"]:
             masked_lm, accuracy = totals["masked_lm_sum"] / predicted, totals["correct"] / predicted
             figures |= {"loss": masked_lm, "masked_lm_loss": masked_lm, "masked_lm_accuracy": accuracy}
