@@ -8,6 +8,7 @@ import torch
 
 from tests.conftest import document_values, ran_stream_values, stream_values
 from tests.distributed.test_training import agree, curve, state_of, train_in_process
+from training.config import TrainSettings
 
 KINDS = {"documents": document_values, "stream": stream_values, "ran": ran_stream_values}
 
@@ -33,6 +34,22 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
         for name in ("loss", "validation_loss", "gradient_norm", "tokens"):
             assert curve(run, name) == pytest.approx(curve(expected, name), rel=1e-9), (run, name)
         agree(state_of(run, 6), state_of(expected, 6))
+
+
+def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, float], dict[str, float]]:
+    from training.parallel.mesh import init_mesh
+    from training.trainer import Trainer, evaluate
+
+    task = Trainer(TrainSettings.parse(values, "test"), run, init_mesh()).task
+    return evaluate(task, None), evaluate(task, 1)
+
+
+def test_processes_that_have_no_lane_wait_for_the_one_that_reads(ranks, sample_corpus, tmp_path) -> None:
+    """Of one lane all processes have the same figures, and those of one process alone, bit for bit."""
+    values = values_of("ran", sample_corpus)
+    ((alone, _),) = ranks(1, evaluate_in_process, values, tmp_path)
+    found = ranks(3, evaluate_in_process, values, tmp_path)
+    assert all(whole == alone and part == found[0][1] for whole, part in found)
 
 
 @pytest.mark.parametrize(
