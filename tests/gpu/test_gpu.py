@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import LongformerConfig
 
+from benchmarks.gpu import attention_of
 from tests.conftest import (
     document_values,
     longformer_values,
@@ -12,18 +13,26 @@ from tests.conftest import (
     stream_values,
     train_values,
 )
+from tests.forks import Job
+from tests.runs import write_recipe
 from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
 from training.models.longformer import LongformerForMaskedLM
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.ran import RanConfig, RanForMaskedLM
+from training.parallel.mesh import Mesh
+from training.trainer import Trainer, Window, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
+BF16 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+HALF = [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.skipif(not BF16, reason="this GPU has no bf16"))]
+PRECISIONS = ["fp16", pytest.param("bf16", marks=HALF[1].marks)]  # type: ignore[attr-defined]
+
 
 @pytest.mark.parametrize("clip", [None, 64])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", HALF)
 def test_half_precision_agrees_with_fp32_at_length_512(clip, dtype) -> None:
     """With a padded row and a row of padding alone: no NaN, gradients included."""
     torch.manual_seed(0)
@@ -65,7 +74,7 @@ def test_unclipped_attention_needs_no_square_memory() -> None:
     assert peaks[1] < 2.3 * peaks[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", HALF)
 def test_segments_with_memory_agree_with_fp32(dtype) -> None:
     """Two segments of 512 with memory 128; a row with padding, one without memory, one of padding alone."""
     torch.manual_seed(0)
@@ -96,7 +105,7 @@ def test_segments_with_memory_agree_with_fp32(dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["ran", "longformer"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", HALF)
 def test_windows_agree_with_fp32_at_length_1024(dtype, name) -> None:
     """With a padded row and a row of padding alone: no NaN, gradients included."""
     torch.manual_seed(0)
@@ -126,10 +135,8 @@ VALUES = [train_values, document_values, stream_values, ran_values, ran_stream_v
 
 
 @pytest.mark.parametrize("values_of", VALUES)
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_training_on_the_gpu_follows_the_cpu(sample_corpus, tmp_path, precision, values_of, monkeypatch) -> None:
-    from training.trainer import train
-
     values = values_of(sample_corpus, precision=precision)
     names = (
         ("dropout", "dropatt")
@@ -147,3 +154,34 @@ def test_training_on_the_gpu_follows_the_cpu(sample_corpus, tmp_path, precision,
         train(TrainSettings.parse(values, "test"), run)
         curves[place] = [line["loss"] for line in read_metrics(run) if "loss" in line]
     assert curves["gpu"] == pytest.approx(curves["cpu"], rel=3e-2)
+
+
+@pytest.mark.parametrize("values_of", VALUES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_training_step_takes_fused_attention_kernels(sample_corpus, tmp_path, precision, values_of) -> None:
+    """With masks, biases that have a gradient, and dropout: nothing falls back to products of all scores."""
+    settings = TrainSettings.parse(values_of(sample_corpus, precision=precision), "test")
+    trainer = Trainer(settings, tmp_path, Mesh(device=torch.device("cuda", 0)))
+    window = Window(trainer.spec, trainer.config, trainer.task, 0)
+    with trainer.task.batches(0) as batches:
+        chosen, kernels = attention_of(lambda: trainer._train_step(next(batches), window), True)
+    assert chosen and "math" not in chosen, kernels
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_two_gpus_train_as_one(sample_corpus, tmp_path, tensor) -> None:
+    """Over NCCL, data parallel or tensor parallel."""
+    fixed = ("steps=8", "precision=fp32", "model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
+    curves = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        write_recipe(folder, sample_corpus)
+        split = f"parallel.tensor={min(tensor, processes)}"
+        with Job(folder, "train", "tiny.yaml", *fixed, split, "parallel.processes=1", processes=processes) as job:
+            assert job.statuses(timeout=300) == [0] * processes, job.output
+        lines = [line for line in read_metrics(folder / "runs" / "tiny") if "loss" in line]
+        curves.append([(line["tokens"], line["loss"]) for line in lines])
+    (tokens, losses), (split_tokens, split_losses) = (zip(*curve, strict=True) for curve in curves)
+    assert split_tokens == tokens
+    assert split_losses == pytest.approx(losses, rel=1e-3)
