@@ -1,5 +1,6 @@
 """Recipes: inheritance, overrides, and mistakes told in one line."""
 
+import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import yaml
 
 from pipeline.recipe import (
     Recipe,
+    apply_overrides,
     available_recipes,
     check_same_run,
     load_recipe,
@@ -232,7 +234,7 @@ def numbers_of(model: Any, path: str = "") -> Iterator[tuple[str, set[Any]]]:
     for name, field in model.model_fields.items():
         annotation = field.annotation
         kinds = {annotation, *get_args(annotation)}
-        sections = {inner for inner in _models_in(annotation)} if get_origin(annotation) is not list else set()
+        sections = set(_models_in(annotation)) if get_origin(annotation) is not list else set()
         for section in sections:
             yield from numbers_of(section, f"{path}{name}.")
         if kinds & {int, float} and get_origin(annotation) is not dict:
@@ -240,7 +242,7 @@ def numbers_of(model: Any, path: str = "") -> Iterator[tuple[str, set[Any]]]:
 
 
 def test_every_number_of_a_recipe_has_bounds() -> None:
-    names = dict(numbers_of(Recipe))
+    names, recipe = dict(numbers_of(Recipe)), load_recipe("nezha-base", []).model_dump(mode="json")
     assert len(names) > 50
     kinds = {"evaluation_": "stream", "reorder_": "segments", "short_": "rows"}
     for name, types in names.items():
@@ -252,4 +254,6 @@ def test_every_number_of_a_recipe_has_bounds() -> None:
             given = ["preprocess.tokenizer={train: {}}"]
         for value in ("-1e300", "1e300", ".nan", ".inf", "-.inf") if float in types else (f"-{10**30}", str(10**30)):
             with pytest.raises(UserError, match=re.escape(name)):
-                load_recipe("nezha-base", [*given, f"{name}={value}"])
+                values = copy.deepcopy(recipe)
+                apply_overrides(values, [*given, f"{name}={value}"])
+                Recipe.parse(values, "test")
