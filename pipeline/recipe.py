@@ -16,6 +16,7 @@ from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
 
 BUILT_IN = Path(__file__).parent / "recipes"
+PACKAGE = BUILT_IN.parents[1]
 
 ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", "peak_tflops"} | {
     "watchdog_minutes",
@@ -209,7 +210,7 @@ def _find_samples(values: dict[str, Any]) -> None:
 
 
 def _shipped(path: str) -> str:
-    inside = BUILT_IN.parents[1] / path
+    inside = PACKAGE / path
     return str(inside) if inside.exists() else path
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pipeline.cli import _status_of_command
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from tests.conftest import ROOT, train_values
@@ -19,6 +20,7 @@ from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.parallel.mesh import Mesh
+from training.trainer import Trainer, train
 
 
 def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
@@ -133,7 +135,6 @@ def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path
 def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:
     """What one run ended with is what the next begins with, vocabulary padding and tied weights included."""
     from pipeline.stages import export_stage
-    from training.trainer import train
 
     folder = export_stage(uninterrupted / "runs" / "tiny", tmp_path / "start")
     values = train_values(sample_corpus, steps=1, init=str(folder), validate_every=1)
@@ -144,3 +145,80 @@ def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_
     ]
     first = [line["validation_loss"] for line in read_metrics(tmp_path) if "validation_loss" in line]
     assert first == pytest.approx(last[-1:], rel=1e-4)  # the batch is cut by other processes
+
+
+def told_by(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a command ends that cannot do its work."""
+    monkeypatch.setattr(sys, "argv", ["reread", *arguments])
+    capsys.readouterr()
+    assert _status_of_command(False) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["export", "RUN", "FILE/export"], r"FILE/export\.tmp: Not a directory; give another place"),
+        (["convert", "RUN/export", "FILE/model"], r"FILE/model\.tmp: Not a directory; give another place"),
+        (["export", "RUN", f"{'x' * 300}"], r"x{300}\.tmp: File name too long; check the path"),
+        (["report", "REPORT"], r"REPORT/loss\.png: Is a directory; give another place"),
+        (["train", "x.yaml"], r"x\.yaml: Is a directory; give another place"),
+        (["run", "quickstart", f"preprocess.output={'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
+        (["inspect", "c" * 300], r"c{300}/manifest\.json: File name too long; check the path"),
+    ],
+    ids=["export", "convert", "long", "report", "folder", "output", "corpus"],
+)
+def test_a_path_that_cannot_be_used_is_one_line(
+    arguments: list[str], line: str, uninterrupted, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(ROOT)
+    run, report = uninterrupted / "runs" / "tiny", tmp_path / "report"
+    (tmp_path / "file").touch()
+    (report / "loss.png").mkdir(parents=True)
+    shutil.copyfile(run / "metrics.jsonl", report / "metrics.jsonl")
+    (tmp_path / "x.yaml").mkdir()
+    if "RUN/export" in arguments:
+        from pipeline.stages import export_stage
+
+        export_stage(run, tmp_path / "made")
+    places = {"RUN/export": tmp_path / "made", "RUN": run, "FILE": tmp_path / "file", "REPORT": report}
+    monkeypatch.chdir(tmp_path)
+    for name, place in places.items():
+        arguments = [one.replace(name, str(place)) for one in arguments]
+        line = line.replace(name, str(place))
+    assert re.fullmatch(f"reread: {line}", told_by(arguments, monkeypatch, capsys))
+
+
+@pytest.mark.parametrize("kilobytes", [16, 256])
+def test_an_export_to_a_full_disk_is_one_line(kilobytes, uninterrupted, tmp_path, monkeypatch, capsys) -> None:
+    """Full in the middle of the weights, and of the tokenizer's files."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        line = told_by(["export", str(uninterrupted / "runs" / "tiny"), str(disk / "out")], monkeypatch, capsys)
+        assert re.fullmatch(rf"reread: {disk}\S+: No space left on device; make room, then .*", line)
+        assert not (disk / "out").exists()
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_run_that_diverges_says_so_and_saves_no_weights_that_are_not_finite(sample_corpus, tmp_path, caplog) -> None:
+    values = train_values(sample_corpus, steps=14, optimizer={"learning_rate": 100}, schedule={"decay": "constant"})
+    with caplog.at_level("INFO", "reread"):
+        train(TrainSettings.parse(values, "test"), tmp_path)
+    (line,) = (record.message for record in caplog.records if record.levelname == "WARNING")
+    assert re.search(r"the last \d+ steps were skipped, gradient not finite: the model has diverged; .* lower", line)
+    trainer = Trainer(TrainSettings.parse({**values, "steps": 15}, "test"), tmp_path, Mesh())
+    trainer._load_checkpoint()
+    for broken in (float("inf"), float("nan")):
+        next(iter(trainer.masters.named_parameters()))[1].data[0, 0] = broken
+        with pytest.raises(UserError, match="the weights are not finite at step 14, which is not saved"):
+            trainer._save_checkpoint()
+    assert all(
+        one.isfinite().all()
+        for one in CheckpointStore(tmp_path / "checkpoints", 2, Mesh()).read_full(14, "model.").values()
+    )

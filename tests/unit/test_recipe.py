@@ -1,5 +1,6 @@
 """Recipes: inheritance, overrides, and mistakes told in one line."""
 
+import copy
 import errno
 import os
 import re
@@ -12,6 +13,7 @@ import yaml
 
 from pipeline.recipe import (
     Recipe,
+    apply_overrides,
     available_recipes,
     check_same_run,
     load_recipe,
@@ -315,7 +317,7 @@ def numbers_of(model: Any, path: str = "") -> Iterator[tuple[str, set[Any]]]:
 
 
 def test_every_number_of_a_recipe_has_bounds() -> None:
-    names = dict(numbers_of(Recipe))
+    names, recipe = dict(numbers_of(Recipe)), load_recipe("nezha-base", []).model_dump(mode="json")
     assert len(names) > 50
     kinds = {"evaluation_": "stream", "reorder_": "segments", "short_": "rows"}
     for name, types in names.items():
@@ -327,4 +329,6 @@ def test_every_number_of_a_recipe_has_bounds() -> None:
             given = ["preprocess.tokenizer={train: {}}"]
         for value in ("-1e300", "1e300", ".nan", ".inf", "-.inf") if float in types else (f"-{10**30}", str(10**30)):
             with pytest.raises(UserError, match=re.escape(name)):
-                load_recipe("nezha-base", [*given, f"{name}={value}"])
+                values = copy.deepcopy(recipe)
+                apply_overrides(values, [*given, f"{name}={value}"])
+                Recipe.parse(values, "test")
