@@ -62,9 +62,14 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
 def test_the_time_limit_and_preemption_requeue_and_scancel_ends(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
-    jobs = submit(site={"hours": 1 / 60, "warning_seconds": 20}, corpus=sample_corpus, **ENDLESS)
+    jobs = submit(site={"hours": 1, "warning_seconds": 20}, corpus=sample_corpus, **ENDLESS)
     job = jobs["pretrain"]
+    wait_for_step(cluster, tmp_path, 3)
+    hours, minutes, seconds = map(int, cluster.state(job)["RunTime"].split(":"))
+    limit = 60 * hours + minutes + (seconds + 35) // 60 + 1  # whole minutes, and at least 35 seconds from now
+    cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={limit}")
     cluster.wait(lambda: len(attempts(tmp_path, job)) == 1, "the time limit")
+    cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
     wait_for_step(cluster, tmp_path, attempts(tmp_path, job)[0]["checkpoint"] + 1)
 
     urgent = cluster.run(
