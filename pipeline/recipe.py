@@ -220,10 +220,11 @@ def _beside(path: Path, recipe: Any) -> str:
 
 
 def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """`values` over `base`; a section of another `kind` takes nothing from the base's."""
-    kind = base.get("kind", "rows")  # what `data` is that does not say
-    if values.get("kind", kind) != kind:
-        return values
+    """`values` over `base`; a section of another `kind` or `type` takes nothing from the base's."""
+    for key, default in (("kind", "rows"), ("type", None)):  # rows are what `data` is that does not say
+        there = base.get(key, default)
+        if there is not None and values.get(key, there) != there:
+            return values
     merged = dict(base)
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)

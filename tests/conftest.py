@@ -176,6 +176,13 @@ def ran_stream_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     return ran_values(corpus, **{"data": data, **changes})
 
 
+def ran_words_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """That language model with adaptive word vectors and softmax."""
+    values = ran_stream_values(corpus, **changes)
+    values["model"] |= {"cutoffs": [1000, 2000], "div_val": 2}
+    return values
+
+
 def longformer_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     """The `train` section of a tiny Longformer on packed rows of several windows of `corpus`, dropout on."""
     model = {

@@ -6,11 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import document_values, ran_stream_values, stream_values
+from tests.conftest import document_values, ran_stream_values, ran_words_values, stream_values
 from tests.distributed.test_training import agree, curve, state_of, train_in_process
 from training.config import TrainSettings
 
-KINDS = {"documents": document_values, "stream": stream_values, "ran": ran_stream_values}
+KINDS = {
+    "documents": document_values,
+    "stream": stream_values,
+    "ran": ran_stream_values,
+    "ran words": ran_words_values,
+}
 
 
 def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
@@ -59,6 +64,7 @@ def test_processes_that_have_no_lane_wait_for_the_one_that_reads(ranks, sample_c
         ("documents", ((2, 2), (1, 3), (2, 1))),
         ("stream", ((2, 2), (1, 3), (2, 1))),
         ("ran", ((2, 2), (1, 3), (2, 1))),
+        ("ran words", ((2, 2), (1, 1))),
     ],
 )
 def test_a_run_goes_on_at_another_split_with_its_memories(

@@ -411,13 +411,16 @@ def test_what_the_cards_of_models_with_memory_tell_to_run_runs(tmp_path: Path, t
     program = 'text = "= a =\\n \\nb a . a . \\na 中 ?"\n'
     words_folder = tmp_path / "words"
     cells = RanForCausalLM(RanConfig(vocab_size=7, hidden_size=16, num_attention_heads=2, head_size=8))
+    sizes = {"vocab_size": 7, "hidden_size": 16, "num_attention_heads": 2, "head_size": 8}
+    adaptive = RanForCausalLM(RanConfig(**sizes, cutoffs=[2, 4], div_val=2)).eval()
     models: tuple[Any, ...] = (
         ("ran", "stream", cells, words_folder),
+        ("ran_words", "stream", adaptive, words_folder),
         ("ernie_doc", "segments", segments, tokenizer),
         ("transformer_xl", "stream", stream, words_folder),
     )
     for name, kind, model, files in models:
-        card = model_card(name, kind, "Pretrained.", {})
+        card = model_card(name.removesuffix("_words"), kind, "Pretrained.", {})
         write_huggingface(tmp_path / name, model, files, card)
         blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
         assert len(blocks) == 2
@@ -428,9 +431,18 @@ tokens = tokenizer.convert_ids_to_tokens(ids)
 assert tokens == ["=", "a", "=", "<eos>", "b", "a", ".", "a", ".", "<eos>", "a", "<unk>", "?", "<eos>"], tokens
 assert [place for place, ends in enumerate(sentence_ends) if ends] == [3, 6, 9, 13]
 assert [place for place, ends in enumerate(paragraph_ends) if ends] == [3, 9, 13]
-assert transformer_xl == ran == (1, 14, 7) and not read.last_hidden_state.requires_grad
+assert transformer_xl == ran == ran_words == (1, 14, 7) and not read.last_hidden_state.requires_grad
+"""
+    with torch.no_grad():
+        torch.save(adaptive(IDS % 7).logits, tmp_path / "logits")
+    program += f"""
+ours = AutoModelForCausalLM.from_pretrained({str(tmp_path / "ran_words")!r}, trust_remote_code=True)
+torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torch.load({str(tmp_path / "logits")!r}))
 """
     run_elsewhere(tmp_path, program)
+    assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {
+        *("adaptive.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
+    }
 
 
 def test_the_model_card_tells_where_the_model_comes_from() -> None:

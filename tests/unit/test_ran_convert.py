@@ -12,7 +12,9 @@ from transformers import AutoModelForMaskedLM
 
 from preprocessing.errors import UserError
 from training.checkpoint.convert import convert
-from training.models.ran import RanConfig, RanForMaskedLM, RanModel
+from training.checkpoint.export import write_huggingface
+from training.models.build import build_model
+from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM, RanModel
 from training.models.ran.convert import FORMS, config_from_rannet, from_rannet
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -120,3 +122,13 @@ def test_an_exported_folder_is_converted_to_itself(tmp_path: Path) -> None:
         assert all(torch.equal(again.state_dict()[name], tensor) for name, tensor in model.float().state_dict().items())
         # bits depend on where the weights lie
         torch.testing.assert_close(again.double()(ids).logits, model.double()(ids).logits)
+
+
+def test_a_model_of_adaptive_words_needs_no_conversion_and_says_so(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 7, "hidden_size": 16, "num_attention_heads": 2, "head_size": 8}
+    model = RanForCausalLM(RanConfig(**sizes, cutoffs=[2, 4], div_val=2))
+    write_huggingface(tmp_path / "words", model, None, "card")
+    with pytest.raises(UserError, match=r"it has adaptive words \(cutoffs\) and needs no conversion"):
+        convert(tmp_path / "words", tmp_path / "out", "ran")
+    again = build_model(RanForCausalLM, model.config, tmp_path / "words", 0)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

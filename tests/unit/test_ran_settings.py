@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipeline.recipe import load_recipe
 from tests.unit.test_ran import LENGTHS, PROFILES, build, mask_of, some_ids, tiny
 from training.models.ran import (
     RanConfig,
@@ -21,6 +22,8 @@ from training.models.ran import (
 )
 from training.models.ran.plan import TENSOR_PLAN, flops
 
+WORDS: dict[str, Any] = {"cutoffs": [10, 25], "div_val": 2}
+"""Of an adaptive language model."""
 SWITCHES: list[dict[str, Any]] = [
     {"min_window_size": 1},
     {"cell_transform": "always"},
@@ -197,18 +200,20 @@ def test_it_trains(profile: dict[str, Any], kind: type) -> None:
     assert idle == expected
 
 
-@pytest.mark.parametrize("kind", [RanForMaskedLM, RanForCausalLM])
-def test_saved_folders_are_read_as_they_were(kind: Any, tmp_path: Path) -> None:
-    model, ids = build(kind), some_ids(2, 20)
+@pytest.mark.parametrize(("kind", "values"), [(RanForMaskedLM, {}), (RanForCausalLM, {}), (RanForCausalLM, WORDS)])
+def test_saved_folders_are_read_as_they_were(kind: Any, values: dict[str, Any], tmp_path: Path) -> None:
+    model, ids = build(kind, **values), some_ids(2, 20)
     model.save_pretrained(tmp_path)
     again, found = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not found["missing_keys"] and not found["unexpected_keys"]
     again, model = again.double().eval(), model.double()  # bits depend on where the weights lie
     torch.testing.assert_close(again(ids).logits, model(ids).logits)
-    assert again.cls.predictions.decoder.weight is again.ran.embeddings.word_embeddings.weight
+    if not values:
+        assert again.cls.predictions.decoder.weight is again.ran.embeddings.word_embeddings.weight
     encoder, found = RanModel.from_pretrained(tmp_path, output_loading_info=True)
     assert all("pooler" in name for name in found["missing_keys"])
-    assert encoder.state_dict().keys() == build(RanModel).state_dict().keys()
+    assert not found["unexpected_keys"]
+    assert encoder.state_dict().keys() == build(RanModel, **values).state_dict().keys()
 
 
 def parameters_of(kind: Any, **values: Any) -> float:
@@ -225,6 +230,50 @@ def test_sizes_are_those_of_the_paper() -> None:
     glove = {"hidden_size": 300, "num_attention_heads": 8, "head_size": 128, "vocab_size": 40000}
     one, two = (parameters_of(RanModel, num_hidden_layers=layers, **glove) for layers in (1, 2))
     assert two - one == pytest.approx(2.23, abs=0.005)
+
+
+def test_the_language_models_recipe_has_about_the_papers_150_million() -> None:
+    """At WikiText-103's 267,735 words; the paper does not give its clusters."""
+    settings = load_recipe("ran-lm", []).train
+    assert settings
+    sizes = {key: value for key, value in settings.model.items() if key != "type"}
+    assert parameters_of(RanForCausalLM, vocab_size=267735, **sizes) == pytest.approx(142.2, abs=0.05)
+    assert pytest.approx(150, rel=0.06) == 142.2
+
+
+def test_adaptive_losses_are_those_of_the_log_probabilities() -> None:
+    """Which are written a second time: shortlist and clusters, by the embeddings' own tables and projections."""
+    model, ids = build(RanForCausalLM, **WORDS).double(), some_ids(2, 20)
+    table, softmax = model.ran.embeddings.adaptive_embeddings, model.softmax
+    hidden = F.silu(model.transform(model.ran(ids, causal=True).last_hidden_state))
+    found = model(ids)
+    scores = []
+    for number, (start, end) in enumerate(model.config.clusters):
+        of_words = hidden @ table.projections[number] @ table.tables[number].weight.T + softmax.bias[start:end]
+        scores.append(of_words)
+    of_clusters = hidden @ table.projections[0] @ softmax.cluster_weight.T + softmax.cluster_bias
+    head = torch.cat([scores[0], of_clusters], dim=-1).softmax(-1)
+    tails = [head[..., 10 + number, None] * tail.softmax(-1) for number, tail in enumerate(scores[1:])]
+    expected = torch.cat([head[..., :10], *tails], dim=-1)
+    torch.testing.assert_close(found.logits.exp(), expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(expected.sum(-1), torch.ones(2, 20, dtype=torch.float64))
+    following = some_ids(2, 20, seed=1)
+    following[0, 3] = -100
+    losses = model(ids, next_ids=following).losses
+    nll = -expected.log().gather(-1, following.clamp(min=0)[..., None]).squeeze(-1)
+    torch.testing.assert_close(losses, nll.masked_fill(following == -100, 0), atol=1e-12, rtol=1e-12)
+    shifted = model(ids, labels=ids)
+    assert shifted.logits is None
+    own = -expected[:, :-1].log().gather(-1, ids[:, 1:, None]).mean()
+    torch.testing.assert_close(shifted.loss, own, atol=1e-12, rtol=1e-12)
+
+
+def test_adaptive_words_are_for_the_next_word_alone() -> None:
+    with pytest.raises(ValueError, match="cutoffs are for models of the next word"):
+        build(RanForMaskedLM, **WORDS)
+    for values in ({"cutoffs": [25, 10]}, {"cutoffs": [40]}, {"cutoffs": [10], "div_val": 13}, {"div_val": 0}):
+        with pytest.raises(ValueError, match=r"cutoffs|div_val"):
+            tiny(**values)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:

@@ -235,11 +235,39 @@ def test_checkpoints_that_cannot_be_listed_just_now_are_not_taken_for_none(tmp_p
         check_same_run(tmp_path, load_recipe("quickstart", ["train.seed=9"]))
 
 
-def test_a_section_of_another_kind_takes_nothing_from_the_base() -> None:
-    rows, stream = load_recipe("ran-base", []).train, load_recipe("ran-lm", []).train
+def test_a_section_of_another_kind_or_type_takes_nothing_from_the_base(tmp_path) -> None:
+    recipe = {"base": "ran-base", "train": {"data": {"kind": "stream", "corpus": "corpora/en"}}}
+    (tmp_path / "stream.yaml").write_text(yaml.safe_dump(recipe))
+    rows, stream = load_recipe("ran-base", []).train, load_recipe(str(tmp_path / "stream.yaml"), []).train
     assert rows and stream
     assert (rows.data.kind, stream.data.kind) == ("rows", "stream")
     assert stream.model == rows.model
+    words, cells = load_recipe("lm-base", []).train, load_recipe("ran-lm", []).train
+    assert words and cells
+    assert (words.model["type"], cells.model["type"]) == ("transformer_xl", "ran")
+    assert not {"n_layer", "mem_len"} & cells.model.keys()
+
+
+def test_ran_recipes_hold_the_papers_figures() -> None:
+    """Tables 4 and 6 are accuracies of classifiers on Arxiv; the language model's perplexity is of WikiText-103."""
+    published = {row.name: row.published for row in load_recipe("ran-small", []).ablations}
+    accuracies = {name: row["Arxiv accuracy"] for name, row in published.items() if row}
+    assert accuracies == {
+        "RAN": 83.36,
+        "w/o residual of the cell": 81.76,
+        "w/o memory review": 80.85,
+        "w/o rotary positions": 82.13,
+        "1 layer": 83.14,
+        "3 layers": 83.76,
+        "4 layers": 83.93,
+    }
+    assert published["RAN"]["with average pooling"] == 82.24
+    layers = [published[name] for name in ("1 layer", "RAN", "3 layers", "4 layers")]
+    assert [row["M parameters"] for row in layers] == [15, 17, 19, 21]
+    assert [row["s an epoch"] for row in layers] == [678, 1311, 2186, 2967]
+    language_model = load_recipe("ran-lm", [])
+    assert [row.published for row in language_model.ablations] == [{"perplexity": 22.76}]
+    assert language_model.train and language_model.train.optimizer.learning_rate == 3e-4
 
 
 def test_longformer_recipes_hold_the_papers_numbers() -> None:

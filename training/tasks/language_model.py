@@ -40,10 +40,9 @@ class LanguageModel(Task):
         return LaneMemory(self.model, len(self.lanes))
 
     @property
-    def _is_adaptive(self) -> bool:
-        """Whether the softmax is (Transformer-XL's): such a model gives losses instead of logits, and its memory has a
-        length."""
-        return hasattr(self.model, "softmax")
+    def _has_slots(self) -> bool:
+        """Whether its memory has a length (Transformer-XL's), and its positions count sentences."""
+        return hasattr(self.model.config, "mem_len")
 
     def batches(self, step: int) -> Loader:
         lanes = np.arange(self.lanes.start, self.lanes.stop, dtype=np.int64)
@@ -98,7 +97,7 @@ class LanguageModel(Task):
 
     def _say(self, lanes: int) -> None:
         ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
-        memory = f"; memory of {self.data.evaluation_memory} tokens" if self._is_adaptive else ""
+        memory = f"; memory of {self.data.evaluation_memory} tokens" if self._has_slots else ""
         text = (
             "1 lane reads all text, as for papers' figures"
             if lanes == 1
@@ -123,9 +122,12 @@ class LanguageModel(Task):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Summed loss, figures and new memory."""
         labels = self.put(rows["labels"])
-        if self._is_adaptive:
+        if self._has_slots:
             ends = {name: self.put(rows[name]) for name in ("sentence_ends", "paragraph_ends")}
             output = self.model(self.put(rows["input_ids"]), mems, labels=labels, mem_len=memory_length, **ends)
+            total = output.losses.sum()
+        elif hasattr(self.model, "softmax"):  # an adaptive one gives losses instead of logits
+            output = self.model(self.put(rows["input_ids"]), mems, next_ids=labels)
             total = output.losses.sum()
         else:
             output = self.model(self.put(rows["input_ids"]), mems=mems)

@@ -1,5 +1,7 @@
 """Configuration of RAN; copied beside exported weights, so it imports transformers alone."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -59,6 +61,10 @@ class RanConfig(PretrainedConfig):
     profile: "rannet" or "paper"; what the switches are that are None. They are stored as they came out.
     head_size: width of a head, whatever hidden_size is: the paper's 96 million parameters are 12 heads of 768 each.
     window_size: tokens W that attend to each other.
+    cutoffs: for a next-word model over a vocabulary of words, sorted by falling frequency: ids below the first are the
+        shortlist, those between two are a cluster of rarer words, those from the last on another. Word vectors are then
+        adaptive, `hidden_size // div_val ** cluster` wide, and shared, projections too, with an adaptive softmax. ()
+        is one table and a plain softmax.
 
     Symbols: X_i the tokens of window i, G_i its cell, G_0 the one a layer begins with, G'_i what window i gives of it;
     swish(x) = x sigmoid(x); GLU(x) = (W_t x + b_t) sigmoid(W_g x + b_g); LN layer norm. "rannet" is said first.
@@ -133,6 +139,8 @@ class RanConfig(PretrainedConfig):
         classifier_dropout: float | None = 0.1,
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-7,
+        cutoffs: Sequence[int] = (),
+        div_val: int = 1,
         pad_token_id: int = 0,
         tie_word_embeddings: bool = True,
         **kwargs: Any,
@@ -177,6 +185,8 @@ class RanConfig(PretrainedConfig):
         self.classifier_dropout = classifier_dropout
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps
+        self.cutoffs = list(cutoffs)
+        self.div_val = div_val
         self._check(tie_word_embeddings)
         kwargs.update(
             pad_token_id=pad_token_id,
@@ -198,8 +208,17 @@ class RanConfig(PretrainedConfig):
             raise ValueError(f"rotary positions need an even head_size, not {self.head_size}")
         if self.first_cell_residual and self.cell_residual == "none":
             raise ValueError("first_cell_residual is true, but there is no residual: cell_residual is none")
+        if any(start >= end for start, end in self.clusters):
+            raise ValueError(f"cutoffs rise and lie between 0 and vocab_size {self.vocab_size}, unlike {self.cutoffs}")
+        if self.div_val < 1 or self.hidden_size // self.div_val ** len(self.cutoffs) < 1:
+            raise ValueError(f"div_val {self.div_val} leaves no width for {len(self.cutoffs)} clusters")
         if not tied:
             raise ValueError("the language-model head shares the word embeddings: tie_word_embeddings is true")
+
+    @property
+    def clusters(self) -> list[tuple[int, int]]:
+        """First id and the one after the last, of the shortlist and of each cluster."""
+        return list(pairwise([0, *self.cutoffs, self.vocab_size]))
 
     @property
     def longest(self) -> int | None:

@@ -17,7 +17,7 @@ from training.models.ran.configuration_ran import RanConfig
 
 log = logging.getLogger("reread")
 
-HEADS = ("cls.",)
+HEADS = ("cls.", "softmax.", "transform.")
 """Parameters that a source may lack."""
 
 RANNET = {
@@ -157,6 +157,8 @@ def _of_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
+    if config.get("cutoffs"):
+        raise ValueError("it has adaptive words (cutoffs) and needs no conversion; give its folder as train.init")
     return {key: config[key] for key in inspect.signature(RanConfig).parameters if key in config}
 
 

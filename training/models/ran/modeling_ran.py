@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.utils import ModelOutput
 
+from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from .configuration_ran import RanConfig
 from .windows_ran import Windows, rotate
 
@@ -283,14 +284,24 @@ class RanEmbeddings(nn.Module):
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
-        # No padding_idx: whether [PAD]'s row learns must not depend on how the table is split
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        if config.cutoffs:
+            self.adaptive_embeddings = AdaptiveEmbedding(*_adaptive(config))
+        else:  # no padding_idx: whether [PAD]'s row learns must not depend on how the table is split
+            self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.LayerNorm = RanLayerNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """[B, L] -> [B, L, D]."""
-        return self.dropout(self.LayerNorm(self.word_embeddings(input_ids)))
+        return self.dropout(self.LayerNorm(self.table(input_ids)))
+
+    @property
+    def table(self) -> Any:
+        return self.adaptive_embeddings if hasattr(self, "adaptive_embeddings") else self.word_embeddings
+
+
+def _adaptive(config: RanConfig) -> tuple[list[tuple[int, int]], int, int, int]:
+    return config.clusters, config.hidden_size, config.hidden_size, config.div_val
 
 
 class RanEncoder(nn.Module):
@@ -406,9 +417,10 @@ class RanModelOutput(ModelOutput):
 
 @dataclass
 class RanCausalLMOutput(ModelOutput):
-    """`loss` a scalar, `logits` [B, L, V]; the rest as in `RanModelOutput`."""
+    """`loss` a scalar, the mean of `losses` [B, L]; `logits` [B, L, V]; the rest as in `RanModelOutput`."""
 
     loss: Tensor | None = None
+    losses: Tensor | None = None
     logits: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
@@ -439,13 +451,20 @@ class RanPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. Truncated as in the authors' code.
+        deviation = self.config.initializer_range
         if isinstance(module, nn.Linear | nn.Embedding):
-            deviation = self.config.initializer_range
             nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
         if isinstance(module, RanLayerNorm):
             nn.init.ones_(module.weight)
         if isinstance(module, nn.Linear | RanLayerNorm) and module.bias is not None:
             nn.init.zeros_(module.bias)
+        if isinstance(module, nn.ParameterList | nn.ParameterDict):  # transformers 5 passes by those who only own them
+            for projection in module.parameters():
+                nn.init.trunc_normal_(projection, std=deviation, a=-2 * deviation, b=2 * deviation)
+        if isinstance(module, AdaptiveSoftmax):
+            nn.init.zeros_(module.bias)
+            nn.init.trunc_normal_(module.cluster_weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            nn.init.zeros_(module.cluster_bias)
         if isinstance(module, RanPredictions):
             nn.init.zeros_(module.bias)
         if isinstance(module, RanCellNorm):
@@ -455,7 +474,7 @@ class RanPreTrainedModel(PreTrainedModel):
 
 
 class RanModel(RanPreTrainedModel):
-    _keys_to_ignore_on_load_unexpected = [r"^cls\."]
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^softmax\.", r"^transform\."]
 
     def __init__(self, config: RanConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -465,7 +484,7 @@ class RanModel(RanPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.word_embeddings
+        return self.embeddings.table
 
     def set_input_embeddings(self, value: Any) -> None:
         self.embeddings.word_embeddings = value
@@ -533,11 +552,22 @@ class RanLanguageModel(RanPreTrainedModel):
     def __init__(self, config: RanConfig) -> None:
         super().__init__(config)
         self.ran = RanModel(config, add_pooling_layer=False)
-        self.cls = RanHead(config)
+        if config.cutoffs:
+            self._tied_weights_keys = {}
+            self.dropout = nn.Dropout(config.hidden_dropout_prob)
+            self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+            self.softmax = AdaptiveSoftmax(*_adaptive(config), tied=[True] * len(config.clusters))
+        else:
+            self.cls = RanHead(config)
         self.post_init()
 
 
 class RanForMaskedLM(RanLanguageModel):
+    def __init__(self, config: RanConfig) -> None:
+        if config.cutoffs:
+            raise ValueError("cutoffs are for models of the next word (data.kind: stream); leave them out")
+        super().__init__(config)
+
     def forward(
         self,
         input_ids: Tensor,
@@ -574,12 +604,16 @@ class RanForCausalLM(RanLanguageModel):
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        next_ids: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """As `RanModel` with a causal mask, or the prefix mask of segment_ids: logits [B, L, V] in float32, and mems.
 
         labels [B, L]: as elsewhere in transformers the tokens themselves, shifted in here; -100 is left out.
+        next_ids [B, L]: with config.cutoffs, instead of labels: the token after each; -100 is left out.
+        With cutoffs logits are log-probabilities, and with labels or next_ids there are none, but `losses` [B, L],
+        negative log-likelihoods in nats in float32, 0 where left out.
         """
         encoded = self.ran(
             input_ids,
@@ -590,9 +624,21 @@ class RanForCausalLM(RanLanguageModel):
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
-        logits = self.cls.predictions(encoded.last_hidden_state)
-        loss = None if labels is None else _cross_entropy(logits[:, :-1], labels[:, 1:])
-        output = RanCausalLMOutput(loss, logits, encoded.mems, encoded.hidden_states)
+        loss, losses, logits = None, None, None
+        if not self.config.cutoffs:
+            logits = self.cls.predictions(encoded.last_hidden_state)
+            loss = None if labels is None else _cross_entropy(logits[:, :-1], labels[:, 1:])
+        else:
+            hidden = F.silu(self.transform(self.dropout(encoded.last_hidden_state)))
+            table = self.ran.embeddings.table
+            if next_ids is None and labels is not None:
+                next_ids = F.pad(labels[:, 1:], (0, 1), value=-100)
+            if next_ids is None:
+                logits = self.softmax(hidden, table)
+            else:
+                losses = self.softmax.losses(hidden.flatten(0, 1), next_ids.flatten(), table).view_as(next_ids)
+                loss = losses.sum() / (next_ids != -100).sum().clamp(min=1)
+        output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states)
         return _returned(self, output, return_dict)
 
 

@@ -15,7 +15,7 @@ TENSOR_PLAN = {
     "cls.predictions.bias": "vocabulary",
 }
 """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole: memory
-review has one head, and what works on cells alone is little."""
+review has one head, what works on cells alone is little, and adaptive tables are whole as Transformer-XL's are."""
 
 
 def flops(config: RanConfig, length: int, totals: Mapping[str, float]) -> float:
@@ -38,5 +38,7 @@ def flops(config: RanConfig, length: int, totals: Mapping[str, float]) -> float:
     if config.memory_review:
         of_token = 1 + config.review_output + 2 * config.review_residual
         layer += square * (length * of_token + 2 * cells) + 4 * length * cells * width
-    head = 2 * totals["predicted"] * width * (width + config.vocab_size)
+    words = config.clusters[0][1] + len(config.cutoffs)  # the clusters of rare words are left out
+    projected = config.div_val > 1
+    head = 2 * totals["predicted"] * width * (width * (1 + projected) + words)
     return 3.0 * (totals["rows"] * config.num_hidden_layers * layer + head)

@@ -1,7 +1,7 @@
-"""Transformer-XL (Dai et al. 2019, arXiv:1901.02860), its adaptive input and softmax, in plain PyTorch.
+"""Transformer-XL (Dai et al. 2019, arXiv:1901.02860) in plain PyTorch, with adaptive input and softmax.
 
 With two things of later papers: enhanced recurrence (ERNIE-Doc, Ding et al. 2021, section 3.3) and positions in
-sentences and paragraphs (Segatron, Bai et al. 2021). This one file is trained, split over devices and copied beside
+sentences and paragraphs (Segatron, Bai et al. 2021). This file is trained, split over devices and copied beside
 exported weights; it knows nothing of parallelism. Runs on transformers 4.40 to 5.
 
 Shapes: B rows, T tokens of the segment, M slots of memory, S = M + T keys, D hidden size, N heads, h head size,
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from .configuration_transformer_xl import TransformerXLConfig
 
 # The least number of float16: finite in every type, so no kernel meets a block of keys that are all minus infinity
@@ -64,106 +65,6 @@ class Positions(NamedTuple):
     """R of the distances S, ..., 0 [S + 1, w] or [B, S + 1, w]; w < D where `streams` hold the rest of D."""
     streams: tuple[tuple[Tensor, Tensor], ...] = ()
     """Exact Segatron: for sentences and paragraphs, R of the queries' [B, 1, T, w] and the keys' index [B, 1, S, w]."""
-
-
-class AdaptiveEmbedding(nn.Module):
-    """Embeddings whose width falls with frequency, projected to D and scaled (Baevski and Auli 2019).
-
-    With div_val 1 one table holds all clusters, and there is a projection only if its width is not D.
-    """
-
-    def __init__(self, config: TransformerXLConfig) -> None:
-        super().__init__()
-        self.scale = config.d_model**0.5
-        self.sizes = [end - start for start, end in config.clusters]
-        self.shared = config.div_val == 1
-        self.borders = [(0, config.vocab_size)] if self.shared else config.clusters
-        widths = [config.d_embed // config.div_val**c for c in range(len(self.borders))]
-        self.tables = nn.ModuleList(
-            nn.Embedding(end - start, width) for (start, end), width in zip(self.borders, widths, strict=True)
-        )
-        projected = not self.shared or config.d_embed != config.d_model
-        self.projections = nn.ParameterList(
-            nn.Parameter(torch.empty(config.d_model, width)) for width in (widths if projected else [])
-        )
-
-    def weights(self) -> Sequence[Tensor]:
-        """[size, width] of each cluster."""
-        tables: list[Any] = [table.weight for table in self.tables]
-        return tables[0].split(self.sizes) if self.shared else tables
-
-    def projection(self, cluster: int) -> Tensor | None:
-        """[D, width]."""
-        return self.projections[0 if self.shared else cluster] if len(self.projections) else None
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D]. Every table is read for every token: that is cheaper than asking where each one is."""
-        parts = []
-        for cluster, ((start, end), table) in enumerate(zip(self.borders, self.tables, strict=True)):
-            x = table((input_ids - start).clamp(0, end - start - 1))
-            projection = self.projection(cluster)
-            x = x if projection is None else F.linear(x, projection)
-            if len(self.borders) > 1:
-                x = x * ((input_ids >= start) & (input_ids < end))[..., None]
-            parts.append(x)
-        return sum(parts[1:], parts[0]) * self.scale
-
-
-class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities by shortlist and clusters (Grave et al. 2017), with the embeddings' own matrices.
-
-    p(w) is the head's probability of w in the shortlist, else the head's of w's cluster times the cluster's of w.
-    """
-
-    def __init__(self, config: TransformerXLConfig) -> None:
-        super().__init__()
-        self.clusters = config.clusters
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        if self.clusters[1:]:
-            self.cluster_weight = nn.Parameter(torch.empty(len(self.clusters) - 1, config.d_embed))
-            self.cluster_bias = nn.Parameter(torch.zeros(len(self.clusters) - 1))
-        self.projections = nn.ParameterDict()
-        for cluster, tied in enumerate(config.tie_projs):
-            width = config.d_embed // config.div_val**cluster
-            if not tied and (config.div_val > 1 or width != config.d_model):
-                self.projections[str(cluster)] = nn.Parameter(torch.empty(config.d_model, width))
-
-    def forward(self, hidden: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
-        """[..., D] -> log-probabilities [..., V], at least float32."""
-        head = self._logits(hidden, 0, embedding).log_softmax(-1)
-        shortlist, clusters = head.split([self.clusters[0][1], len(self.clusters) - 1], dim=-1)
-        parts = [shortlist]
-        for cluster in range(1, len(self.clusters)):
-            tail = self._logits(hidden, cluster, embedding).log_softmax(-1)
-            parts.append(clusters[..., cluster - 1, None] + tail)
-        return torch.cat(parts, dim=-1)
-
-    def losses(self, hidden: Tensor, labels: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
-        """-log p(label) [n], at least float32, of hidden [n, D] and labels [n]; 0 where the label is -100.
-
-        Only tokens whose label is in a cluster meet that cluster's words.
-        """
-        members = [(labels >= start) & (labels < end) for start, end in self.clusters]
-        targets = labels
-        for cluster, inside in enumerate(members[1:]):
-            targets = targets.masked_fill(inside, self.clusters[0][1] + cluster)
-        losses = F.cross_entropy(self._logits(hidden, 0, embedding), targets, reduction="none")
-        for cluster, inside in enumerate(members[1:], 1):
-            where = inside.nonzero().squeeze(1)  # if none, the gradients of the cluster are zeros all the same
-            logits = self._logits(hidden.index_select(0, where), cluster, embedding)
-            tail = F.cross_entropy(logits, labels[where] - self.clusters[cluster][0], reduction="none")
-            losses = losses.index_add(0, where, tail)
-        return losses
-
-    def _logits(self, hidden: Tensor, cluster: int, embedding: AdaptiveEmbedding) -> Tensor:
-        """[..., D] -> [..., words of the cluster]; the shortlist's are followed by one for each cluster."""
-        weight, bias = embedding.weights()[cluster], self.bias[slice(*self.clusters[cluster])]
-        if cluster == 0 and self.clusters[1:]:
-            weight, bias = torch.cat([weight, self.cluster_weight]), torch.cat([bias, self.cluster_bias])
-        name = str(cluster)
-        projection = self.projections[name] if name in self.projections else embedding.projection(cluster)
-        logits = F.linear(hidden if projection is None else hidden @ projection, weight, bias)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 class TransformerXLSelfAttention(nn.Module):
@@ -328,7 +229,8 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__(config)
-        self.embeddings = AdaptiveEmbedding(config)
+        shape = config.clusters, config.d_model, config.d_embed, config.div_val
+        self.embeddings = AdaptiveEmbedding(*shape, scale=config.d_model**0.5)
         self.dropout = nn.Dropout(config.dropout)
         self.content_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))  # u and v, shared by all layers
         self.position_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))
@@ -458,7 +360,8 @@ class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__(config)
         self.transformer = TransformerXLModel(config)
-        self.softmax = AdaptiveSoftmax(config)
+        shape = config.clusters, config.d_model, config.d_embed, config.div_val
+        self.softmax = AdaptiveSoftmax(*shape, tied=config.tie_projs)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
