@@ -321,7 +321,7 @@ def telling_text(lengths: list[int]) -> Documents:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_validation_reads_later_documents_later_segments_and_last_ones(tmp_path: Path, ranks: int) -> None:
     """40 held-out documents, a third of them of 20 segments and more: within its budget a validation reads a part of
-    many documents, each tenth of a document, and the end of each one that it reads."""
+    many documents, most tenths of long ones, and the end of each one that it reads."""
     lengths = [400 if number % 3 == 0 else 30 + number for number in range(40)]
     vocabulary = 5 + TENTHS * len(lengths)
     splits = {"train": telling_text(lengths[:2]), "validation": telling_text(lengths)}
@@ -339,7 +339,7 @@ def test_validation_reads_later_documents_later_segments_and_last_ones(tmp_path:
     found = dict(zip(task.figures, torch.stack(sums).sum(0).tolist(), strict=True))
     text = np.array(sorted(seen - set(range(5)))) - 5
     assert len(set(text // TENTHS)) >= 8
-    assert set(text % TENTHS) == set(range(TENTHS))
+    assert len(set(text[text // TENTHS % 3 == 0] % TENTHS)) >= 6  # of long ones, not their beginnings alone
     assert found["reordered"] == len(set(text // TENTHS))  # each one's last segment is told by its order of chunks
     assert 0.5 * 48 < found["rows"] <= 48 and found["skimmed"] == found["rows"]
 
