@@ -110,3 +110,12 @@ def test_report_of_a_language_model_tells_its_perplexity(tmp_path, capsys) -> No
     report(tmp_path)
     output = capsys.readouterr().out
     assert "perplexity 20.000 -> 20.000" in output and "held out: perplexity 8.000" in output
+
+
+@pytest.mark.parametrize("line", [b"null", b"{}", b'{"step": "1"}', b"\xff\xfe", b"[1]", b"{"])
+def test_a_line_that_is_none_of_metrics_is_named(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n' + line + b'\n{"step": 2')
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is no line of metrics; take it out"):
+        read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2')
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.5}]
