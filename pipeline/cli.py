@@ -55,7 +55,7 @@ def inspect(
     corpus: Annotated[Path, typer.Argument(help="A corpus folder, or one written with --materialize")],
     overrides: Overrides = None,
     recipe: Annotated[str | None, typer.Option(help="Take `train.data` from this recipe")] = None,
-    samples: Annotated[int, typer.Option(help="How many samples to print")] = 3,
+    samples: Annotated[int, typer.Option(min=0, help="How many samples to print")] = 3,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the manifest first")] = False,
 ) -> None:
     """Show samples with the masked words marked, and prove that words are masked whole."""
@@ -99,9 +99,9 @@ def run(
 def plan(
     recipe: RecipeName,
     overrides: Overrides = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs in all")] = 8,
+    gpus: Annotated[int, typer.Option(min=1, max=1_000_000, help="GPUs in all")] = 8,
     gpu: Annotated[str, typer.Option(help="v100-16g, v100-32g, a100-40g, a100-80g, h100-80g, ...")] = "v100-32g",
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs a machine")] = 8,
+    gpus_per_node: Annotated[int, typer.Option(min=1, max=1024, help="GPUs a machine")] = 8,
     network: Annotated[str, typer.Option(help="Between machines: ib100, eth25, 4xib100 (cards x Gbit/s)")] = "ib100",
     share: Annotated[float, typer.Option(min=0.01, max=1, help="Of a GPU's peak FLOP/s; MFU in a run's log")] = 0.4,
 ) -> None:
@@ -152,7 +152,9 @@ def convert(
     model: Annotated[
         str, typer.Option(help="What to make: nezha, ernie_doc, transformer_xl, ran, longformer")
     ] = "nezha",
-    length: Annotated[int | None, typer.Option(help="longformer: tokens to read; default: 4096")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="longformer: tokens to read; default: 4096")
+    ] = None,
     window: Annotated[
         int | None, typer.Option(help="longformer: width of local attention, both sides; default: 512")
     ] = None,

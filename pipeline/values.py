@@ -46,7 +46,7 @@ def as_yaml(text: str) -> str:
         plain = read_override(text, "") == text
     except UserError:
         plain = False
-    return text if plain else "'" + text.replace("'", "''") + "'"
+    return text if plain else yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 30).strip()
 
 
 def read_override(text: str, where: str) -> Any:

@@ -64,7 +64,7 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path = path = run / "metrics.jsonl"
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= resumed_step]
+        kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= resumed_step]
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
@@ -88,10 +88,6 @@ class MetricsLog:
         self._board.close()
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in _lines(run / "metrics.jsonl")]
-
-
 def quality(names: Iterable[str]) -> list[str]:
     """The losses, accuracies and perplexities among names of figures, each once: `loss` is left out where the loss of
     masked tokens says the same."""
@@ -99,12 +95,21 @@ def quality(names: Iterable[str]) -> list[str]:
     return [name for name in chosen if f"{name.removesuffix('loss')}masked_lm_loss" not in chosen]
 
 
-def _lines(path: Path) -> list[str]:
-    """Whole lines only: a kill may have cut the last one short."""
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The whole lines: a kill may have cut the last one short. Raises `UserError` for one that is none of ours."""
+    path = run / "metrics.jsonl"
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [line + "\n" for line in text.split("\n")[:-1]]
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            values = json.loads(line)
+        except ValueError:  # of JSON and of UTF-8
+            values = None
+        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+            raise UserError(f"{path}: line {number} is no line of metrics; take it out")
+        found.append(values)
+    return found
 
 
 def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:

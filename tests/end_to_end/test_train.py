@@ -161,7 +161,7 @@ def told_by(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytes
     [
         (["export", "RUN", "FILE/export"], r"FILE/export\.tmp: Not a directory; give another place"),
         (["convert", "RUN/export", "FILE/model"], r"FILE/model\.tmp: Not a directory; give another place"),
-        (["export", "RUN", f"{'x' * 300}"], r"x{300}\.tmp: File name too long; check the path"),
+        (["export", "RUN", f"{'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
         (["report", "REPORT"], r"REPORT/loss\.png: Is a directory; give another place"),
         (["train", "x.yaml"], r"x\.yaml: Is a directory; give another place"),
         (["run", "quickstart", f"preprocess.output={'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
@@ -172,7 +172,6 @@ def told_by(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_a_path_that_cannot_be_used_is_one_line(
     arguments: list[str], line: str, uninterrupted, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.chdir(ROOT)
     run, report = uninterrupted / "runs" / "tiny", tmp_path / "report"
     (tmp_path / "file").touch()
     (report / "loss.png").mkdir(parents=True)
@@ -218,7 +217,5 @@ def test_a_run_that_diverges_says_so_and_saves_no_weights_that_are_not_finite(sa
         next(iter(trainer.masters.named_parameters()))[1].data[0, 0] = broken
         with pytest.raises(UserError, match="the weights are not finite at step 14, which is not saved"):
             trainer._save_checkpoint()
-    assert all(
-        one.isfinite().all()
-        for one in CheckpointStore(tmp_path / "checkpoints", 2, Mesh()).read_full(14, "model.").values()
-    )
+    saved = CheckpointStore(tmp_path / "checkpoints", 2, Mesh()).read_full(14, "model.")
+    assert all(tensor.isfinite().all() for tensor in saved.values())

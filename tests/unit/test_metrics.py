@@ -147,3 +147,12 @@ def test_tables_show_the_masked_tokens_loss_once() -> None:
     assert quality(names) == ["masked_lm_loss", "masked_lm_accuracy", "reorder_loss", "validation_loss"]
     assert quality([*names, "validation_masked_lm_loss"])[3:] == ["validation_masked_lm_loss"]
     assert quality(["loss", "perplexity"]) == ["loss", "perplexity"]
+
+
+@pytest.mark.parametrize("line", [b"null", b"{}", b'{"step": "1"}', b"\xff\xfe", b"[1]", b"{"])
+def test_a_line_that_is_none_of_metrics_is_named(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n' + line + b'\n{"step": 2')
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is no line of metrics; take it out"):
+        read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2')
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.5}]

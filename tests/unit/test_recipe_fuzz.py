@@ -16,10 +16,8 @@ from preprocessing.errors import UserError
 from preprocessing.settings import _keys
 
 KEYS = [*_keys(Recipe), "train.model.type", "train.model.hidden_size", "train.data.kind", "base", "start.recipe"]
-TEXT = st.text(max_size=12) | st.sampled_from(["..", "nezha", "ran", "segments", "stream", "a\nb", "\0", "x.yaml", "~"])
-NUMBERS = (
-    st.integers() | st.integers(-(10**40), 10**40) | st.floats() | st.sampled_from([-1, 0, 1, 2**31, 2**63, 2**64])
-)
+TEXT = st.text(max_size=12) | st.sampled_from(["..", "nezha", "ran", "segments", "stream", "a\nb", "\0", "x.yaml"])
+NUMBERS = st.integers() | st.integers(-(10**40), 10**40) | st.floats() | st.sampled_from([-1, 0, 2**31, 2**63, 2**64])
 LEAVES = st.none() | st.booleans() | NUMBERS | TEXT | st.dates() | st.binary(max_size=4)
 NAMES = st.sampled_from(sorted({part for key in KEYS for part in key.split(".")})) | TEXT
 VALUES = st.recursive(
@@ -58,6 +56,7 @@ def taken_or_refused(values: dict[str, Any], overrides: list[str], folder: Path)
     assert written_recipe(folder / "recipe.yaml") == recipe
 
 
+@settings(max_examples=50)
 @given(key=st.sampled_from(KEYS), value=VALUES)
 def test_any_value_for_any_key_is_taken_or_refused_in_one_line(whole, folder, key: str, value: Any) -> None:
     taken_or_refused(whole, [f"{key}={dumped(value)}"], folder)
@@ -87,8 +86,6 @@ def test_text_is_read_as_itself_once_it_is_quoted(text: str) -> None:
         assert read_override(as_yaml(text), "test") == text
     except UserError as error:
         assert "holds a character that no file can" in str(error)
-    except AssertionError:
-        assert any(character in text for character in "\n\r\x85\u2028\u2029\t")
 
 
 def test_aliases_that_blow_up_are_refused_at_once(whole, folder) -> None:
