@@ -1,12 +1,16 @@
 """Processes find their place in the grid."""
 
+import importlib.util
 import os
+import socket
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
 from preprocessing.errors import UserError
+from tests.conftest import not_here
 from training.parallel.mesh import first_host, init_mesh
 
 
@@ -42,6 +46,45 @@ def _gathered() -> list[tuple[int, ...]]:
 def test_gather_keeps_rank_order(ranks):
     assert ranks(2, _gathered) == [[(0, 2**40), (1, 2**40 + 1)]] * 2
     assert ranks(1, _gathered) == [[(0, 2**40)]]
+
+
+def _listening(how: str) -> list[str]:
+    """Where this process listens once a run stands."""
+    if how == "srun":
+        place = {"SLURM_PROCID": os.environ.pop("RANK"), "SLURM_STEP_NUM_TASKS": os.environ.pop("WORLD_SIZE")}
+        node = {"SLURM_STEP_NODELIST": "node07", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "1"}
+        os.environ.update({**place, **node, "SLURM_LOCALID": place["SLURM_PROCID"]})
+        del os.environ["MASTER_ADDR"]
+    mesh = init_mesh(2 if how == "tensor" else 1, gradients="horovod" if how == "horovod" else "torch")
+    mesh.gather(1)
+    found = psutil.Process().net_connections("tcp")
+    mesh.gather(1)  # nobody leaves before all have looked
+    return [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
+
+
+@pytest.mark.parametrize("how", ["launched", "tensor", "srun", "horovod"])
+def test_a_run_on_one_machine_listens_on_the_loopback_alone(ranks, how) -> None:
+    """Who reaches torch's store can read and write it."""
+    if how == "horovod" and importlib.util.find_spec("horovod") is None:
+        not_here("horovod", "is not installed (make horovod)")
+    first, second = ranks(2, _listening, how)
+    assert first and second and set(first + second) == {"127.0.0.1"}
+
+
+def _port_taken(port: int) -> str:
+    os.environ["MASTER_PORT"] = str(port)
+    if os.environ["RANK"] == "1":
+        return ""
+    with pytest.raises(UserError) as error:
+        init_mesh()
+    return str(error.value)
+
+
+def test_a_port_that_is_taken_is_one_line(ranks) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        line, _ = ranks(2, _port_taken, port)
+    assert line == f"MASTER_PORT: 127.0.0.1, port {port}: Address already in use; give another port"
 
 
 def _refused(tensor: int) -> str:

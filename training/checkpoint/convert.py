@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.checkpoint.export import model_card, write_huggingface
-from training.checkpoint.sources import Form, find_source
+from training.checkpoint.sources import Form, find_source, told
 from training.checkpoint.tokenizer import copy_tokenizer, name_special_tokens
 from training.models import model_spec
 
@@ -39,14 +39,20 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
     if out.resolve() in {folder.resolve() for folder in found.folders}:
         raise UserError(f"{out}: holds the weights to convert; give another output folder")
     log.info("reading %s as %s: %s", found.weights, found.form.name, found.reason)
-    try:
+    raw = found.read()
+    with told(found.config_path):
         config = spec.config(**found.form.config(found.config))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{found.config_path}: {error}") from None
-    torch.manual_seed(0)  # what the source cannot have is the same each time
-    weights = found.form.fit(found.form.weights(found.read()), found.config, config)
-    converted = spec.converted(config)
-    absent = _load(converted, weights, found.form, found.weights)
+        if config.num_hidden_layers > len(raw):
+            raise UserError(
+                f"{found.config_path}: {config.num_hidden_layers:,} layers, but {found.weights.name} holds "
+                f"{len(raw):,} tensors in all; take the configuration that belongs to it"
+            )
+        torch.manual_seed(0)  # what the source cannot have is the same each time
+        weights = found.form.fit(found.form.weights(raw), found.config, config)
+        with torch.device("meta"):  # shapes alone: what another configuration asks for may not fit in memory
+            _check_shapes(spec.converted(config), weights, found.form, found.weights)
+        converted = spec.converted(config)
+    absent = _load(converted, weights, found.form)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = copy_tokenizer(found.folders, Path(folder), config.vocab_size, found.config.get("model_type", ""))
         if tokenizer:
@@ -69,13 +75,22 @@ def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
     return forms
 
 
-def _load(model: PreTrainedModel, weights: dict[str, Tensor], form: Form, source: Path) -> list[str]:
-    """Fill `model`; returns the names of head parameters that `weights` lacks."""
+def _expected(model: PreTrainedModel) -> dict[str, Tensor]:
     tied: dict[str, Any] = model._tied_weights_keys or {}
-    expected = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+
+
+def _missing(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], form: Form) -> tuple[list[str], ...]:
+    """Names that `weights` lacks: all of them, those of heads, and those that such a source cannot have."""
     missing = [name for name in expected if name not in weights]
     absent = [name for name in missing if name.startswith(form.heads)]
-    new = [name for name in missing if any(fnmatchcase(name, pattern) for pattern in form.new)]
+    return missing, absent, [name for name in missing if any(fnmatchcase(name, pattern) for pattern in form.new)]
+
+
+def _check_shapes(model: PreTrainedModel, weights: Mapping[str, Tensor], form: Form, source: Path) -> None:
+    """Raises `UserError` unless `weights` fill `model`, which may be without memory."""
+    expected = _expected(model)
+    missing, absent, new = _missing(expected, weights, form)
     problems = [f"{name} is missing" for name in missing if name not in absent and name not in new]
     problems += [f"{name} is unexpected" for name in weights if name not in expected]
     problems += [
@@ -86,6 +101,11 @@ def _load(model: PreTrainedModel, weights: dict[str, Tensor], form: Form, source
     if problems:
         more = f" and {len(problems) - 8} more like it" if len(problems) > 8 else ""
         raise UserError(f"{source}: {'; '.join(problems[:8])}{more}")
+
+
+def _load(model: PreTrainedModel, weights: dict[str, Tensor], form: Form) -> list[str]:
+    """Fill `model`; returns the names of head parameters that `weights` lacks."""
+    _, absent, new = _missing(_expected(model), weights, form)
     if absent:
         log.info("left out, as the source lacks them: %s", ", ".join(absent))
     if new:

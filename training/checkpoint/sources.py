@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -88,16 +89,31 @@ def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
     config_path = found[0]
     try:
         config = json.loads(config_path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{config_path}: not readable as JSON ({error})") from None
-    for form in forms:
-        if form.holds(weights) and (reason := form.reason(config)):
-            return Source(form, weights, config_path, config, folders, reason)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{config_path}: not readable as JSON ({_first_line(error)})") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{config_path}: not the configuration of a model; take the one that belongs to {weights.name}")
+    with told(config_path):
+        for form in forms:
+            if form.holds(weights) and (reason := form.reason(config)):
+                return Source(form, weights, config_path, config, folders, reason)
     known = "; ".join(f"{form.name} ({', '.join(dict.fromkeys(map(_suffix, form.files)))})" for form in forms)
     kind = config.get("model_type", "unknown")
     raise UserError(
         f"{weights}: weights of a model of type {kind} are none that {model} is made from; these are: {known}"
     )
+
+
+@contextmanager
+def told(config_path: Path) -> Iterator[None]:
+    """What a configuration of others makes fail, a text for a number or zero heads, as one line about it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{config_path}: {' '.join(str(error).split())}") from None
+    except (ArithmeticError, LookupError, AttributeError, RuntimeError, MemoryError) as error:
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        raise UserError(f"{config_path}: cannot be made a model of ours ({reason})") from None
 
 
 def _suffix(pattern: str) -> str:

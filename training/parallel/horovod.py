@@ -10,9 +10,11 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from http.client import HTTPConnection
 from ipaddress import ip_address
 from typing import Any
@@ -23,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.parallel.mesh import Mesh
+from training.parallel.mesh import Mesh, on_one_machine, open_store
 
 POLL_SECONDS = 1e-4
 """Horovod's own wait spins, and takes the interpreter from the thread that makes the next batch."""
@@ -94,7 +96,8 @@ def stop() -> None:
         return
     _horovod().shutdown()
     if "store" in _running:
-        _running["store"].stop()
+        _running["store"].shutdown()
+        _running["store"].server_close()
     for name in _running.get("set here", []):
         del os.environ[name]
     _running.clear()
@@ -105,7 +108,7 @@ def torch_store(rank: int, world: int) -> dist.TCPStore:
     if rank == 0:
         addresses = psutil.net_if_addrs()[os.environ["HOROVOD_GLOO_IFACE"]]  # all hosts reach each other through it
         address = next(one.address for one in addresses if one.family == socket.AF_INET)
-        store = dist.TCPStore(address, 0, world, is_master=True, wait_for_workers=False)
+        store = open_store(address, 0, world, timeout=timedelta(seconds=STORE_SECONDS), wait=False)
         _launcher("PUT", json.dumps([address, store.port]))
         return store
     deadline = time.monotonic() + STORE_SECONDS
@@ -133,13 +136,15 @@ def _place(mesh: Mesh) -> dict[str, str]:
 
     Raises `UserError` where Horovod would listen in vain.
     """
+    host, master = socket.gethostname(), os.environ["MASTER_ADDR"]
     port = 0
     if mesh.rank == 0:
-        from horovod.runner.http.http_server import RendezvousServer
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-        _running["store"] = RendezvousServer()
-        port = _running["store"].start()
-    host, master = socket.gethostname(), os.environ["MASTER_ADDR"]
+        # Horovod's own RendezvousServer listens on all interfaces of every machine
+        _running["store"] = RendezvousHTTPServer((master if on_one_machine() else "", 0), RendezvousHandler, False)
+        threading.Thread(target=_running["store"].serve_forever, name="rendezvous", daemon=True).start()
+        port = _running["store"].server_address[1]
     everyone = mesh.gather(crc32(host.encode()), port)
     hosts = [number for number, _ in everyone]
     with mesh.together():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
+from ipaddress import ip_address
 from typing import Any
 
 import torch
@@ -188,17 +190,62 @@ def _rendezvous(rank: int, world: int, device: torch.device, timeout: timedelta)
         store = horovod.torch_store(rank, world)
     elif "RANK" not in environment and "SLURM_STEP_NODELIST" in environment:
         # not SLURM_LAUNCH_NODE_IPADDR: srun may have been started on a login node
-        environment.setdefault("MASTER_ADDR", first_host(environment["SLURM_STEP_NODELIST"]))
+        alone = environment.get("SLURM_STEP_NUM_NODES") == "1"
+        first = "127.0.0.1" if alone else first_host(environment["SLURM_STEP_NODELIST"])
+        environment.setdefault("MASTER_ADDR", first)
         # a port per job, out of the kernel's ephemeral range
         environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
     if store is None and not ("MASTER_ADDR" in environment and "MASTER_PORT" in environment):
         message = f"{world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun, srun or horovodrun"
         raise UserError(message)
+    if on_one_machine():
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)  # else where the host's name leads
+        environment.setdefault("NCCL_SOCKET_IFNAME", loopback)
+        if store is None and "TORCHELASTIC_USE_AGENT_STORE" not in environment:  # else torchrun has opened it
+            address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+            open_or_join = open_store if rank == 0 else dist.TCPStore
+            store = open_or_join(address, port, world, timeout=timeout)
     place: dict[str, Any] = {"store": store, "rank": rank, "world_size": world, "timeout": timeout}
     if device.type == "cuda":
         dist.init_process_group("nccl", device_id=device, **place)
     else:
         dist.init_process_group("gloo", **place)
+
+
+def on_one_machine() -> bool:
+    """Whether the processes of this run meet at an address that no other machine reaches."""
+    address = os.environ.get("MASTER_ADDR", "")
+    try:
+        return address == "localhost" or ip_address(address).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def open_store(address: str, port: int, world: int, *, timeout: timedelta, wait: bool = True) -> dist.TCPStore:
+    """torch's store in this process, listening on `address` alone: by itself it listens on all interfaces, and whoever
+    reaches it can read and write it. `port` 0 is any. Raises `UserError` where the port is taken.
+
+    `wait`: until all `world` processes have come.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((address, port))
+        except OSError as error:
+            raise UserError(f"MASTER_PORT: {address}, port {port}: {error.strerror}; give another port") from None
+        listening.listen(socket.SOMAXCONN)
+        port = listening.getsockname()[1]
+        return dist.TCPStore(
+            address,
+            port,
+            world,
+            is_master=True,
+            timeout=timeout,
+            wait_for_workers=wait,
+            master_listen_fd=listening.detach(),
+        )
 
 
 def pin_ring(gradients: str) -> None:
