@@ -33,6 +33,7 @@ _DROPPED = [
     for first, _, last in (span.partition("-") for span in f"{_CONTROLS} {_FORMAT} {_NO_CHARACTERS}".split())
 ]
 _DROPPED_RUN = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _DROPPED)}]+")
+_MOST_MARKS = 128
 _POINT = re.compile("．(?<=[0-9A-Za-z]．)(?=[0-9A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _HAN = re.compile("[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
@@ -97,9 +98,28 @@ def _without_unwanted(text: str, nfkc: bool) -> str:
         # The character before a run may compose with it; what comes after it can not.
         begin = start - (start > done and text[start - 1] not in KEPT_PUNCTUATION)
         run = _DROPPED_RUN.sub("", text[begin:end])
-        parts += (text[done:begin], unicodedata.normalize("NFKC", run) if nfkc else run)
+        parts += (text[done:begin], _normalised(run) if nfkc else run)
         done = end
     return "".join([*parts, text[done:]])
+
+
+def _normalised(run: str) -> str:
+    if len(run) <= _MOST_MARKS:
+        return unicodedata.normalize("NFKC", run)
+    # To put the marks of one character in order takes the square of their number. Some decompose into two.
+    return _marks().sub(r"\1", unicodedata.normalize("NFKC", _marks().sub(r"\1", run)))
+
+
+@cache
+def _marks() -> re.Pattern[str]:
+    """More than `_MOST_MARKS` combining marks of one character; as many are group 1."""
+    combining = [
+        character
+        for character in map(chr, range(0x300, 0x1F000))
+        if all(map(unicodedata.combining, unicodedata.normalize("NFKD", character)))
+    ]
+    marks = f"[{''.join(combining)}]"
+    return re.compile(f"(?<!{marks})({marks}{{{_MOST_MARKS}}}){marks}+")
 
 
 @cache

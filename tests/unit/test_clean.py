@@ -6,9 +6,12 @@ import random
 import re
 import sys
 import unicodedata
+from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, data, lists, sampled_from
 
 from preprocessing.clean import KEPT_PUNCTUATION, Cleaner
 from preprocessing.config import CleanSettings
@@ -135,3 +138,44 @@ def test_simplified_as_opencc_does() -> None:
     convert = OpenCC("t2s").convert
     for text in texts:
         assert simplify(text) == convert(text)
+
+
+@cache
+def opencc_phrases() -> list[str]:
+    from opencc import OpenCC
+
+    tables = OpenCC("t2s").dict_cache.values()
+    return sorted({side.split(" ")[0] for *_, table in tables for entry in table.items() for side in entry})
+
+
+def test_each_han_character_and_phrase_simplified_twice_is_as_once() -> None:
+    from opencc import OpenCC
+
+    blocks = (range(0x3000, 0x3100), range(0x3400, 0xA000), range(0xF900, 0xFB00), range(0x20000, 0x32400))
+    for word in [*(chr(code) for block in blocks for code in block), *opencc_phrases()]:
+        once = simplify(word)
+        assert simplify(once) == once, word
+    convert = OpenCC("t2s").convert
+    unlike = [word for word in opencc_phrases() if simplify(word) != convert(word)]
+    assert "薴" in unlike and "乾清宫" in unlike and "乾清宮" not in unlike
+    assert all(convert(convert(word)) == simplify(word) or simplify(word) == word for word in unlike)
+    assert simplify("薴乾清宮") == "苎乾清宫"
+
+
+@given(data())
+def test_words_side_by_side_simplified_twice_are_as_once(chosen: DataObject) -> None:
+    words = opencc_phrases()
+    text = "".join(chosen.draw(lists(sampled_from([*words, *sorted(set("".join(words)))]), max_size=12)))
+    once = simplify(text)
+    assert simplify(once) == once
+    cleaner = Cleaner(CleanSettings(simplify=True))
+    assert cleaner.clean(cleaner.clean(text)) == cleaner.clean(text)
+
+
+@pytest.mark.timeout(60)
+def test_work_on_a_line_without_stops_grows_with_its_length_alone() -> None:
+    assert simplify("乾坤大圖" * 100_000) == "乾坤大图" * 100_000  # OpenCC's own work grows with the square
+    clean = Cleaner(CleanSettings()).clean
+    marks = clean("a" + "\u0301\u0316" * 200_000)  # so does putting marks of two kinds in their order
+    assert clean(marks) == marks and len(marks) < 1000
+    assert clean("e\u0323\u0302x") == "ệx"
