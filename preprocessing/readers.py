@@ -345,6 +345,9 @@ class _Reader:
         if field not in names:
             self.problem("whole file", f"no column `{field}`; it has {_listed(names)} (`input.text_field` says which)")
             return
+        if field in (table.schema.column(index).path for index in range(len(table.schema))):  # no list, no struct
+            # A value that stands in a million rows is held once.
+            table = pyarrow.parquet.ParquetFile(file, metadata=table.metadata, read_dictionary=[field])
         row = 0
         for number in range(table.num_row_groups):
             group = table.metadata.row_group(number)
@@ -355,10 +358,11 @@ class _Reader:
                     min(max(1, rows), 1024), row_groups=[number], columns=[field], use_threads=False
                 )
                 for batch in batches:
-                    spend(batch.nbytes)
                     for value in batch.column(0):
                         row += 1
-                        yield from self._cell(value, f"row {row}")
+                        for document in self._cell(value, f"row {row}"):
+                            spend(len(document.text))
+                            yield document
             except (OSError, pyarrow.ArrowException) as error:  # the other row groups may be whole
                 self.last = f"row {row}"
                 self.damaged(error, f"damaged row group {number}")

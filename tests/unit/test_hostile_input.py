@@ -452,6 +452,13 @@ def test_what_a_file_expands_to_is_bounded(tmp_path: Path) -> None:
         read_all(tmp_path, "document-per-line", bad_input="refuse", **bounds)
 
 
+def test_a_parquet_file_of_one_text_in_many_rows_is_bounded(tmp_path: Path) -> None:
+    once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 300, pyarrow.int32()), ["x" * 10**6])
+    pyarrow.parquet.write_table(pyarrow.table({"text": once}), tmp_path / "a.parquet", store_schema=False)
+    documents, [problem] = read_all(tmp_path, maximum_document_bytes=10**7)
+    assert 10 <= len(documents) < 60 and "expands to more than" in problem.reason
+
+
 def test_bad_lines_without_number_are_counted_and_some_are_listed(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "我们喜欢"}\n' + "x\n" * 1500)
     settings = values(raw, tmp_path / "corpus", input={"paths": [str(tmp_path / "a.jsonl")]}, part_bytes=1 << 20)
