@@ -44,6 +44,7 @@ from training.data.masking import IGNORED
 from training.data.source import open_source
 from training.metrics import peak_flops
 from training.models import model_spec
+from training.models.build import model_config
 from training.optim.build import build_optimizer
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.parallel.gradients import GradientBuckets
@@ -179,7 +180,8 @@ class Theirs:
         mean = loss.item() / count
         seconds = time.perf_counter() - begin
         spec = model_spec(self.settings.model["type"])
-        flops = spec.flops(self.model.config, self.settings.data.sequence_length, totals)
+        config = model_config(spec, self.settings.model, self.source.vocab_size, None)  # the same products
+        flops = spec.flops(config, self.settings.data.sequence_length, totals)
         return {
             "loss": mean,
             "loss_scale": self.scale.value,

@@ -149,7 +149,9 @@ def test_what_another_version_of_the_program_began_is_begun_again(
     output = tmp_path / "corpus"
     share(raw, output, "read", 0, 1)
     path = output / ".work" / "plan.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"version": 2', '"version": 1'), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace(f'"version": {plan.VERSION}', '"version": 0'), encoding="utf-8"
+    )
     with pytest.raises(UserError, match="begun by another version of this program"):
         share(raw, output, "read", 0, 1)
     with caplog.at_level(logging.INFO, "reread"):

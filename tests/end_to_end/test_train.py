@@ -165,7 +165,7 @@ def told_by(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["report", "REPORT"], r"REPORT/loss\.png: Is a directory; give another place"),
         (["train", "x.yaml"], r"x\.yaml: Is a directory; give another place"),
         (["run", "quickstart", f"preprocess.output={'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
-        (["inspect", "c" * 300], r"c{300}/manifest\.json: File name too long; check the path"),
+        (["inspect", "c" * 300], r"c{300}/manifest\.json: cannot be read \(File name too long\)"),
     ],
     ids=["export", "convert", "long", "report", "folder", "output", "corpus"],
 )
