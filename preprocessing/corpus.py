@@ -184,7 +184,7 @@ def explained(error: OSError, folder: Path) -> Exception:
             "again: it continues where it stopped"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR):
-        return UserError(f"{error.filename}: cannot be written ({reason}); choose another folder, or mend it")
+        return UserError(f"{error.filename}: cannot be written ({reason}); choose another folder, or repair it")
     return error
 
 

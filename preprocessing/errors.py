@@ -13,7 +13,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class UserError(Exception):
-    """A mistake the user can mend: the message names the file, the field and the way out.
+    """A mistake the user can correct: the message names the file, the field and the way out.
 
     `reread` prints it without a traceback and exits with status 2. What it quotes is shown on one line.
     """
