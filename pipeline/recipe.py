@@ -17,6 +17,7 @@ from training.config import TrainSettings
 
 BUILT_IN = Path(__file__).parent / "recipes"
 PACKAGE = BUILT_IN.parents[1]
+SAMPLES = BUILT_IN.parent / "sample"
 
 ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", "peak_tflops"} | {
     "watchdog_minutes",

@@ -23,7 +23,7 @@ import zstandard
 
 from preprocessing import archives, mediawiki, wikiextractor, wikitext
 from preprocessing.config import InputSettings
-from preprocessing.errors import UserError, printable
+from preprocessing.errors import UserError
 from preprocessing.sources import Piece, format_of
 from preprocessing.streams import (
     BOMS,
@@ -136,7 +136,7 @@ class _Reader:
         if self.settings.bad_input == "refuse":
             self.check_unchanged()  # it may be but that
             way_out = "repair it, or set `input.bad_input=report` to skip it"
-            raise UserError(printable(f"{self.piece.path}:{self.member}{position}: {reason}; {way_out}"))
+            raise UserError(f"{self.piece.path}:{self.member}{position}: {reason}; {way_out}")
         self.report(Problem(self.piece.path, self.member + position, reason))
 
     def too_long(self, position: str) -> None:
