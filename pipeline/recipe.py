@@ -101,7 +101,7 @@ def load_recipe(
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
     """Set `a.b=value` in nested `values`; a key that begins no field of a recipe is taken as one of `section`.
 
-    A value that is no YAML is taken as text: `input.paths=*.txt`.
+    A value that is not YAML is taken as text: `input.paths=*.txt`.
     """
     for override in overrides:
         key, separator, text = override.partition("=")
