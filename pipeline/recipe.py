@@ -220,16 +220,17 @@ def _beside(path: Path, recipe: Any) -> str:
     return str(path.parent / recipe) if str(recipe).endswith((".yaml", ".yml")) else str(recipe)
 
 
-def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """`values` over `base`; a section of another `kind` or `type` takes nothing from the base's."""
-    for key, default in (("kind", "rows"), ("type", None)):  # rows are what `data` is that does not say
-        there = base.get(key, default)
-        if there is not None and values.get(key, there) != there:
-            return values
+def _merge(base: dict[str, Any], values: dict[str, Any], section: str = "") -> dict[str, Any]:
+    """`values` over `base`; data of another `kind` and a model of another `type` take nothing from the base's."""
+    kind = base.get("kind", "rows")  # what `data` is that does not say
+    if section == "data" and values.get("kind", kind) != kind:
+        return values
+    if section == "model" and values.get("type", base.get("type")) != base.get("type"):
+        return values
     merged = dict(base)
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        merged[key] = _merge(merged[key], value, key) if both else value
     return merged
 
 
