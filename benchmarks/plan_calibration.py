@@ -4,7 +4,7 @@
 
 memory: what torch allocates in the real trainer on CPU, as its allocator reports it to the profiler: the state once the
 trainer stands, and the most that a training step takes beside it. The rehearsal on the meta device is told to use a
-CPU's kernels. time: the share of the peak is taken from one model and the others' steps are foretold with it. ring and
+CPU's kernels. time: the share of the peak is taken from one model and the others' steps are predicted with it. ring and
 published: see plan_ring.py and plan_published.py.
 """
 
@@ -106,7 +106,7 @@ def planned(settings: TrainSettings) -> Any:
     return model_config(model_spec(settings.model["type"]), settings.model, VOCABULARY, None)
 
 
-def foretold(settings: TrainSettings) -> Footprint:
+def predicted(settings: TrainSettings) -> Footprint:
     return rehearse(
         settings,
         model_spec(settings.model["type"]),
@@ -120,12 +120,12 @@ def foretold(settings: TrainSettings) -> Footprint:
 
 
 def memory(corpus: Path) -> None:
-    print("| trainer on CPU, fp32 | state MiB | foretold | step MiB | foretold | foretold / measured |")
+    print("| trainer on CPU, fp32 | state MiB | predicted | step MiB | predicted | predicted / measured |")
     print("|---|---:|---:|---:|---:|---:|")
     errors = []
     for name, settings in memory_cases(corpus):
         state, most = measured(settings)
-        footprint = foretold(settings)
+        footprint = predicted(settings)
         lanes = settings.global_batch * (2 if settings.data.kind == "segments" else 1)
         held = footprint.state + footprint.memory_a_lane * lanes
         errors.append(footprint.passing / most)
@@ -211,13 +211,13 @@ def step_seconds(cases: list[TrainSettings], rounds: int = 5) -> list[float]:
 def speed(corpus: Path) -> None:
     peak, bandwidth = cpu_rates()
     print(f"one thread: {peak / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s\n")
-    print("| step of the trainer, CPU seconds | measured | foretold | foretold / measured |")
+    print("| step of the trainer, CPU seconds | measured | predicted | predicted / measured |")
     print("|---|---:|---:|---:|")
     share, errors = 0.0, []
     cases = time_cases(corpus)
     measured_seconds = step_seconds([settings for _, settings in cases])
     for (name, settings), seconds in zip(cases, measured_seconds, strict=True):
-        footprint = foretold(settings)
+        footprint = predicted(settings)
         spec = model_spec(settings.model["type"])
         config = planned(settings)
         totals = step_totals(settings.data, settings.global_batch)

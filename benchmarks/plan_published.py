@@ -76,7 +76,7 @@ def bert_large(corpus: Path, length: int, micro_batch: int, where: Cluster, **ot
 
 def published(corpus: Path) -> None:
     print(f"BERT-large, {FLOP_SHARE:.0%} of every GPU's peak\n")
-    print("| source | GPUs | length | sequences/s published | foretold | foretold / published | exposed ring |")
+    print("| source | GPUs | length | sequences/s published | predicted | predicted / published | exposed ring |")
     print("|---|---|---:|---:|---:|---:|---:|")
     rates = []
     for source, gpu, gpus, per_node, network, length, micro_batch, accumulation, found in PUBLISHED:
@@ -95,13 +95,13 @@ def published(corpus: Path) -> None:
         )
     ratios = [ours / theirs for theirs, ours in rates]
     print(f"\n{min(ratios):.2f} to {max(ratios):.2f}, median {statistics.median(ratios):.2f}\n")
-    print("| from 1 to 32 machines | published | foretold |\n|---|---:|---:|")
+    print("| from 1 to 32 machines | published | predicted |\n|---|---:|---:|")
     for name, (one, many) in SCALING.items():
         theirs, ours = (rates[many][which] / rates[one][which] for which in (0, 1))
         print(f"| {name} | {theirs:.1f}x | {ours:.1f}x |")
     print()
 
-    print("| Horovod on 512 P100, 25 Gbit/s | scaling published | foretold |\n|---|---:|---:|")
+    print("| Horovod on 512 P100, 25 Gbit/s | scaling published | predicted |\n|---|---:|---:|")
     where = Cluster(replace(gpu_named("t4"), name="p100"), 512, 4, network_named("ib25"))
     across = speed_ring(where, 4, 128)
     for name, images, parameters, scaling in VISION:
@@ -109,7 +109,7 @@ def published(corpus: Path) -> None:
         exposed = exposed_seconds(across, 4 * parameters, buckets, backward=compute * 2 / 3)
         print(f"| {name} | {scaling:.0%} | {compute / (compute + exposed):.0%} |")
 
-    print("\n| BERT-large with LAMB, TensorFlow | length | micro-batch | published | foretold GiB | usable | |")
+    print("\n| BERT-large with LAMB, TensorFlow | length | micro-batch | published | predicted GiB | usable | |")
     print("|---|---:|---:|---|---:|---:|---|")
     for gpu, dtype, length, micro_batch, fits in FITTING:
         precision = "fp32" if dtype == torch.float32 else "fp16"

@@ -1,6 +1,6 @@
 """The ring model of `reread plan` against gloo's all-reduce.
 
-Latency and bandwidth are fitted to two sizes over loopback and the others are foretold; then, as root, between network
+Latency and bandwidth are fitted to two sizes over loopback and the others are predicted; then, as root, between network
 namespaces whose cards are throttled, with that bandwidth as it was set and nothing fitted.
 """
 
@@ -28,7 +28,7 @@ PAYLOAD = 1448 / 1514
 
 def ring(corpus: Path) -> None:
     """gloo's all-reduce over loopback and, as root, between network namespaces whose cards are throttled."""
-    print("| | processes | bytes | measured ms | foretold | foretold / measured |")
+    print("| | processes | bytes | measured ms | predicted | predicted / measured |")
     print("|---|---:|---:|---:|---:|---:|")
     latency = 0.0
     for ranks in (2, 4):

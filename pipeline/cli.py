@@ -156,7 +156,8 @@ def convert(
         int | None, typer.Option(min=1, max=1 << 20, help="longformer: tokens to read; default: 4096")
     ] = None,
     window: Annotated[
-        int | None, typer.Option(help="longformer: width of local attention, both sides; default: 512")
+        int | None,
+        typer.Option(min=1, max=1 << 20, help="longformer: width of local attention, both sides; default: 512"),
     ] = None,
     positions: Annotated[
         str | None, typer.Option(help="longformer: copied (default) or random, for comparison")

@@ -17,6 +17,7 @@ from training.config import TrainSettings
 
 BUILT_IN = Path(__file__).parent / "recipes"
 PACKAGE = BUILT_IN.parents[1]
+SAMPLES = BUILT_IN.parent / "sample"
 
 ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", "peak_tflops"} | {
     "watchdog_minutes",
@@ -100,7 +101,7 @@ def load_recipe(
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
     """Set `a.b=value` in nested `values`; a key that begins no field of a recipe is taken as one of `section`.
 
-    A value that is no YAML is taken as text: `input.paths=*.txt`.
+    A value that is not YAML is taken as text: `input.paths=*.txt`.
     """
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -219,16 +220,17 @@ def _beside(path: Path, recipe: Any) -> str:
     return str(path.parent / recipe) if str(recipe).endswith((".yaml", ".yml")) else str(recipe)
 
 
-def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """`values` over `base`; a section of another `kind` or `type` takes nothing from the base's."""
-    for key, default in (("kind", "rows"), ("type", None)):  # rows are what `data` is that does not say
-        there = base.get(key, default)
-        if there is not None and values.get(key, there) != there:
-            return values
+def _merge(base: dict[str, Any], values: dict[str, Any], section: str = "") -> dict[str, Any]:
+    """`values` over `base`; data of another `kind` and a model of another `type` take nothing from the base's."""
+    kind = base.get("kind", "rows")  # what `data` is that does not say
+    if section == "data" and values.get("kind", kind) != kind:
+        return values
+    if section == "model" and values.get("type", base.get("type")) != base.get("type"):
+        return values
     merged = dict(base)
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        merged[key] = _merge(merged[key], value, key) if both else value
     return merged
 
 

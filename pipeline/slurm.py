@@ -277,6 +277,6 @@ def _said(errors: str) -> str:
 def _way_out(errors: str) -> str:
     partition = "invalid partition" in errors.lower()  # with a wrong account, too, Slurm speaks of partitions
     if not partition or shutil.which("sinfo") is None:
-        return "; mend it in slurm/site.yaml or with slurm.KEY=VALUE"
+        return "; correct it in slurm/site.yaml or with slurm.KEY=VALUE"
     known = subprocess.run(["sinfo", "-h", "-o", "%R"], capture_output=True, text=True, check=False).stdout.split()
     return f"; set slurm.partition to one of {', '.join(sorted(set(known)))}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.launch import inside_distributed_run, launch, own_rank, stop_at_once
 from pipeline.recipe import (
-    PACKAGE,
+    SAMPLES,
     Recipe,
     apply_overrides,
     check_same_run,
@@ -38,7 +38,7 @@ def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
     if recipe.preprocess is None:
         raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
     for path in recipe.preprocess.input.paths:
-        if Path(path).is_relative_to(PACKAGE):
+        if Path(path).is_relative_to(SAMPLES):
             log.info("input: %s, of the package: this folder has none", path)
     build(recipe.preprocess)
     if materialize is not None:

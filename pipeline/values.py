@@ -11,8 +11,8 @@ MOST_VALUES = 100_000
 MOST_LEVELS = 32
 
 
-class NoYamlError(UserError):
-    """Text that is none, as `*.txt` or `[MASK] x`."""
+class NotYamlError(UserError):
+    """The text is not YAML, for example `*.txt` or `[MASK] x`."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
 def read_values(text: str, where: str) -> Any:
     """Mappings with keys of text, lists, text, numbers, true, false, null.
 
-    Raises `UserError` naming `where`: `NoYamlError` for what is no YAML; for other kinds of values, for text that no
+    Raises `UserError` naming `where`: `NotYamlError` for what is not YAML; for other kinds of values, for text that no
     file could hold, and for what aliases blow up without end.
     """
     try:
@@ -35,7 +35,7 @@ def read_values(text: str, where: str) -> Any:
     except RecursionError:
         raise UserError(f"{where}: nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number that Python does not read
-        raise NoYamlError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
+        raise NotYamlError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
     _check(values, where)
     return values
 
@@ -50,10 +50,10 @@ def as_yaml(text: str) -> str:
 
 
 def read_override(text: str, where: str) -> Any:
-    """The same of one value, which is text where it is no YAML."""
+    """The same of one value, which is text where it is not YAML."""
     try:
         return read_values(text, where)
-    except NoYamlError:
+    except NotYamlError:
         _check(text, where)
         return text
 

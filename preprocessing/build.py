@@ -14,7 +14,7 @@ from typing import Any
 from preprocessing.attempts import aside, move, to_json
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Block, Manifest, Shard, explained, write_atomically
-from preprocessing.errors import UserError, printable
+from preprocessing.errors import UserError
 from preprocessing.executor import Executor, ProcessExecutor, Share
 from preprocessing.plan import LOCK, WORK, Inputs, check_inputs, clear, finished, join, locked, prepare, write_record
 from preprocessing.report import write_report
@@ -152,7 +152,7 @@ def _check_any_document(work: Work, stage: str) -> None:
     dropped = sum((_dropped(count) for count in _by_source(work, results)), Counter())
     problems = [problem for result in results for problem in result["problems"]]
     dropped["unreadable"] = sum(result["unreadable"] for result in results)
-    first = printable("the first unreadable: {path}:{position}: {reason}; ".format(**problems[0])) if problems else ""
+    first = "the first unreadable: {path}:{position}: {reason}; ".format(**problems[0]) if problems else ""
     raise UserError(
         f"{work.output}: no document is left (dropped {_listed(dropped)}); {first}look at `input.format`, "
         "`input.encoding` and the filters under `clean`"

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from preprocessing.errors import UserError
+from preprocessing.errors import DamagedError, UserError
 from preprocessing.maps import map_file
 from preprocessing.seal import read_manifest, seal, unseal
 
@@ -110,8 +110,8 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Raises `UserError` unless the folder holds a manifest of this version, and it and the tokenizer are as they
-        were written."""
+        """Raises `UserError` unless the folder holds a manifest of this version that can be read, and `DamagedError`
+        unless it and the tokenizer are as they were written."""
         path, values = folder / "manifest.json", read_manifest(folder)
         if "kind" in values:
             raise UserError(f"{path}: {values['kind']}, not a corpus; give the corpus they were made from")
@@ -127,9 +127,9 @@ class Manifest:
         except ValidationError as error:
             problem = error.errors()[0]
             place = ".".join(map(str, problem["loc"]))
-            raise UserError(f"{path}: {place}: {problem['msg']}; run `reread preprocess` again") from None
+            raise DamagedError(f"{path}: {place}: {problem['msg']}; run `reread preprocess` again") from None
         if fault := manifest._fault() or ("its fingerprint is another" if manifest.fingerprint != written else ""):
-            raise UserError(f"{path}: {fault}; run `reread preprocess` again")
+            raise DamagedError(f"{path}: {fault}; run `reread preprocess` again")
         return manifest
 
     def _fault(self) -> str:
@@ -184,7 +184,7 @@ def explained(error: OSError, folder: Path) -> Exception:
             "again: it continues where it stopped"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR):
-        return UserError(f"{error.filename}: cannot be written ({reason}); choose another folder, or mend it")
+        return UserError(f"{error.filename}: cannot be written ({reason}); choose another folder, or repair it")
     return error
 
 

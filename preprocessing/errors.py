@@ -13,13 +13,19 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class UserError(Exception):
-    """A mistake the user can mend: the message names the file, the field and the way out.
+    """A mistake the user can correct: the message names the file, the field and the way out.
 
-    `reread` prints it without a traceback and exits with status 2. What it quotes is shown on one line.
+    `reread` prints it without a traceback and exits with status 2. It is one line, whatever it quotes: line ends,
+    control characters and bytes that are no text stand as their escapes.
     """
 
     def __str__(self) -> str:
-        return CONTROL.sub(lambda found: repr(found[0])[1:-1], super().__str__())
+        text = super().__str__()
+        return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+class DamagedError(UserError):
+    """Something is not as it was written. Only where that is proven may it be passed over or replaced."""
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,6 +36,11 @@ _WAYS_OUT = {
     **dict.fromkeys((errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP), "check the path"),
 }
 """Errors of the system that come again however often the same command is given, and what to do."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of what a library says, which may go on for pages or be empty; then the name of its class."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def told(error: OSError) -> tuple[str, int] | None:
@@ -63,11 +74,6 @@ def writing(folder: Path) -> Iterator[None]:
 
 class ToldElsewhereError(UserError):
     """The same end for a process whose neighbour prints the line."""
-
-
-def printable(text: str) -> str:
-    """For a message: names from elsewhere may hold line ends and bytes that are no text."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def nearest(name: str, known: Collection[str], label: str = "known", cutoff: float = 0.5) -> str:

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from preprocessing.attempts import aside, clear_attempts, move, synced, to_json
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import FORMAT_VERSION, Manifest, sync_folder, write_atomically
-from preprocessing.errors import UserError
+from preprocessing.errors import DamagedError, UserError
 from preprocessing.sources import Source, find_files, plan_parts
 from preprocessing.tokenizer import Tokenizer, load_tokenizer
 from preprocessing.words import WordSegmenter
@@ -95,7 +95,7 @@ def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
     _check_same(output, identity)
     try:
         manifest = Manifest.read(output)
-    except UserError as error:
+    except DamagedError as error:  # not what cannot be read just now: it may be whole
         log.warning("%s: the corpus is built again", error)
         return None
     for shard in manifest.shards:

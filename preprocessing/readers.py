@@ -23,7 +23,7 @@ import zstandard
 
 from preprocessing import archives, mediawiki, wikiextractor, wikitext
 from preprocessing.config import InputSettings
-from preprocessing.errors import UserError, printable
+from preprocessing.errors import UserError
 from preprocessing.sources import Piece, format_of
 from preprocessing.streams import (
     BOMS,
@@ -134,9 +134,9 @@ class _Reader:
 
     def problem(self, position: str, reason: str) -> None:
         if self.settings.bad_input == "refuse":
-            self.check_unchanged()  # it may be but that
+            self.check_unchanged()  # a file that is being written looks damaged
             way_out = "repair it, or set `input.bad_input=report` to skip it"
-            raise UserError(printable(f"{self.piece.path}:{self.member}{position}: {reason}; {way_out}"))
+            raise UserError(f"{self.piece.path}:{self.member}{position}: {reason}; {way_out}")
         self.report(Problem(self.piece.path, self.member + position, reason))
 
     def too_long(self, position: str) -> None:
@@ -145,7 +145,7 @@ class _Reader:
         )
 
     def damaged(self, error: Exception, what: str = "damaged or cut short") -> None:
-        """Tell of one of `_DAMAGE`; raises it again if it is of the system."""
+        """Report one of `_DAMAGE` as a problem; an error of the system is raised again."""
         if isinstance(error, OSError) and error.errno not in _OF_CONTENT:
             raise error
         self.problem(f"after {self.last}", f"{what} ({str(error) or type(error).__name__})")

@@ -8,7 +8,7 @@ from hashlib import md5
 from pathlib import Path
 from typing import Any
 
-from preprocessing.errors import UserError
+from preprocessing.errors import DamagedError, UserError, first_line
 
 CHECKSUM, TOKENIZER_FILES = "checksum", "tokenizer_files"
 
@@ -22,7 +22,7 @@ def seal(folder: Path, values: dict[str, Any]) -> bytes:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What `folder`/manifest.json says, its seal not looked at yet.
 
-    Raises `UserError` if it cannot be read or is no JSON of a dictionary.
+    Raises `DamagedError` if it is no JSON of a dictionary, `UserError` if it is not there or cannot be read now.
     """
     path = folder / "manifest.json"
     try:
@@ -32,25 +32,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{path}: not readable as JSON ({reason}); run `reread preprocess` again") from None
+        raise DamagedError(
+            f"{path}: not readable as JSON ({first_line(error)}); run `reread preprocess` again"
+        ) from None
     if not isinstance(values, dict):
-        raise UserError(f"{path}: not the manifest of a corpus; run `reread preprocess` again")
+        raise DamagedError(f"{path}: not the manifest of a corpus; run `reread preprocess` again")
     return values
 
 
 def unseal(folder: Path, values: dict[str, Any], command: str) -> dict[str, Any]:
     """`values`, as `read_manifest` gave them, without the seal; `command` makes the folder.
 
-    Raises `UserError` unless they, and the files of the tokenizer, are as they were written.
+    Raises `DamagedError` unless they, and the files of the tokenizer, are as they were written; `UserError` where a
+    file cannot be read now.
     """
     remedy = f"copy it again, or run `{command}` again"
     values = dict(values)
     if values.pop(CHECKSUM, None) != _checksum(values):
-        raise UserError(f"{folder / 'manifest.json'}: its checksum does not match its contents; {remedy}")
+        raise DamagedError(f"{folder / 'manifest.json'}: its checksum does not match its contents; {remedy}")
     written = values.pop(TOKENIZER_FILES, None)
     if not isinstance(written, dict):
-        raise UserError(f"{folder / 'manifest.json'}: names no files of a tokenizer; {remedy}")
+        raise DamagedError(f"{folder / 'manifest.json'}: names no files of a tokenizer; {remedy}")
     try:
         found = {path.name: _md5(path) for path in _tokenizer_files(folder)}
     except OSError as error:
@@ -59,7 +61,7 @@ def unseal(folder: Path, values: dict[str, Any], command: str) -> dict[str, Any]
         if written.get(name) != found.get(name):
             state = "altered since it was written" if name in written else "was not there when it was written"
             state = state if name in found else "missing"
-            raise UserError(f"{folder / 'tokenizer' / name}: {state}; {remedy}")
+            raise DamagedError(f"{folder / 'tokenizer' / name}: {state}; {remedy}")
     return values
 
 

@@ -69,7 +69,7 @@ def reference(raw: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def uninterrupted(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run (tests.runs) that nothing befell; leave it as it is."""
+    """The folder of a run (tests.runs) that nothing happened to; leave it as it is."""
     from tests.runs import finish, start
 
     folder = tmp_path_factory.mktemp("uninterrupted") / "run"

@@ -96,7 +96,7 @@ def quality(names: Iterable[str]) -> list[str]:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The whole lines: a kill may have cut the last one short. Raises `UserError` for one that is none of ours."""
+    """The whole lines: a kill may have cut the last one short. Raises `UserError` for a line that is not of metrics."""
     path = run / "metrics.jsonl"
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""What befalls a run: nothing is lost but the steps since the last checkpoint, and one line says what happened."""
+"""What happens to a run: nothing is lost but the steps since the last checkpoint, and one line says what happened."""
 
 import json
 import os

@@ -118,6 +118,10 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UserError, match="is of a model of type bert, not nezha"):
         model_config(NEZHA, {}, 50, folder)
+    for text, reason in (("[]", "is not the configuration of a model"), ("[" * 100_000, "is not readable as JSON")):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(UserError, match=rf"^train\.init: .*config\.json {reason}"):
+            model_config(NEZHA, {}, 50, folder)
 
 
 def test_a_start_with_another_vocabulary_is_refused(tmp_path) -> None:

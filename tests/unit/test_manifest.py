@@ -1,7 +1,9 @@
 """No byte of a manifest or of a tokenizer changes unnoticed, and what cannot be is refused in one line."""
 
 import copy
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from preprocessing.corpus import Corpus, write_atomically
 from preprocessing.errors import UserError
+from preprocessing.plan import finished, write_record
 from preprocessing.seal import CHECKSUM, TOKENIZER_FILES, seal
 from tests.unit.corpora import make_corpus
 from training.config import DataSettings
@@ -194,3 +197,18 @@ def test_the_corpus_of_a_run_is_opened_by_its_seal(folders) -> None:
     before = (folders["corpus"] / "manifest.json").read_bytes()
     manifest.write(folders["corpus"])
     assert (folders["corpus"] / "manifest.json").read_bytes() == before
+
+
+def test_a_corpus_that_cannot_be_read_just_now_is_not_built_again(folders, tmp_path, monkeypatch) -> None:
+    folder, identity = shutil.copytree(folders["corpus"], tmp_path / "corpus"), {"settings": {}}
+    write_record(folder, identity)
+    assert finished(folder, identity) is not None
+
+    def stale(path: Path) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    with monkeypatch.context() as patched, pytest.raises(UserError, match=r"manifest\.json: cannot be read \(Stale"):
+        patched.setattr(Path, "read_bytes", stale)
+        finished(folder, identity)
+    (folder / "manifest.json").write_bytes((folder / "manifest.json").read_bytes()[:-9])
+    assert finished(folder, identity) is None  # it is proven damaged

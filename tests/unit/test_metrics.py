@@ -52,7 +52,7 @@ def test_losses_are_means_over_predictions_and_pairs_and_the_first_is_the_headli
     without_pairs = {name: 0.0 if "next" in name or name == "pairs" else value for name, value in totals.items()}
     assert "next_sentence_loss" not in task.summary(without_pairs, 7)
     spans = task.summary({**totals, "span_sum": 20.0, "in_spans": 10.0}, 7)
-    assert (spans["loss"], spans["span_loss"]) == (6.0, 2.0)
+    assert (spans["loss"], spans["span_loss"]) == (3.0, 2.0)
 
 
 @pytest.mark.parametrize(("rows", "ranks"), [(8, 2), (7, 3), (14400, 80), (5, 4)])

@@ -44,8 +44,7 @@ def test_nezha_recipes_hold_the_papers_numbers() -> None:
 
 def test_every_row_of_an_ablation_can_be_trained() -> None:
     """Its overrides are known, the model takes them, and rows differ."""
-    from training.models import model_spec
-    from training.models.build import check_data, model_config
+    from training.models.build import check_model
 
     tables = {name: load_recipe(name, []).ablations for name in available_recipes()}
     assert {name for name, rows in tables.items() if rows} >= {"ernie-doc-small", "longformer-small", "nezha-small"}
@@ -53,9 +52,7 @@ def test_every_row_of_an_ablation_can_be_trained() -> None:
         for row in rows:
             train = load_recipe(name, row.overrides, "train").train
             assert train
-            spec = model_spec(train.model["type"])
-            if train.init is None:
-                check_data(spec, model_config(spec, train.model, 1000, None), train.data)
+            check_model(train)
         assert len({tuple(row.overrides) for row in rows}) == len(rows)
 
 
@@ -246,6 +243,14 @@ def test_a_section_of_another_kind_or_type_takes_nothing_from_the_base(tmp_path)
     assert words and cells
     assert (words.model["type"], cells.model["type"]) == ("transformer_xl", "ran")
     assert not {"n_layer", "mem_len"} & cells.model.keys()
+
+
+def test_another_type_of_vocabulary_keeps_the_size_of_the_base(tmp_path) -> None:
+    recipe = {"base": "quickstart", "preprocess": {"tokenizer": {"train": {"type": "bpe"}}}}
+    (tmp_path / "bpe.yaml").write_text(yaml.safe_dump(recipe))
+    preprocess = load_recipe(str(tmp_path / "bpe.yaml"), []).preprocess
+    assert preprocess and preprocess.tokenizer.train
+    assert (preprocess.tokenizer.train.type, preprocess.tokenizer.train.size) == ("bpe", 4000)
 
 
 def test_ran_recipes_hold_the_papers_figures() -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.checkpoint.export import model_card, write_huggingface
-from training.checkpoint.sources import Form, find_source, told
+from training.checkpoint.sources import Form, about, find_source
 from training.checkpoint.tokenizer import copy_tokenizer, name_special_tokens
 from training.models import model_spec
 
@@ -40,7 +40,7 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
         raise UserError(f"{out}: holds the weights to convert; give another output folder")
     log.info("reading %s as %s: %s", found.weights, found.form.name, found.reason)
     raw = found.read()
-    with told(found.config_path):
+    with about(found.config_path):
         config = spec.config(**found.form.config(found.config))
         if config.num_hidden_layers > len(raw):
             raise UserError(

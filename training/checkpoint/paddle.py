@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, first_line
 
 Array = NDArray[Any]
 
@@ -51,8 +51,7 @@ def read_pdparams(path: Path) -> dict[str, Array]:
     except _RefusedError as error:
         raise UserError(f"{path}: refused, for it holds more than arrays ({error}); give a state_dict alone") from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{path}: cannot be read ({reason}); was the download complete?") from None
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); was the download complete?") from None
 
 
 @dataclass

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, first_line
 from training.checkpoint.paddle import StaticFolder, read_pdparams
 
 CONFIGS = ("config.json", "bert_config.json", "model_config.json", "ernie_config.json")
@@ -90,10 +90,10 @@ def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
     try:
         config = json.loads(config_path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{config_path}: not readable as JSON ({_first_line(error)})") from None
+        raise UserError(f"{config_path}: not readable as JSON ({first_line(error)})") from None
     if not isinstance(config, dict):
         raise UserError(f"{config_path}: not the configuration of a model; take the one that belongs to {weights.name}")
-    with told(config_path):
+    with about(config_path):
         for form in forms:
             if form.holds(weights) and (reason := form.reason(config)):
                 return Source(form, weights, config_path, config, folders, reason)
@@ -105,14 +105,14 @@ def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
 
 
 @contextmanager
-def told(config_path: Path) -> Iterator[None]:
+def about(config_path: Path) -> Iterator[None]:
     """What a configuration of others makes fail, a text for a number or zero heads, as one line about it."""
     try:
         yield
     except (ValueError, TypeError) as error:
         raise UserError(f"{config_path}: {' '.join(str(error).split())}") from None
     except (ArithmeticError, LookupError, AttributeError, RuntimeError, MemoryError) as error:
-        reason = f"{type(error).__name__}: {_first_line(error)}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{config_path}: cannot be made a model of ours ({reason})") from None
 
 
@@ -153,14 +153,10 @@ def _read_torch(path: Path) -> Mapping[str, Tensor]:
             ) from None
         raise UserError(f"{path}: not a PyTorch file; was the download complete?") from None
     except (SafetensorError, RuntimeError, OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({_first_line(error)}); was the download complete?") from None
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); was the download complete?") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{path}: not a dictionary of tensors; save the model's state_dict() alone")
     return state
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
@@ -189,7 +185,7 @@ class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> UserError:
-        return UserError(f"{self._prefix}: cannot be read ({_first_line(error)}); was the download complete?")
+        return UserError(f"{self._prefix}: cannot be read ({first_line(error)}); was the download complete?")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

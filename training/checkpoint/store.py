@@ -27,17 +27,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from preprocessing.corpus import sync_folder
-from preprocessing.errors import UserError
+from preprocessing.errors import DamagedError, UserError
 from training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
 from training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
 
 FORMAT_VERSION = 1
-
-
-class DamagedError(UserError):
-    """A checkpoint is not as it was written. Only where that is proven may a run go back past it and replace it."""
 
 
 @dataclass(frozen=True)

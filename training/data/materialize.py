@@ -232,7 +232,7 @@ class _WrittenShard(Settings):
 
 class _Manifest(Settings):
     kind: Literal["samples"]
-    version: Literal[2]
+    version: int
     corpus: str
     """The fingerprint of the corpus that they were drawn from."""
     seed: int

@@ -160,7 +160,7 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
 
 
 _DRAWING = 2
-"""Raised whenever the same settings draw other rows, so that no run goes on with them unawares."""
+"""Raised whenever the same settings draw other rows, so that no run goes on with other rows unnoticed."""
 
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: Settings, seed: int) -> str:

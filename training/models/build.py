@@ -239,8 +239,12 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"train.init: {init} holds no config.json; make the folder with `reread convert`") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"train.init: {path} is not readable as JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise UserError(
+            f"train.init: {path} is not the configuration of a model; make the folder with `reread convert`"
+        )
     kind = values.get("model_type")
     if kind != spec.config.model_type:
         raise UserError(f"train.init: {path} is of a model of type {kind}, not {spec.name}; use `reread convert` first")

@@ -88,7 +88,7 @@ def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:
 
 
 def _apex_lacks() -> str | None:
-    """Why the module called apex here is of no use; another than NVIDIA's is not imported."""
+    """Why the installed module apex cannot be used, or None. One that is not NVIDIA's is not imported."""
     spec = importlib.util.find_spec("apex")
     if spec is None:
         return "apex is not installed"

@@ -179,7 +179,7 @@ def _positions(table: Tensor, theirs: PretrainedConfig, config: PretrainedConfig
     """The first row of a text is pad_token_id + 1 in our table [rows, D]; those before it, of padding, are set too."""
     if len(table) != theirs.max_position_embeddings:
         raise UserError(
-            f"{TABLE} has {len(table)} rows and by the configuration {theirs.max_position_embeddings}; mend config.json"
+            f"{TABLE} has {len(table)} rows and by the configuration {theirs.max_position_embeddings}; fix config.json"
         )
     rows, first = config.max_position_embeddings, config.pad_token_id + 1
     if positions == "random":
