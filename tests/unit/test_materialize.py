@@ -146,3 +146,13 @@ def test_truncated_and_altered_shards_are_named(corpus: Corpus, tmp_path: Path) 
     samples = MaterializedSamples(out, "train")
     with pytest.raises(UserError, match=r"train-00001\.tar: altered"):
         samples.rows(np.arange(len(samples)))
+
+
+def test_altered_samples_are_not_taken_for_done(corpus: Corpus, tmp_path: Path) -> None:
+    write(corpus, tmp_path / "out", settings_of(corpus))
+    path = tmp_path / "out" / "manifest.json"
+    text = path.read_text()
+    path.write_text(text.replace('"split": "train"', '"split": "trains"', 1))
+    assert path.read_text() != text
+    with pytest.raises(UserError, match="its checksum does not match its contents"):
+        write(corpus, tmp_path / "out", settings_of(corpus))

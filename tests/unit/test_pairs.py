@@ -112,6 +112,8 @@ def test_lengths_do_not_tell_which_pairs_are_random(tmp_path: Path, documents: l
     if documents[0] == 6000:
         full = np.concatenate([rows["attention_mask"] for rows in parts]).sum(axis=1) == length
         assert full.mean() > 0.87  # the rest are BERT's short rows
+        settings = DataSettings(corpus=corpus.folder, sequence_length=length, short_sequence_probability=0)
+        assert Samples(corpus, settings, 0).rows(np.arange(2000))["attention_mask"].mean() > 0.99
 
 
 def test_what_a_row_loses_to_a_random_part_its_partner_reads(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def materialize(
     """Write all copies of the samples of `corpus` to the folder `out`; `workers` processes, 0 for one a CPU core.
 
     Started again after an interruption it writes only the shards that are missing. Raises `UserError` if `out` holds
-    other samples already, or cannot be written.
+    other samples already or altered ones, or cannot be written.
     """
     try:
         _materialize(corpus, out, settings, seed, workers, block_rows)
@@ -91,6 +91,7 @@ def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, wor
         found = read_manifest(out)
         if any(found.get(name) != value for name, value in values.items()):
             raise UserError(f"{path}: holds other samples ({_difference(found, values)}); give an empty folder")
+        _read_manifest(out)
         log.info("%s: all samples are there already", out)
         return
     check_masking(_samples(settings, seed, "train"))

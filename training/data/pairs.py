@@ -100,9 +100,8 @@ class Pairs:
     def _partner(self, number: int, copies: Bounds, indices: Bounds) -> Bounds:
         """Partner `number` of each chunk; the partner of a chunk's partner is the chunk itself."""
         total = len(self.chunks)
-        return (
-            random.integers(random.key(self.seed, copies), Purpose.PARTNER, number + 1, total)[:, -1] - indices
-        ) % total
+        draws = random.bits(random.streams(random.key(self.seed, copies), Purpose.PARTNER), number)
+        return ((random.to_unit(draws) * total).astype(np.int64) - indices) % total
 
     def _other(
         self,
