@@ -123,7 +123,7 @@ def test_a_wrong_partition_is_one_line(cluster: Cluster, submit: Submit, sample_
 def test_a_mistake_in_the_settings_is_not_tried_again(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
-    job = submit(corpus=sample_corpus, model={"type": "nezha", "hidden_size": 30, "num_attention_heads": 4})["pretrain"]
+    job = submit(corpus=sample_corpus, trainable=["no.such.weight"])["pretrain"]  # known once the model stands
     assert cluster.ended(job) == "FAILED"
     assert "reread: " in log_of(tmp_path)
     assert "not requeued: the settings" in log_of(tmp_path)
