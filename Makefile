@@ -56,7 +56,7 @@ apex: $(READY)
 		{ echo "make apex APEX=FOLDER: FOLDER holds the source of github.com/NVIDIA/apex"; exit 2; }
 	@$(PYTHON) -c "import sys, torch; sys.exit(torch.version.cuda is None and 'apex needs a torch with CUDA')"
 	$(PYTHON) -m pip uninstall --quiet --yes apex
-	APEX_CPP_EXT=1 APEX_CUDA_EXT=1 $(PYTHON) -m pip install --no-build-isolation --no-deps --no-cache-dir "$(APEX)"
+	APEX_CPP_EXT=1 APEX_CUDA_EXT=1 $(PYTHON) -m pip install --no-build-isolation --no-deps --no-cache-dir "$(abspath $(APEX))"
 	$(PYTHON) -c "import torch, amp_C; from apex.optimizers import FusedLAMB"
 
 $(READY): setup.py
