@@ -53,7 +53,7 @@ build-horovod:
 # torch with CUDA and the nvcc of the same CUDA. (The package of that name on PyPI is something else.)
 apex: $(READY)
 	@test -f "$(APEX)/apex/optimizers/fused_lamb.py" || \
-		{ echo "make apex APEX=FOLDER: FOLDER holds the source of github.com/NVIDIA/apex"; exit 2; }
+		{ echo "make apex APEX=FOLDER: FOLDER holds the source of NVIDIA/apex on GitHub"; exit 2; }
 	@$(PYTHON) -c "import sys, torch; sys.exit(torch.version.cuda is None and 'apex needs a torch with CUDA')"
 	$(PYTHON) -m pip uninstall --quiet --yes apex
 	APEX_CPP_EXT=1 APEX_CUDA_EXT=1 $(PYTHON) -m pip install --no-build-isolation --no-deps --no-cache-dir "$(abspath $(APEX))"
