@@ -1,6 +1,6 @@
 """Word boundaries as jieba 0.42.1 draws them (default dictionary, HMM on), by rjieba where the two agree.
 
-rjieba is jieba in Rust. Its three known differences are mended here:
+rjieba is jieba in Rust. Its three known differences are corrected here:
 
 - Han characters that jieba does not know (Extension A, U+9FD6 to U+9FFF, compatibility ideographs, the supplementary
   planes): jieba leaves each alone, rjieba hands them to its HMM. They are shown to rjieba as a full stop, which both
@@ -95,7 +95,7 @@ class WordSegmenter:
 
     def starts(self, text: str) -> NDArray[np.bool_]:
         """[len(text)], True at the first character of each word; every character belongs to a word."""
-        starts_of = _cut_starts if self.engine == "jieba" else _mended_starts
+        starts_of = _cut_starts if self.engine == "jieba" else _corrected_starts
         starts = np.empty(len(text), np.bool_)
         begin = 0
         for piece in _pieces(text):
@@ -114,7 +114,7 @@ def _cut_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     return starts
 
 
-def _mended_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
+def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     signs = _SIGNS.take(codes, mode="clip")
     seen = int(np.bitwise_or.reduce(signs))
@@ -205,7 +205,7 @@ def _load_rjieba() -> Cut | None:
         logger.info("words: rjieba is not used: %s", error)
         return None
     words = _PROBE.split()
-    found = _mended_starts(rjieba.cut, "".join(words)).tobytes()
+    found = _corrected_starts(rjieba.cut, "".join(words)).tobytes()
     if found != b"".join(b"\1" + bytes(len(word) - 1) for word in words):
         logger.info("words: rjieba %s is not used: it splits the test sentence unlike jieba", version("rjieba"))
         return None
