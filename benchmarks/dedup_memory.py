@@ -23,7 +23,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from preprocessing.dedup import RANGES_PER_TASK, dropped_places, later_occurrences, sort_keys, task_count
+from preprocessing.text.dedup import RANGES_PER_TASK, dropped_places, later_occurrences, sort_keys, task_count
 
 KEYS_PER_PART = 100_000
 SET_LIMIT = 16_000_000

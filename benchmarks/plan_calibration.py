@@ -25,7 +25,7 @@ from plan_published import published, settings_of
 from plan_ring import ring
 from torch.profiler import ProfilerActivity, profile
 
-from pipeline.planning.rehearsal import Footprint, rehearse, step_totals
+from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import model_config

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from pipeline.planning.arrangement import Planner
-from pipeline.planning.hardware import FLOP_SHARE, GIB, Cluster, cluster, gpu_named, network_named
-from pipeline.planning.speed import exposed_seconds
-from pipeline.planning.speed import ring as speed_ring
+from pipeline.estimate.arrangement import Planner
+from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster, cluster, gpu_named, network_named
+from pipeline.estimate.speed import exposed_seconds
+from pipeline.estimate.speed import ring as speed_ring
 from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import model_config

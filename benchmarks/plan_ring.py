@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from pipeline.planning.speed import Ring
+from pipeline.estimate.speed import Ring
 
 SIZES = [2**power for power in range(14, 25, 2)]
 FITTED = (2**18, 2**24)

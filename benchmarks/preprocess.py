@@ -56,8 +56,8 @@ def _usage() -> tuple[float, float]:
 
 
 def preprocess(text: Path, vocabulary: Path, output: Path, workers: int) -> dict[str, Any]:
-    from preprocessing.build import build
     from preprocessing.config import PreprocessSettings
+    from preprocessing.execution.build import build
 
     shutil.rmtree(output, ignore_errors=True)
     values = {
@@ -93,7 +93,7 @@ def segment_and_encode(text: Path, vocabulary: Path) -> float:
 
 def bert_static_copies(text: Path, vocabulary: Path, output: Path, length: int = 128) -> float:
     """`COPIES` copies of masked sentence pairs. Returns CPU seconds."""
-    from preprocessing.sentences import sentence_ends
+    from preprocessing.text.sentences import sentence_ends
 
     ids = {token: number for number, token in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
     words = list(ids)
@@ -297,10 +297,10 @@ def features(sample: tuple[Any, ...], ids: dict[str, int], length: int) -> dict[
 
 
 def documents_of(paths: list[str]) -> Iterator[str]:
-    from preprocessing.clean import Cleaner
     from preprocessing.config import CleanSettings, InputSettings
-    from preprocessing.readers import read
-    from preprocessing.sources import find_files, plan_parts
+    from preprocessing.input.readers import read
+    from preprocessing.input.sources import find_files, plan_parts
+    from preprocessing.text.clean import Cleaner
 
     settings, cleaner = InputSettings(paths=paths), Cleaner(CleanSettings())
     for piece in chain.from_iterable(plan_parts(find_files(settings), 1 << 26)):
@@ -364,7 +364,7 @@ def speeds(folder: Path, documents: list[str], vocabulary: Path, megabytes: floa
 
 
 def memory(folder: Path, documents: list[str], vocabulary: Path, sizes: list[int]) -> None:
-    from preprocessing.dedup import KEY
+    from preprocessing.text.dedup import KEY
 
     print()
     row("MB of input", "documents", "peak MB", "MB / CPU-s", "keys, MB on disk")

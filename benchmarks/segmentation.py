@@ -18,8 +18,8 @@ import numpy as np
 import rjieba
 
 from preprocessing.config import TokenizerSettings, WordSettings
-from preprocessing.tokenizer import WordPiece, load_tokenizer
-from preprocessing.words import WordSegmenter
+from preprocessing.text.words import WordSegmenter
+from preprocessing.tokens.tokenizer import WordPiece, load_tokenizer
 
 DATA = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
 ROUNDS = 3

@@ -86,7 +86,7 @@ def run(
     from pipeline.stages import run_stages
 
     if slurm:
-        from pipeline.submit import submit_stages
+        from pipeline.slurm.submit import submit_stages
 
         submit_stages(recipe, overrides or [], site, dry_run)
     elif dry_run or site:
@@ -106,8 +106,8 @@ def plan(
     share: Annotated[float, typer.Option(min=0.01, max=1, help="Of a GPU's peak FLOP/s; MFU in a run's log")] = 0.4,
 ) -> None:
     """Memory a GPU, whether it fits, how to split it, days to the end, disk: before anything is there."""
-    from pipeline.plan import plan as plan_recipe
-    from pipeline.planning.hardware import cluster
+    from pipeline.estimate.hardware import cluster
+    from pipeline.estimate.summary import plan as plan_recipe
 
     where = cluster(gpus, gpu, gpus_per_node, network)
     plan_recipe(load_recipe(recipe, overrides or [], "train"), where, share)
@@ -164,7 +164,7 @@ def convert(
     ] = None,
 ) -> None:
     """Released weights -> a Hugging Face folder that `reread train init=FOLDER` starts from."""
-    from training.checkpoint.convert import convert as convert_weights
+    from training.exchange.convert import convert as convert_weights
 
     options = {"length": length, "window": window, "positions": positions}
     with writing(output):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, Field
 
-from pipeline.slurm import SlurmSettings
+from pipeline.slurm.scripts import SlurmSettings
 from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.corpus import write_atomically

@@ -33,7 +33,7 @@ RUNS = Path("runs")
 
 
 def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
-    from preprocessing.build import build
+    from preprocessing.execution.build import build
 
     if recipe.preprocess is None:
         raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
@@ -52,8 +52,8 @@ def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
 
 def preprocess_share_stage(recipe: Recipe, stage: str, share: str) -> None:
     """One machine's share of one stage; the plain command merges when all are done."""
-    from preprocessing.build import build_share
-    from preprocessing.executor import Share
+    from preprocessing.execution.build import build_share
+    from preprocessing.execution.executor import Share
 
     if recipe.preprocess is None:
         raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
@@ -107,7 +107,7 @@ def start_stage(recipe: Recipe) -> None:
     missing = missing_start(recipe)
     if recipe.start is None or missing is None:
         return
-    from training.checkpoint.convert import convert
+    from training.exchange.convert import convert
 
     other, arguments, model = start_recipe(recipe)
     log.info("%s is not there: recipe %s is trained and converted", missing, other.name)
@@ -120,7 +120,7 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
 
     Raises `UserError` for what cannot work: a mistake is told before hours of work.
     """
-    from training.checkpoint.convert import forms_of
+    from training.exchange.convert import forms_of
     from training.models import model_spec
 
     train, start = train_section(recipe), recipe.start
@@ -145,7 +145,7 @@ def missing_start(recipe: Recipe) -> Path | None:
 
 
 def export_stage(run: Path, output: Path | None, step: int | None = None) -> Path:
-    from training.checkpoint.run_export import export_run
+    from training.exchange.run_export import export_run
 
     recipe = _recipe_of(run)
     folder = output or run / "export"

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = ROOT / "tests" / "golden"
+SHARED = ROOT.parent / "shared"
+"""Real text and vocabularies beside the project; what needs it skips without it."""
 
 # The same examples every time, and no clock: REREAD_EXAMPLES=10000 searches for longer.
 settings.register_profile(
@@ -29,8 +32,8 @@ def not_here(what: str, reason: str) -> None:
 @pytest.fixture(scope="session")
 def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped sample text as a corpus with a small vocabulary of its own."""
-    from preprocessing.build import build
     from preprocessing.config import PreprocessSettings
+    from preprocessing.execution.build import build
 
     folder = tmp_path_factory.mktemp("sample") / "corpus"
     build(PreprocessSettings.parse({**preprocess_values(folder), "workers": 1}, "test"))

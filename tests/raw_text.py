@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from preprocessing.build import build
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
+from preprocessing.execution.build import build
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 EVERY_STAGE: dict[str, Any] = {"dedup": {"paragraphs": True}}
 """Settings of the fixture `reference`."""
 WORDS = [
@@ -81,10 +81,10 @@ if __name__ == "__main__":
 """
 _IMPORTS = """
 import json, logging, sys
-from preprocessing.build import build, build_share
+from preprocessing.execution.build import build, build_share
 from preprocessing.config import PreprocessSettings
 from preprocessing.errors import UserError
-from preprocessing.executor import Share
+from preprocessing.execution.executor import Share
 """
 
 

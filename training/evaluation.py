@@ -10,9 +10,9 @@ from training.config import TrainSettings
 from training.data.source import open_source
 from training.models import model_spec
 from training.models.build import check_data
+from training.objectives import TASKS
 from training.parallel.mesh import Mesh
 from training.parallel.tensor import parallelise
-from training.tasks import TASKS
 from training.trainer import evaluate, local_device
 
 log = logging.getLogger("reread")

@@ -24,6 +24,7 @@ from training.data.source import open_source
 from training.metrics import MetricsLog, peak_flops, progress_line
 from training.models import ModelSpec, model_spec
 from training.models.build import build_model, check_data, check_vocabulary, freeze, model_config
+from training.objectives import TASKS, Task
 from training.optim.build import build_optimizer, set_steps_taken, steps_taken
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.optim.schedule import learning_rate
@@ -32,7 +33,6 @@ from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.reduce import reducer
 from training.parallel.tensor import layout, parallelise
 from training.provenance import corpus_changes, corpus_facts
-from training.tasks import TASKS, Task
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress
 
 log = logging.getLogger("reread")

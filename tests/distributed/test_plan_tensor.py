@@ -6,17 +6,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pipeline.planning.rehearsal import rehearse, rows_of
+from pipeline.estimate.rehearsal import rehearse, rows_of
 from tests.conftest import document_values, longformer_values, ran_values, train_values
 from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import build_model, freeze, model_config
+from training.objectives import TASKS
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import init_mesh
 from training.parallel.tensor import parallelise
-from training.tasks import TASKS
 
 VOCABULARY = 500
 

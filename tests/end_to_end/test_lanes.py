@@ -16,8 +16,8 @@ from pipeline.ablation import ablate
 from preprocessing.corpus import SENTENCE_END
 from preprocessing.errors import UserError
 from tests.conftest import ROOT, document_values, stream_values
+from tests.corpora import write_corpus
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
-from tests.unit.corpora import write_corpus
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.source import open_source

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocessing import dedup
-from preprocessing.build import build
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
+from preprocessing.execution.build import build
+from preprocessing.text import dedup
+from tests.conftest import ROOT
 from tests.raw_text import contents, make, sentences, write_raw
 
-ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT / ".." / "shared" / "data"
 
 

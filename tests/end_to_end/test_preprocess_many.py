@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from preprocessing import build, dedup, plan
 from preprocessing.config import PreprocessSettings
 from preprocessing.errors import UserError
-from preprocessing.executor import Share
+from preprocessing.execution import build, work_plan
+from preprocessing.execution.executor import Share
+from preprocessing.text import dedup
 from tests.raw_text import EVERY_STAGE, contents, make, start, values, wait_for
 
 STAGES = ["read", "duplicates", "paragraphs", "duplicate-paragraphs", "encode"]
@@ -27,10 +28,10 @@ NO_LOCKS = "import fcntl; fcntl.flock = lambda file, how: None\n"
 @pytest.fixture(autouse=True)
 def vocabulary_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or it would be most of the time of a share of this little text."""
-    check, checked = build.check_inputs, dict[str, plan.Inputs]()
+    check, checked = build.check_inputs, dict[str, work_plan.Inputs]()
 
-    def check_once(settings: PreprocessSettings) -> plan.Inputs:
-        key = settings.model_dump_json(exclude=plan.HOW)
+    def check_once(settings: PreprocessSettings) -> work_plan.Inputs:
+        key = settings.model_dump_json(exclude=work_plan.HOW)
         if key not in checked:
             checked[key] = check(settings)
         return checked[key]
@@ -82,14 +83,14 @@ def test_of_plans_made_at_once_the_first_stays(
     raw: Path, reference: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one share writes its plan, another one plans, works and ends."""
-    output, write = tmp_path / "corpus", plan._write_plan
+    output, write = tmp_path / "corpus", work_plan._write_plan
 
-    def write_slowly(settings: PreprocessSettings, inputs: plan.Inputs, folder: Path) -> None:
+    def write_slowly(settings: PreprocessSettings, inputs: work_plan.Inputs, folder: Path) -> None:
         write(settings, inputs, folder)
-        monkeypatch.setattr(plan, "_write_plan", write)
+        monkeypatch.setattr(work_plan, "_write_plan", write)
         share(raw, output, "read", 0, 2, workers=2)
 
-    monkeypatch.setattr(plan, "_write_plan", write_slowly)
+    monkeypatch.setattr(work_plan, "_write_plan", write_slowly)
     share(raw, output, "read", 1, 2)
     assert [path.name for path in output.iterdir() if path.name.startswith(".work")] == [".work"]
     make(raw, output, **EVERY_STAGE)
@@ -150,7 +151,7 @@ def test_what_another_version_of_the_program_began_is_begun_again(
     share(raw, output, "read", 0, 1)
     path = output / ".work" / "plan.json"
     path.write_text(
-        path.read_text(encoding="utf-8").replace(f'"version": {plan.VERSION}', '"version": 0'), encoding="utf-8"
+        path.read_text(encoding="utf-8").replace(f'"version": {work_plan.VERSION}', '"version": 0'), encoding="utf-8"
     )
     with pytest.raises(UserError, match="begun by another version of this program"):
         share(raw, output, "read", 0, 1)

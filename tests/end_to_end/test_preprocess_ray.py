@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from preprocessing.errors import UserError
-from preprocessing.ray_executor import RayExecutor
+from preprocessing.execution.ray_executor import RayExecutor
 from tests.raw_text import EVERY_STAGE, children, contents, kill, start, wait_for
 
 # The store of a node: 80 MB are Ray's least.
@@ -20,12 +20,12 @@ NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": F
 
 COUNTED = """
 import os, signal
-from preprocessing import ray_executor
+from preprocessing.execution import ray_executor
 
 def counted(here, folder, plan, stage, number):
     "Note who begins which task; the first one at the node VICTIM stands still half-way."
-    from preprocessing import tasks
-    from preprocessing.ray_executor import do_task
+    from preprocessing.execution import tasks
+    from preprocessing.execution.ray_executor import do_task
     with open(STARTS, "a+") as file:
         file.write(f"{{stage}} {{number}} {{os.getppid()}} {{os.getpid()}}\\n")
         file.seek(0)
@@ -148,7 +148,7 @@ def test_a_part_whose_worker_dies_every_time_ends_the_run_with_one_line(
     raw: Path, tmp_path: Path, connected: Any
 ) -> None:
     deadly = (
-        "import os\nfrom preprocessing import ray_executor\n"
+        "import os\nfrom preprocessing.execution import ray_executor\n"
         "ray_executor.do_task = lambda here, folder, plan, stage, number: number != 2 or os.kill(os.getpid(), 9)\n"
     )
     process = start(raw, tmp_path / "corpus", "read", "2/8", before=deadly, executor="ray")

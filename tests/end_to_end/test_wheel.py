@@ -37,7 +37,7 @@ def test_installed_from_its_wheel_the_quickstarts_find_their_sample(installed: P
     script = (
         "import pathlib, pipeline.stages as stages\n"
         "from pipeline.recipe import available_recipes, load_recipe\n"
-        "from preprocessing.sources import find_files\n"
+        "from preprocessing.input.sources import find_files\n"
         f"assert pathlib.Path(stages.__file__).is_relative_to({str(installed)!r})\n"
         "names = [name for name in available_recipes() if name.startswith('quickstart')]\n"
         "assert len(names) == 3\n"

@@ -22,7 +22,7 @@ STAGES = ("read", "duplicates", "paragraphs", "duplicate-paragraphs", "encode")
 
 STOP_IN_PART_4 = """
 import signal
-from preprocessing import tasks
+from preprocessing.execution import tasks
 save = tasks._save
 tasks._save = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
 """

@@ -356,7 +356,7 @@ def test_a_shard_cut_short_under_its_memory_map_is_named(corpus, tmp_path) -> No
 
 def nan_in(steps: range, rank: int) -> None:
     """The loss of rank 1's first micro-batch is not a number in these steps."""
-    from training.tasks.masked_lm import MaskedLanguageModel
+    from training.objectives.masked_lm import MaskedLanguageModel
 
     losses = MaskedLanguageModel.losses
 

@@ -18,14 +18,14 @@ import pytest
 import torch
 import yaml
 
-from preprocessing.build import build
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Corpus, Manifest
 from preprocessing.errors import UserError
+from preprocessing.execution.build import build
 from tests.conftest import ROOT, train_values
 from tests.forks import Job
-from training.checkpoint.convert import convert
 from training.checkpoint.store import CheckpointStore, Slice
+from training.exchange.convert import convert
 from training.models import model_spec
 from training.models.build import build_model, model_config
 from training.models.nezha import NezhaConfig, NezhaForPreTraining

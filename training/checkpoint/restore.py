@@ -5,10 +5,10 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
-from training.checkpoint.export import copy_projections
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.source import Source
+from training.exchange.export import copy_projections
 from training.models import model_spec
 from training.models.build import model_config
 from training.parallel.mesh import Mesh

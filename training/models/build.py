@@ -18,7 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as reports
 
 from preprocessing.errors import UserError, nearest
-from preprocessing.vocabulary import read_vocabulary
+from preprocessing.tokens.vocabulary import read_vocabulary
 from training.config import AnyData, DataSettings, SegmentSettings, TrainSettings
 from training.data.segments import reorder_classes
 from training.models import ModelSpec, model_spec

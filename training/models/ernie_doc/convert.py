@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.checkpoint.sources import PADDLE, PADDLE_STATIC, TORCH, Form
+from training.exchange.formats import PADDLE, PADDLE_STATIC, TORCH, Form
 from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
 
 log = logging.getLogger("reread")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.checkpoint.sources import TORCH, Form
+from training.exchange.formats import TORCH, Form
 
 log = logging.getLogger("reread")
 

@@ -1,0 +1,211 @@
+"""How a recipe is laid out over a cluster: tensor x data parallel, micro-batches, and what that takes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from transformers import PretrainedConfig
+
+from pipeline.estimate.disk import lanes_of
+from pipeline.estimate.hardware import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTED_SHARE, GIB, Cluster
+from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
+from pipeline.estimate.speed import StepTime, step_time
+from preprocessing.errors import UserError
+from training.config import TrainSettings
+from training.models import ModelSpec
+
+TENSOR_SIZES = (1, 2, 4, 8)
+FEW_TOKENS, MANY_TOKENS = 1024, 32768
+"""A micro-batch of fewer leaves most of a GPU waiting, so the next tensor-parallel size is tried; one of more takes
+memory and gains nothing. Assumptions."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    footprint: Footprint
+    data: int
+    """Data-parallel size."""
+    rows: int
+    """Of the global batch, on one GPU."""
+    cluster: Cluster
+    memories: int
+    """Bytes of the lanes' memory on one GPU."""
+    gradient_dtype: str
+    """In which the gradients travel."""
+
+    @property
+    def accumulation(self) -> int:
+        return -(-self.rows // self.footprint.micro_batch)
+
+    @property
+    def wire(self) -> int:
+        """Bytes of the gradients as they travel."""
+        return self.footprint.gradients // (2 if self.gradient_dtype == "fp16" else 1)
+
+    @property
+    def copies(self) -> int:
+        """Bytes of the buckets' copies in the type they travel in; fp32 needs none."""
+        return self.wire if self.data > 1 and self.gradient_dtype == "fp16" else 0
+
+    @property
+    def overhead(self) -> float:
+        """Bytes of CUDA's context and of NCCL's buffers, one set for each group that a process is in."""
+        groups = (self.data > 1) + (self.footprint.tensor > 1)
+        return CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
+
+    @property
+    def bytes(self) -> float:
+        """On one GPU at the fullest moment."""
+        return self.footprint.state + self.copies + self.memories + self.footprint.passing + self.overhead
+
+    @property
+    def limit(self) -> float:
+        """Bytes that can be used."""
+        return self.cluster.gpu.memory_gib * GIB * (1 - FRAGMENTED_SHARE)
+
+    @property
+    def fits(self) -> bool:
+        return self.bytes <= self.limit
+
+
+class Planner:
+    """Arrangements of one training section on one cluster. Rehearsals are kept: each takes about a second."""
+
+    def __init__(
+        self, train: TrainSettings, spec: ModelSpec, config: PretrainedConfig, cluster: Cluster, flop_share: float
+    ) -> None:
+        self.train, self.spec, self.config = train, spec, config
+        self.cluster, self.flop_share = cluster, flop_share
+        self._done: dict[tuple[int, int, bool], Footprint] = {}
+
+    def arrangement(self, tensor: int, micro_batch: int, checkpointing: bool) -> Arrangement:
+        """Raises `UserError` where the model or the global batch cannot be split so."""
+        data, rest = divmod(self.cluster.gpus, tensor)
+        if rest or self.cluster.per_node % tensor:
+            raise UserError(
+                f"train.parallel.tensor: {tensor} does not divide the {self.cluster.per_node} GPUs of a machine"
+            )
+        if data > self.train.global_batch:
+            raise UserError(
+                f"train.global_batch: {self.train.global_batch} rows are fewer than {data} data-parallel processes; "
+                f"plan for --gpus {self.train.global_batch * tensor} or fewer, or raise it"
+            )
+        rows = -(-self.train.global_batch // data)
+        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
+        memories = footprint.memory_a_lane * -(-lanes_of(self.train.data, self.train.global_batch) // data)
+        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
+
+    def choose(self) -> tuple[Arrangement, str]:
+        """The first that fits with a sensible micro-batch of these: tensor sizes without activation checkpointing,
+        from 1 up, then the same with it. Each with the largest micro-batch that fits, in equal pieces.
+
+        Returns it with the reason in a few words. Raises `UserError` if none fits.
+        """
+        small: list[Arrangement] = []
+        refused: list[UserError] = []
+        for checkpointing, tensor in self._candidates():
+            try:
+                found = self._largest(tensor, checkpointing)
+            except UserError as error:
+                refused.append(error)
+                continue
+            if found is None:
+                continue
+            whole = found.footprint.micro_batch == found.rows
+            if whole or found.footprint.micro_batch * self.train.data.sequence_length >= FEW_TOKENS:
+                return found, self._reason(found)
+            small.append(found)
+        if small:
+            best = max(small, key=lambda one: one.footprint.micro_batch)
+            return best, f"{self._reason(best)}, though fewer than {FEW_TOKENS} tokens at a time are slow"
+        raise self._impossible(refused)
+
+    def time(self, arrangement: Arrangement) -> StepTime:
+        return step_time(
+            self.cluster,
+            arrangement.footprint,
+            self.flops * arrangement.rows * arrangement.data / self.train.global_batch,  # the fullest GPU's, on all
+            wire_bytes=arrangement.wire,
+            accumulation=arrangement.accumulation,
+            bucket_bytes=self.train.parallel.bucket_megabytes * 2**20,
+            flop_share=self.flop_share,
+        )
+
+    @cached_property
+    def flops(self) -> float:
+        """Of a step, as MFU counts them, but no recomputation."""
+        totals = step_totals(self.train.data, self.train.global_batch)
+        return self.spec.flops(self.config, self.train.data.sequence_length, totals)
+
+    def _candidates(self) -> Iterator[tuple[bool, int]]:
+        for checkpointing in (False, True):
+            for tensor in TENSOR_SIZES:
+                if self.cluster.per_node % tensor == 0:
+                    yield checkpointing, tensor
+
+    def _largest(self, tensor: int, checkpointing: bool) -> Arrangement | None:
+        """With the largest micro-batch that fits; None if a single row does not."""
+        one, few = (self.arrangement(tensor, rows, checkpointing) for rows in (1, 8))
+        if not one.fits:
+            return None
+        more = max(few.footprint.micro_batch - 1, 1)
+        a_row = (few.footprint.within - one.footprint.within) / more
+        room = one.limit - (one.bytes - one.footprint.passing) - one.footprint.within
+        most = 1 + int(room / a_row) if a_row > 0 else one.rows
+        most = min(most, max(1, MANY_TOKENS // self.train.data.sequence_length))
+        pieces = -(-one.rows // most)
+        while True:  # memory is linear in the rows but for little, so the first try fits, or the second
+            found = self.arrangement(tensor, -(-one.rows // pieces), checkpointing)
+            if found.fits:
+                return found
+            pieces += 1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of activations: `precision: auto` takes what the GPU is best at, and V100 has no bf16."""
+        stated = {"fp32": torch.float32, "fp16": torch.float16}
+        return stated.get(self.train.precision, self.cluster.gpu.dtype)
+
+    def _reason(self, chosen: Arrangement) -> str:
+        """What was tried before it, in the order of `_candidates`."""
+        footprint = chosen.footprint
+        how = "activation checkpointing, the last resort" if footprint.checkpointing else "no activation checkpointing"
+        which = "the whole share" if footprint.micro_batch == chosen.rows else "the largest sensible piece that fits"
+        first = "the smallest tensor size that does" if footprint.tensor > 1 else "the model needs no splitting"
+        return f"{first}, {how}; {footprint.micro_batch} of {chosen.rows} rows at a time: {which}"
+
+    def _impossible(self, refused: list[UserError]) -> UserError:
+        """Why nothing fits, and the way out."""
+        sizes = [tensor for checkpointing, tensor in self._candidates() if checkpointing]
+        for tensor in reversed(sizes):
+            try:
+                tightest = self.arrangement(tensor, 1, True)
+            except UserError:
+                continue
+            gpu, footprint = self.cluster.gpu, tightest.footprint
+            ways = "take a GPU with more memory"
+            if self.cluster.per_node < TENSOR_SIZES[-1]:
+                ways += ", or more of them in a machine"
+            if footprint.state < tightest.limit:
+                ways += ", or shorten train.data.sequence_length"
+            return UserError(
+                f"--gpu {gpu.name}: one row of {self.train.data.sequence_length} tokens with tensor size {tensor} and "
+                f"activation checkpointing takes {tightest.bytes / GIB:.1f} GiB ({footprint.state / GIB:.1f} of them "
+                f"weights and optimiser), {tightest.limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}"
+            )
+        return refused[0]
+
+    def _rehearsed(self, tensor: int, micro_batch: int, checkpointing: bool) -> Footprint:
+        key = tensor, micro_batch, checkpointing
+        if key not in self._done:
+            self._done[key] = rehearse(
+                self.train,
+                self.spec,
+                self.config,
+                self.dtype,
+                tensor=tensor,
+                micro_batch=micro_batch,
+                checkpointing=checkpointing,
+            )
+        return self._done[key]

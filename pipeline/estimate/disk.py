@@ -1,0 +1,121 @@
+"""What a run reads and leaves on disk, and the vocabulary its model will have, before any of it is there."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.recipe import Recipe
+from preprocessing.config import PreprocessSettings
+from preprocessing.corpus import Manifest
+from preprocessing.errors import UserError
+from preprocessing.input.sources import find_files
+from preprocessing.tokens.tokenizer import load_tokenizer
+from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings, TrainSettings
+from training.data.lanes import lanes_for
+from training.data.materialize import MaterializedSamples, is_materialized
+
+log = logging.getLogger("reread")
+
+TEXT_RATIO, COMPRESSED_RATIO = 1.0, 3.0
+"""Bytes of corpus a byte of input, at most. Measured: plain Chinese 0.99, English 0.63; .xz 3.1 and 2.3, .gz 2.3, dumps
+of Wikipedia (.bz2) 1.0 to 1.8 (docs/plan.md)."""
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".tgz")
+
+KNOWN_VOCABULARIES = {"roberta-base": 50265, "roberta-large": 50265, "vocab.txt": 21128}
+"""By the last part of `tokenizer.path`; vocab.txt is taken for bert-base-chinese's."""
+
+
+@dataclass(frozen=True)
+class CorpusSize:
+    bytes: float
+    tokens: float
+    """Of the training split."""
+    source: str
+    """Where the figures come from."""
+    is_there: bool = True
+    """Whether there is a corpus, or text for one."""
+
+
+def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
+    """Rows of the model's embeddings: of the corpus, else of the tokenizer that it will be made with.
+
+    Logs one line where neither is there. Raises `UserError` where nothing tells it.
+    """
+    corpus, stated = train.data.corpus, train.model.get("vocab_size")
+    if stated is not None:
+        return int(stated)
+    if isinstance(train.data, DataSettings) and is_materialized(corpus):
+        return MaterializedSamples(corpus, "train").vocab_size
+    if (corpus / "manifest.json").exists():
+        return int(Manifest.read(corpus).tokenizer["vocab_size"])
+    if recipe.preprocess is None:
+        raise UserError(f"{corpus}: not there, so its vocabulary is not known; say train.model.vocab_size=...")
+    tokenizer = recipe.preprocess.tokenizer
+    if tokenizer.train is not None:
+        return tokenizer.train.size
+    path = tokenizer.path or Path()
+    if path.exists():
+        return load_tokenizer(path, tokenizer).vocab_size
+    if path.name not in KNOWN_VOCABULARIES:
+        raise UserError(f"preprocess.tokenizer.path: {path} is not there; say train.model.vocab_size=...")
+    size = KNOWN_VOCABULARIES[path.name]
+    log.info("vocabulary: %s is not there, %d tokens are assumed; else say train.model.vocab_size=...", path, size)
+    return size
+
+
+def slots(data: AnyData, steps: int, global_batch: int) -> float:
+    """Tokens that are learned from in all, padding counted."""
+    return float(steps) * global_batch * data.sequence_length
+
+
+def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> CorpusSize:
+    """Of the corpus if it is there, else guessed from its input, else from what the run would read.
+
+    A token is an id of two bytes, four where the vocabulary needs it, and a byte of flags.
+    """
+    folder = train.data.corpus
+    token_bytes = 3 if vocab_size <= 2**16 else 5
+    copies = 1 if isinstance(train.data, StreamSettings) else train.data.copies
+    if (folder / "manifest.json").exists() and not is_materialized(folder):
+        shards = Manifest.read(folder).shards
+        held = sum(shard.tokens for shard in shards if shard.split == "train")
+        return CorpusSize(sum(shard.bytes for shard in shards), held, f"the manifest of {folder}")
+    inputs = 0.0 if recipe.preprocess is None else _input_bytes(recipe.preprocess)
+    if inputs:
+        return CorpusSize(inputs / 3 * token_bytes, inputs / 3, "the bytes of preprocess.input.paths, at most")
+    tokens = slots(train.data, train.steps, train.global_batch) / copies
+    what = f"what the run reads, each text {copies} times" if copies > 1 else "what the run reads, each text once"
+    return CorpusSize(tokens * token_bytes, tokens, what, is_there=False)
+
+
+def _input_bytes(settings: PreprocessSettings) -> float:
+    """Of the corpus that the inputs will give; 0 if they are not there."""
+    try:
+        with quiet():
+            files = find_files(settings.input, settings.output)
+    except UserError:
+        return 0.0
+    return sum(
+        file.bytes * (COMPRESSED_RATIO if file.path.lower().endswith(COMPRESSED) else TEXT_RATIO) for file in files
+    )
+
+
+def lanes_of(data: AnyData, global_batch: int) -> int:
+    """Rows that are open at a time: twice as many where half of them skim."""
+    return lanes_for(data, global_batch) if isinstance(data, SegmentSettings) else global_batch
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What the stages say of their choices they say when they run."""
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

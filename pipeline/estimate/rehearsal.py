@@ -1,0 +1,342 @@
+"""A training step on torch's meta device: the trainer's own code runs and tensors have shapes but no data.
+
+Every storage that the step makes is counted while it lives, so memory follows from the code that will train, at any
+size, without a GPU. Three things are done as on a GPU because the meta device would do them otherwise: attention is the
+memory-efficient kernel (on V100 the only fused one; flash saves the same), dropout keeps a mask of one byte, and AdamW
+works on lists of tensors. What a kernel takes for itself is not seen.
+"""
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import PretrainedConfig
+
+from pipeline.estimate.disk import lanes_of, quiet
+from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings, TrainSettings
+from training.data.loader import Rows
+from training.data.masking import IGNORED
+from training.models import ModelSpec
+from training.models.build import build_model, freeze
+from training.objectives import TASKS
+from training.optim.build import build_optimizer
+from training.optim.precision import MasterWeights
+from training.parallel.gradients import GradientBuckets
+from training.parallel.mesh import Mesh, close_mesh
+from training.parallel.tensor import layout, parallelise
+
+aten = torch.ops.aten
+META = torch.device("meta")
+
+RARE_SHARE = 0.2
+"""Of a micro-batch's tokens, taken to be in each cluster of rare words of an adaptive softmax: what `nonzero` finds.
+By Zipf's law 13 % are in the largest of WikiText-103's."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on one GPU, part by part, and what a step moves."""
+
+    tensor: int
+    """Tensor-parallel size."""
+    micro_batch: int
+    checkpointing: bool
+    parameters: int
+    """Of the whole model, as a checkpoint has them; the rest of the fields is of one tensor rank."""
+    weights: int
+    """In the type that is computed in, buffers too."""
+    masters: int
+    """Float32 copies; none where the weights are float32."""
+    optimizer: int
+    """Both moments."""
+    gradients: int
+    """The float32 buckets."""
+    memory_a_lane: int
+    """What a lane carries from segment to segment."""
+    activations: int
+    """Kept for the backward pass at the end of the encoder."""
+    head: int
+    """What the head and the losses keep beside that."""
+    working: int
+    """What lives besides at the fullest moment of the micro-batch."""
+    update: int
+    """What the optimiser takes while it steps; activations are gone by then."""
+    update_traffic: int
+    """Bytes that the optimiser reads and writes."""
+    operations: int
+    """Of a micro-batch."""
+    tensor_bytes: int
+    """All-reduced over the tensor group in a micro-batch."""
+    tensor_calls: int
+    checkpoint_bytes: int
+    """Of weights and moments on disk, of the whole model."""
+
+    @property
+    def state(self) -> int:
+        """What stays from step to step, without the memory of lanes."""
+        return self.weights + self.masters + self.optimizer + self.gradients
+
+    @property
+    def within(self) -> int:
+        """The most that a micro-batch takes beside the state."""
+        return self.activations + self.head + self.working
+
+    @property
+    def passing(self) -> int:
+        """The most that a step takes beside the state: the optimiser's turn comes when the micro-batches are gone."""
+        return max(self.within, self.update)
+
+
+class Ledger(TorchDispatchMode):
+    """Counts the bytes of storages on the meta device while they live.
+
+    Where the code reads a value back from the device it gets 0, and `nonzero` finds `RARE_SHARE` of the elements.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.traffic = 0
+        """Bytes that operations read and wrote."""
+        self.operations = 0
+        """Those that wrote something."""
+        self.reduced = self.calls = 0
+        """Bytes and number of all-reduces."""
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if args and isinstance(args[0], Tensor) and args[0].is_meta:
+            if function is aten._local_scalar_dense.default:
+                return 0.0
+            if function is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+                return torch.zeros(args[0].shape)
+            if function is aten.nonzero.default:
+                found = math.ceil(args[0].numel() * RARE_SHARE)
+                return self._made(torch.empty(found, args[0].dim(), dtype=torch.int64, device=META))
+        inputs = _tensors((args, kwargs))
+        if function is torch.ops.c10d.allreduce_.default:
+            self.calls += 1
+            self.reduced += _bytes(inputs)
+        changed = _bytes(_tensors(args[0])) if function._schema.is_mutable else 0
+        return self._made(function(*args, **kwargs), inputs, changed)
+
+    def _made(self, output: Any, inputs: Sequence[Tensor] = (), changed: int = 0) -> Any:
+        """`changed`: bytes of inputs that were written in place."""
+        written = changed + sum(self._count(tensor.untyped_storage()) for tensor in _tensors(output))
+        if written:  # else a view
+            self.traffic += _bytes(inputs) + written
+            self.operations += 1
+        return output
+
+    def _count(self, storage: torch.UntypedStorage) -> int:
+        """Its bytes if it is new."""
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return 0
+        self._known.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, size)
+        return size
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+    def since(self, live: int) -> int:
+        """The most that lived above `live` since the last call; the next peak begins now."""
+        most, self.peak = self.peak - live, self.live
+        return most
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.is_meta]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Of the storages, each counted once."""
+    return sum({tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}.values())
+
+
+def rows_of(data: AnyData, rows: int) -> Rows:
+    """Rows as the source of `data` gives them, full and with the share of predictions that is meant; ids are all 0."""
+    shape = (rows, data.sequence_length)
+    ids = np.zeros(shape, np.int32)
+    if isinstance(data, StreamSettings):
+        ends = np.zeros(shape, bool)
+        flags = {"sentence_ends": ends, "paragraph_ends": ends, "begins_word": ends}
+        return {"input_ids": ids, "labels": ids, **flags}
+    labels = np.full(shape, IGNORED, np.int32)
+    labels[:, 1 : 1 + round(data.sequence_length * data.masking.probability)] = 0  # behind [CLS]
+    batch: Rows = {"input_ids": ids, "labels": labels, "attention_mask": np.ones(shape, np.int32)}
+    if isinstance(data, DataSettings) and data.next_sentence:
+        batch |= {"token_type_ids": ids, "next_sentence_label": np.zeros(rows, np.int32)}
+    if isinstance(data, SegmentSettings):
+        learns = np.arange(rows) % 2 == 1 if data.retrospective else np.ones(rows, bool)
+        batch["labels"][~learns] = IGNORED
+        batch |= {"learns": learns, "begins": np.ones(rows, bool), "reorder_label": np.zeros(rows, np.int32)}
+        batch["cursors"] = np.zeros((rows, 3), np.int64)
+    return batch
+
+
+def step_totals(data: AnyData, global_batch: int) -> dict[str, float]:
+    """The figures of a step that FLOPs follow from: rows learned from and skimmed, predicted tokens."""
+    lanes = lanes_of(data, 1)
+    predicted = int((rows_of(data, lanes)["labels"] != IGNORED).sum())
+    return {"rows": global_batch, "skimmed": global_batch * (lanes - 1), "predicted": global_batch * predicted}
+
+
+def rehearse(
+    settings: TrainSettings,
+    spec: ModelSpec,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    *,
+    tensor: int,
+    micro_batch: int,
+    checkpointing: bool,
+    kernels: Literal["gpu", "cpu"] = "gpu",
+) -> Footprint:
+    """What one process of `tensor` takes for a micro-batch and the optimiser's step after it, in `dtype`.
+
+    `kernels` of a CPU are for comparison with what is measured on one. Raises `UserError` where the model does not
+    divide by `tensor`.
+    """
+    settings = settings.model_copy(update={"global_batch": micro_batch, "micro_batch": micro_batch})
+    kind = settings.data.kind
+    with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels):
+        with META:
+            model = build_model(spec.head(kind), config, None, 0).train()
+        freeze(model, settings.trainable, spec.copied)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        parallelise(model, spec.tensor_plan, mesh)
+        parameters = list(model.parameters())
+        whole = {name: math.prod(place.shape) for name, place in layout(model, mesh).items()}
+        masters = MasterWeights(model, dtype)
+        frozen = {name: getattr(master, "first_row", 0) for name, master in masters.named_parameters()}
+        learnt = sum(one.numel() if frozen[name] else whole[name] for name, one in masters.learning())
+        optimizer = build_optimizer(masters.learning(), settings.optimizer, mesh)
+        if kernels == "gpu":
+            for group in optimizer.param_groups:
+                group.update({"foreach": True} if "foreach" in group else {})
+        before = ledger.live
+        buckets = GradientBuckets(parameters, mesh, int(settings.parallel.bucket_megabytes * 2**20))
+        gradients = ledger.live - before
+        lanes = lanes_of(settings.data, micro_batch)
+        source: Any = SimpleNamespace(lanes=lambda *_: SimpleNamespace(cursors=np.zeros((lanes, 3), np.int64)))
+        task = TASKS[kind](model, settings, mesh, source, None)
+        memory = _bytes(task.memory.mems) if hasattr(task, "memory") else 0
+
+        at_encoder = [0]
+        model.base_model.register_forward_hook(lambda *_: at_encoder.__setitem__(0, ledger.live))
+        begin = ledger.live
+        ledger.since(begin)
+        reduced, calls, operations = ledger.reduced, ledger.calls, ledger.operations
+        kept = 0
+        buckets.zero()
+        for loss, _, is_last in task.losses(rows_of(settings.data, lanes), [1.0, 1.0], 0):
+            if is_last:
+                buckets.reduce_as_ready()
+            if loss is not None:
+                kept = ledger.live - begin
+                loss.backward()
+        del loss
+        buckets.finish()
+        highest = ledger.since(begin)
+        reduced, calls = ledger.reduced - reduced, ledger.calls - calls
+        operations = ledger.operations - operations
+
+        buckets.global_norm()
+        before = ledger.traffic
+        masters.step(optimizer, buckets, 1.0, 1.0)
+        activations = at_encoder[0] - begin
+        return Footprint(
+            tensor=tensor,
+            micro_batch=micro_batch,
+            checkpointing=checkpointing,
+            parameters=sum(whole.values()),
+            weights=_bytes([*parameters, *model.buffers()]),
+            masters=_bytes(masters.masters.values()) if masters.masters is not masters.model_parameters else 0,
+            optimizer=_bytes(_tensors(list(optimizer.state.values()))),
+            gradients=gradients,
+            memory_a_lane=memory // lanes,
+            activations=activations,
+            head=kept - activations,
+            working=highest - kept,
+            update=ledger.since(begin),
+            update_traffic=ledger.traffic - before,
+            operations=operations,
+            tensor_bytes=reduced,
+            tensor_calls=calls,
+            checkpoint_bytes=4 * sum(whole.values()) + 8 * learnt,
+        )
+
+
+@contextmanager
+def _processes(tensor: int) -> Iterator[Mesh]:
+    """The first of `tensor` processes of which the others do not exist: what they would send is left out."""
+    if tensor == 1:
+        yield Mesh(device=META)
+        return
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=tensor, store=FakeStore())
+    try:
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor, create_gloo_process_groups=False)
+        yield Mesh(world=tensor, tensor_size=tensor, device=META)
+    finally:
+        close_mesh()
+
+
+@contextmanager
+def _kernels(device: Literal["gpu", "cpu"]) -> Iterator[None]:
+    """Put the device's kernels in the place of what the meta device would run; a backward pass is inside, too."""
+    theirs = F.dropout, F.scaled_dot_product_attention
+
+    def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        return torch.native_dropout(x, p, True)[0] if training and p else x
+
+    def attention(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+    ) -> Tensor:
+        if device == "cpu" and dropout_p:
+            return theirs[1](q, k, v, attn_mask, dropout_p, is_causal, scale=scale)
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(attn_mask, 0)
+            attn_mask = attn_mask.expand(*q.shape[:3], k.shape[2])
+        if device == "cpu":
+            fused = aten._scaled_dot_product_flash_attention_for_cpu
+            return fused(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+        fused = aten._scaled_dot_product_efficient_attention
+        return fused(q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
+
+    F.scaled_dot_product_attention = attention  # type: ignore[assignment]
+    if device == "gpu":
+        F.dropout = dropout  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        F.dropout, F.scaled_dot_product_attention = theirs

@@ -1,0 +1,96 @@
+"""How long a step takes: FLOPs at a share of the peak, rings, and what of them is hidden behind the backward pass."""
+
+import math
+from dataclasses import dataclass
+
+from pipeline.estimate.hardware import LAUNCH_SECONDS, MEMORY_SHARE, Cluster
+from pipeline.estimate.rehearsal import Footprint
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring of `ranks` processes: 2 (n - 1) steps, in each of which every process sends 1/n of the buffer on."""
+
+    ranks: int
+    bandwidth: float
+    """Bytes a second of the slowest link, in one direction."""
+    latency: float
+    """Seconds, summed over the steps."""
+
+    def seconds(self, size: float, calls: float = 1.0) -> float:
+        """To sum `size` bytes in all, in `calls` calls."""
+        if self.ranks == 1:
+            return 0.0
+        return 2 * (self.ranks - 1) / self.ranks * size / self.bandwidth + calls * self.latency
+
+
+def ring(cluster: Cluster, ranks_a_node: int, nodes: int, sharing: int = 1) -> Ring:
+    """Of the GPUs of `nodes` machines; `sharing` rings like it cross a machine's network at the same time.
+
+    Only the steps that cross to another machine cost the network's latency, 2 (nodes - 1) of them: NCCL's own model
+    (ncclTopoTuneModel in tuning.cc).
+    """
+    ranks, gpu = ranks_a_node * nodes, cluster.gpu
+    inside = gpu.link_bandwidth if ranks_a_node > 1 else float("inf")
+    across = cluster.network.bandwidth / sharing if nodes > 1 else float("inf")
+    crossing = 2 * (nodes - 1)
+    staying = 2 * (ranks - 1) - crossing
+    return Ring(ranks, min(inside, across), staying * gpu.link_latency + crossing * cluster.network.latency)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step, part by part."""
+
+    compute: float
+    """Matrix products and what runs beside them; not less than it takes to issue the operations."""
+    tensor: float
+    """All-reduces of tensor parallelism; nothing hides them."""
+    reduction: float
+    """The gradients' all-reduce, all of it."""
+    exposed: float
+    """The part of it that does not run beside the backward pass."""
+    update: float
+    """The optimiser."""
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.tensor + self.exposed + self.update
+
+
+def step_time(
+    cluster: Cluster,
+    footprint: Footprint,
+    flops: float,
+    *,
+    wire_bytes: float,
+    accumulation: int,
+    bucket_bytes: float,
+    flop_share: float,
+) -> StepTime:
+    """flops: of the whole global batch, without what activation checkpointing computes again. wire_bytes: of the
+    gradients, as they travel."""
+    tensor = footprint.tensor
+    again = 4 / 3 if footprint.checkpointing else 1.0  # forward once more, of forward and twice as much backward
+    compute = again * flops / (cluster.gpus * cluster.gpu.peak * flop_share)
+    compute = max(compute, accumulation * footprint.operations * LAUNCH_SECONDS)
+    inside = ring(cluster, tensor, 1)
+    tensor_seconds = accumulation * inside.seconds(footprint.tensor_bytes, footprint.tensor_calls)
+
+    data = ring(cluster, cluster.per_node // tensor, cluster.nodes, sharing=tensor)
+    buckets = math.ceil(footprint.gradients / bucket_bytes)
+    backward = (compute + tensor_seconds) / accumulation * (3 / 4 if footprint.checkpointing else 2 / 3)
+    return StepTime(
+        compute,
+        tensor_seconds,
+        data.seconds(wire_bytes, buckets),
+        exposed_seconds(data, wire_bytes, buckets, backward),
+        footprint.update_traffic / (cluster.gpu.memory_bandwidth * MEMORY_SHARE),
+    )
+
+
+def exposed_seconds(ring: Ring, size: float, buckets: int, backward: float) -> float:
+    """Of `size` bytes in equal buckets, what is not hidden: a bucket is sent when its part of the last micro-batch's
+    backward pass is done, so the last one waits for nothing any more."""
+    last = ring.seconds(size / buckets)
+    return max(last, buckets * last - backward * (1 - 1 / buckets))

@@ -1,0 +1,203 @@
+"""`reread plan`: what a recipe takes on a cluster, before any of it is there."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from transformers import PretrainedConfig
+
+from pipeline.estimate.arrangement import Arrangement, Planner
+from pipeline.estimate.disk import corpus_size, lanes_of, slots, vocabulary
+from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster
+from pipeline.recipe import Recipe, load_recipe
+from preprocessing.errors import UserError
+from training.config import TrainSettings
+from training.models import ModelSpec, model_spec
+from training.models.build import check_data, model_config
+
+log = logging.getLogger("reread")
+
+
+def plan(recipe: Recipe, where: Cluster, flop_share: float = FLOP_SHARE) -> None:
+    """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
+
+    Raises `UserError` for a recipe that nothing in the cluster could carry out.
+    """
+    if recipe.train is None:
+        raise UserError(f"recipe {recipe.name}: has no `train` section")
+    train = recipe.train
+    spec = model_spec(train.model.get("type", ""))
+    vocab_size = vocabulary(recipe, train)
+    config = planned_config(recipe, train, spec, vocab_size)
+    planner = Planner(train, spec, config, where, flop_share)
+    if planner.dtype == torch.float32:
+        log.info("train.precision: fp32; the time shown is that of half precision, fp32 takes several times as long")
+    chosen, reason = planner.choose()
+    own: Arrangement | None = None
+    try:
+        own = planner.arrangement(train.parallel.tensor, train.micro_batch, train.activation_checkpointing)
+    except UserError as error:
+        log.info("the recipe's own arrangement is none here: %s", error)
+    console = Console(highlight=False)
+    console.print(_heading(recipe, planner, chosen), soft_wrap=True)
+    columns = {"as the recipe says": own, "chosen": chosen}
+    console.print(_arrangements(planner, {name: one for name, one in columns.items() if one is not None}))
+    console.print(_assumed(planner), soft_wrap=True)
+    console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
+    console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
+
+
+def planned_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_size: int) -> PretrainedConfig:
+    """The model's configuration as training will have it. Where `train.init` is not there yet, from the recipe that
+    `start` names and this one's keys; logs one line then. Raises `UserError` for what training would refuse.
+    """
+    init, values = train.init, dict(train.model)
+    if init is not None and not (init / "config.json").exists():
+        values = {**_start_values(recipe, train), **values}
+        log.info("train.init: %s is not there; sizes are train.model's, the rest %s's defaults", init, spec.name)
+        config = model_config(spec, values, vocab_size, None)
+        longest = spec.longest(config)
+        if longest is not None and longest < train.data.sequence_length:
+            missing = train.data.sequence_length - longest
+            values["max_position_embeddings"] = config.max_position_embeddings + missing
+        init = None
+    config = model_config(spec, values, vocab_size, init)
+    check_data(spec, config, train.data)
+    return config
+
+
+def _start_values(recipe: Recipe, train: TrainSettings) -> dict[str, Any]:
+    """Keys of the model that `start` trains and converts."""
+    if recipe.start is None:
+        return {}
+    other = load_recipe(recipe.start.recipe, recipe.start.overrides, "train").train
+    values = {} if other is None or other.model.get("type") != train.model.get("type") else dict(other.model)
+    window = recipe.start.convert.window
+    return values if window is None else {**values, "attention_window": window}
+
+
+def _heading(recipe: Recipe, planner: Planner, chosen: Arrangement) -> str:
+    where, train = planner.cluster, planner.train
+    machines = f"{where.nodes} x {where.per_node}" if where.nodes > 1 else str(where.per_node)
+    network = f", {where.network.name} between machines" if where.nodes > 1 else ""
+    dtype = str(planner.dtype).removeprefix("torch.")
+    return (
+        f"[bold]{recipe.name}[/bold] on {machines} {where.gpu.name}{network}: {chosen.footprint.parameters:,} "
+        f"parameters, {dtype}, {train.global_batch:,} rows of {train.data.sequence_length:,} tokens a step"
+    )
+
+
+def _arrangements(planner: Planner, columns: dict[str, Arrangement]) -> Table:
+    table = Table()
+    table.add_column()
+    for name in columns:
+        table.add_column(name, justify="right")
+    shown = list(columns.values())
+
+    def row(name: str, values: list[str], style: str = "") -> None:
+        table.add_row(name, *values, style=style)
+
+    row("tensor x data parallel", [f"{one.footprint.tensor} x {one.data}" for one in shown])
+    row("micro-batch x accumulation", [f"{one.footprint.micro_batch} x {one.accumulation}" for one in shown])
+    row("activation checkpointing", ["on" if one.footprint.checkpointing else "off" for one in shown])
+    table.add_section()
+    for name, counted, sizes in _parts(shown):
+        if any(sizes):
+            texts = [_memory(size) for size in sizes]
+            row(name, [text if is_counted else f"({text})" for text, is_counted in zip(texts, counted, strict=True)])
+    row("a GPU in all", [_memory(one.bytes) for one in shown], "bold")
+    row(
+        f"of {shown[0].limit / GIB:.1f} usable",
+        ["fits" if one.fits else f"{(one.bytes - one.limit) / GIB:.1f} GiB too much" for one in shown],
+        "bold",
+    )
+    table.add_section()
+    times = [planner.time(one) for one in shown]
+    train = planner.train
+    tokens = slots(train.data, train.steps, train.global_batch)
+    row("matrix products and the like", [f"{time.compute:.3f} s" for time in times])
+    if any(time.tensor for time in times):
+        row("tensor-parallel all-reduces", [f"{time.tensor:.3f} s" for time in times])
+    row("gradients' ring, exposed of all", [f"{time.exposed:.3f} of {time.reduction:.3f} s" for time in times])
+    row("optimiser", [f"{time.update:.3f} s" for time in times])
+    row("a step", [f"{time.total:.3f} s" for time in times], "bold")
+    per_step = train.global_batch * train.data.sequence_length
+    row("tokens a second", [_count(per_step / time.total) for time in times])
+    row(
+        f"{train.steps:,} steps, {_count(tokens)} tokens",
+        [_duration(train.steps * time.total) for time in times],
+        "bold",
+    )
+    return table
+
+
+Part = tuple[str, list[bool], list[float]]
+"""Name, which arrangements it counts for, bytes in each."""
+
+
+def _parts(shown: list[Arrangement]) -> Iterator[Part]:
+    """All parts of the memory; the optimiser's step begins when the micro-batches are gone, so the larger counts."""
+    footprints = [one.footprint for one in shown]
+    by_update = [footprint.update > footprint.within for footprint in footprints]
+    by_rows = [not update for update in by_update]
+    always = [True] * len(shown)
+    yield "weights", always, [footprint.weights for footprint in footprints]
+    yield "fp32 masters", always, [footprint.masters for footprint in footprints]
+    yield "moments", always, [footprint.optimizer for footprint in footprints]
+    yield "fp32 gradient buckets", always, [footprint.gradients for footprint in footprints]
+    yield "their copies in fp16", always, [one.copies for one in shown]
+    yield "memory of lanes", always, [one.memories for one in shown]
+    yield "CUDA context, NCCL", always, [one.overhead for one in shown]
+    yield "activations kept for backward", by_rows, [footprint.activations for footprint in footprints]
+    yield "head, logits, losses", by_rows, [footprint.head for footprint in footprints]
+    yield "working memory at the peak", by_rows, [footprint.working for footprint in footprints]
+    yield "or the optimiser's step", by_update, [footprint.update for footprint in footprints]
+
+
+def _assumed(planner: Planner) -> str:
+    where = planner.cluster
+    text = f"assumed: {planner.flop_share:.0%} of {where.gpu.peak / 1e12:g} TFLOP/s"
+    if where.gpus > 1:
+        text += f"; rings of {where.gpu.link_bandwidth / 1e9:.0f} GB/s inside a machine"
+    if where.nodes > 1:
+        text += f", {where.network.bandwidth / 1e9:.1f} out of it"
+    return text + ". Tokens count padding; validation and checkpoints are left out."
+
+
+def _disk(recipe: Recipe, train: TrainSettings, vocab_size: int, chosen: Arrangement) -> str:
+    corpus = corpus_size(recipe, train, vocab_size)
+    read = slots(train.data, train.steps, train.global_batch)
+    memories = chosen.footprint.memory_a_lane * lanes_of(train.data, train.global_batch)
+    checkpoint = chosen.footprint.checkpoint_bytes + memories
+    keep = train.checkpoint.keep
+    times = f"; the run reads {read / max(corpus.tokens, 1):.3g} times as many" if corpus.is_there else ""
+    return (
+        f"corpus: {_size(corpus.bytes)}, {_count(corpus.tokens)} tokens by {corpus.source}{times}\n"
+        f"checkpoints: {_size(checkpoint)} each, {keep} kept and one being written: {_size((keep + 1) * checkpoint)}"
+    )
+
+
+def _memory(size: float) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
+
+
+def _count(value: float, units: Sequence[str] = ("", "k", "M", "G", "T", "P")) -> str:
+    """Three digits and the unit, each a thousand times the one before."""
+    while value >= 999.5 and len(units) > 1:  # what would be rounded to 1000
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g}{units[0]}"
+
+
+def _size(value: float) -> str:
+    return _count(value, (" B", " kB", " MB", " GB", " TB", " PB"))
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

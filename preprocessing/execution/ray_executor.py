@@ -1,0 +1,127 @@
+"""Runs the part tasks as Ray tasks, on the cluster that is running or else on this machine."""
+
+import logging
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+from preprocessing.errors import UserError
+from preprocessing.execution.executor import Executor
+from preprocessing.execution.tasks import Work, run_task
+
+log = logging.getLogger("reread")
+
+RETRIES = 3
+"""How often a task is done again after its worker or node was lost."""
+
+
+class RayExecutor(Executor):
+    """A context manager; at most `workers` tasks run at once, 0 is as many as there are CPUs.
+
+    Raises `UserError` where Ray is not installed, or where the cluster of RAY_ADDRESS cannot be reached.
+    """
+
+    def __enter__(self) -> "RayExecutor":
+        self._ray = _connected(self.workers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+    def _do(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+        ray, size = self._ray, work.size(stage) // work.task_count(stage)
+        # Ray's own retries would leave no line in the log.
+        task = ray.remote(num_cpus=1, max_retries=0)(do_task)
+        folder = work.folder.absolute()
+        what = (Path.cwd(), folder, md5((folder / "plan.json").read_bytes()).hexdigest(), stage)
+        waiting, lost = deque(numbers), Counter[int]()
+        running: dict[Any, int] = {}
+        while waiting or running:
+            room = self.workers or 2 * int(ray.cluster_resources().get("CPU", 1))
+            while waiting and len(running) < room:
+                number = waiting.popleft()
+                running[task.remote(*what, number)] = number
+            for done in ray.wait(list(running))[0]:
+                number = running.pop(done)
+                try:
+                    mistake = ray.get(done)
+                except ray.exceptions.RayTaskError:  # a fault of ours, not of the cluster
+                    raise
+                except ray.exceptions.RayError as error:
+                    lost[number] += 1
+                    self._check_lost(work, stage, number, lost[number], str(error).partition("\n")[0])
+                    waiting.append(number)
+                else:
+                    if mistake is not None:
+                        raise UserError(mistake)
+            show(size * (len(numbers) - len(waiting) - len(running)))
+
+    def _check_lost(self, work: Work, stage: str, number: int, times: int, reason: str) -> None:
+        if times > RETRIES:
+            raise UserError(
+                f"{work.output}: part {number} of `{stage}` lost its Ray worker {times} times ({reason}), most likely "
+                "for want of memory; set smaller `part_bytes` and run the same command again"
+            )
+        log.warning("a Ray worker or its node was lost; part %d of %s is done again (%s)", number, stage, reason)
+
+
+def do_task(here: Path, folder: Path, plan: str, stage: str, number: int) -> str | None:
+    """One task on whatever node; returns the line of a `UserError`. `plan` is the MD5 of the plan it is part of."""
+    try:
+        os.chdir(here)  # where relative paths begin
+        seen = md5((folder / "plan.json").read_bytes()).hexdigest() == plan
+    except OSError:
+        seen = False
+    if not seen:
+        return (
+            f"{folder}: not seen by the Ray worker on {socket.gethostname()}; `preprocess.executor: ray` needs a file "
+            f"system that all nodes see under the same path, for the corpus, its input and {here}"
+        )
+    try:
+        run_task(folder, stage, number)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _connected(workers: int) -> Any:
+    """The module `ray`, connected."""
+    # Ray sends no figures home, and lines of its own about each lost worker would hide ours.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(
+            f"preprocess.executor: ray cannot be used ({error}); install it by `pip install 'reread[ray]'`, or take "
+            "executor=processes"
+        ) from None
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = os.environ.get("RAY_ADDRESS", "")
+    try:
+        _check_answers(address)
+        ray.init(address=address or "auto", **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        if address:
+            reason = " ".join(str(error).split())
+            raise UserError(f"RAY_ADDRESS: the Ray cluster at `{address}` cannot be used: {reason}") from None
+        cpus = workers or len(os.sched_getaffinity(0))
+        store = 100_000_000  # of the nodes' memory; nothing but the numbers of tasks goes through it
+        ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **quiet)
+        log.info("ray: no cluster is running and RAY_ADDRESS is not set, so one is started here for %d tasks", cpus)
+    else:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        log.info("ray: the cluster at %s, %d nodes, %d CPUs", ray.get_runtime_context().gcs_address, len(nodes), cpus)
+    return ray
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError where nobody listens at HOST:PORT; Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in address:
+        socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,0 +1,247 @@
+"""The plan of a corpus: what it is made from, cut into parts, in the work folder OUTPUT/.work.
+
+Many machines may begin one corpus at once on a shared file system, whose locks may do nothing. So the plan is written
+aside and renamed into place: the first comer's stays, and all get the same, for it follows from input and settings.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from errno import ENOLCK, ENOSYS, EOPNOTSUPP
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from preprocessing.config import PreprocessSettings
+from preprocessing.corpus import FORMAT_VERSION, Manifest, sync_folder, write_atomically
+from preprocessing.errors import DamagedError, UserError
+from preprocessing.execution.attempts import aside, clear_attempts, move, synced, to_json
+from preprocessing.input.sources import Source, find_files, plan_parts
+from preprocessing.text.words import WordSegmenter
+from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+
+log = logging.getLogger("reread")
+
+VERSION = 3
+"""Of the work folder: what another version of the program has begun is begun again."""
+WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
+HOW = {"output", "workers", "executor"}
+"""Settings that say how the work is done, not what comes of it."""
+
+
+class Inputs(NamedTuple):
+    """What a corpus is made from."""
+
+    files: list[Source]
+    words: WordSegmenter
+    tokenizer: Tokenizer | None
+    """None where it is trained."""
+    identity: dict[str, Any]
+    """All that determines the output."""
+
+
+def check_inputs(settings: PreprocessSettings) -> Inputs:
+    """Find the input and load dictionaries and vocabulary: a mistake there should show before hours of work."""
+    files = find_files(settings.input, settings.output)
+    words = WordSegmenter(settings.words)
+    given = settings.tokenizer
+    tokenizer = load_tokenizer(given.path, given) if given.path else None
+    values = _described(settings)
+    if tokenizer is not None:
+        values["tokenizer"]["path"] = tokenizer.describe()["fingerprint"]
+    identity = {
+        "format": FORMAT_VERSION,
+        "settings": values,
+        "words": words.description,
+        "files": {file.path: f"{file.bytes} bytes, changed at {file.changed}" for file in files},
+    }
+    return Inputs(files, words, tokenizer, identity)
+
+
+def _described(settings: PreprocessSettings) -> dict[str, Any]:
+    return settings.model_dump(mode="json", exclude=HOW)
+
+
+@contextmanager
+def locked(path: Path, shared: bool = False) -> Iterator[None]:
+    """Hold the lock file `path`, alone or with others that share it; raises BlockingIOError where that cannot be.
+
+    A lock goes with its process, or with its machine. It spares users a mistake; nothing is lost where it does nothing.
+    """
+    while True:
+        with path.open("a+b") as file:
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (ENOSYS, ENOLCK, EOPNOTSUPP):
+                    raise
+                log.warning("%s: no locks on this file system (%s): start each job once", path, error.strerror)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else its holder has removed it
+                    yield
+                    return
+
+
+def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
+    """The manifest of a corpus that is whole and made from the same; clears what a kill at the very end left."""
+    if not (output / "manifest.json").exists():
+        return None
+    _check_same(output, identity)
+    try:
+        manifest = Manifest.read(output)
+    except DamagedError as error:  # not what cannot be read just now: it may be whole
+        log.warning("%s: the corpus is built again", error)
+        return None
+    for shard in manifest.shards:
+        path = output / shard.name
+        if not path.exists() or path.stat().st_size != shard.bytes:
+            log.warning("%s: missing or truncated; the corpus is built again", path)
+            return None
+    clear(output)
+    return manifest
+
+
+def clear(output: Path) -> None:
+    """Remove the work folder, and plans that were not finished."""
+    for folder in output.glob(f"{WORK}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
+    """Leave a work folder with the plan of this very corpus, for one who works in `output` alone.
+
+    Raises `UserError` where work was begun there on something else. What was refused before its first document was
+    done binds nobody.
+    """
+    output, work, manifest = settings.output, settings.output / WORK, settings.output / "manifest.json"
+    is_there = work.exists()
+    planned = _is_planned(work) and not manifest.exists()
+    begun = planned and any(_documents(path) for path in (work / "read").glob("*.json"))
+    if begun or manifest.exists() or not _record(output).exists():
+        _check_same(output, inputs.identity)
+    if begun or (planned and not any(_differences(_recorded(output), inputs.identity))):
+        clear_attempts(work)
+        return
+    if manifest.exists():
+        manifest.unlink()
+        shutil.rmtree(output / "tokenizer", ignore_errors=True)
+    if is_there:
+        log.info("%s: holds nothing to go on from; begun anew", work)
+        with aside(work) as old:
+            os.replace(work, old)  # at once, or a kill would leave half a plan
+    _place(settings, inputs)
+
+
+def join(settings: PreprocessSettings, inputs: Inputs) -> None:
+    """Find or make the plan, for one of many who work in `output`; raises `UserError` where it is of something else."""
+    output = settings.output
+    if (output / "manifest.json").exists():
+        raise UserError(
+            f"{output}: a shard is missing or truncated, or the manifest is altered; run `reread preprocess` without "
+            "--stage: it builds it again"
+        )
+    if not _is_planned(output / WORK):
+        if (output / WORK).exists():
+            raise UserError(
+                f"{output}: begun by another version of this program; run `reread preprocess` without --stage: it "
+                "begins again"
+            )
+        if not _record(output).exists():
+            _check_same(output, inputs.identity)
+        _place(settings, inputs)
+    _check_same(output, inputs.identity)
+    clear_attempts(output / WORK)
+
+
+def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
+    """Write the plan into the work folder, unless another process is there first."""
+    with aside(settings.output / WORK) as folder:
+        _write_plan(settings, inputs, folder)
+        move(folder, settings.output / WORK)
+    sync_folder(settings.output)
+
+
+def _is_planned(work: Path) -> bool:
+    plan = work / "plan.json"
+    return plan.exists() and json.loads(plan.read_text(encoding="utf-8")).get("version") == VERSION
+
+
+def _documents(path: Path) -> int:
+    return json.loads(path.read_text(encoding="utf-8"))["documents"]
+
+
+def _record(output: Path) -> Path:
+    """What the work in progress, or else the corpus, is made from."""
+    begun = output / WORK / RECORD
+    return begun if begun.exists() else output / RECORD
+
+
+def _recorded(output: Path) -> dict[str, Any]:
+    recorded = json.loads(_record(output).read_text(encoding="utf-8"))
+    with suppress(ValidationError):  # an earlier version knew fewer settings; it did what their defaults say
+        recorded["settings"] = _described(PreprocessSettings.model_validate({**recorded["settings"], "output": output}))
+    return recorded
+
+
+def write_record(folder: Path, identity: dict[str, Any]) -> None:
+    write_atomically(folder / RECORD, to_json(identity, indent=1))
+
+
+def _check_same(output: Path, identity: dict[str, Any]) -> None:
+    if not _record(output).exists():
+        if any(entry.name != LOCK and not entry.name.startswith(WORK) for entry in output.iterdir()):
+            raise UserError(f"{output}: holds other files; choose an empty folder for the corpus")
+        return
+    differences = list(_differences(_recorded(output), identity))
+    if differences:
+        more = f" (and {len(differences) - 3} more)" if len(differences) > 3 else ""
+        raise UserError(
+            f"{output}: was begun with something else: {'; '.join(differences[:3])}{more}; "
+            "choose another output folder, or delete this one"
+        )
+
+
+def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            path = key if name in ("", "files", "settings") else f"{name}.{key}"
+            if key not in new or key not in old:
+                yield f"{path} is {'gone' if key in old else 'new'}"
+            else:
+                yield from _differences(old[key], new[key], path)
+    elif old != new:
+        yield f"{name} was {json.dumps(old, ensure_ascii=False)}, is {json.dumps(new, ensure_ascii=False)}"
+
+
+def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> None:
+    entries = [*settings.input.paths, *settings.input.validation_paths]
+    held_out = range(len(settings.input.paths), len(entries))
+    # A file found through two entries counts for the first of them, but is held out if one of them says so.
+    entry_of: dict[str, int] = {}
+    for number in (*held_out, *range(held_out.start)):
+        # Only the paths matter: with the format stated, none is chosen, and logged, once more.
+        only = {"paths": [entries[number]], "validation_paths": [], "format": "jsonl"}
+        for file in find_files(settings.input.model_copy(update=only), settings.output):
+            entry_of.setdefault(file.path, number)
+    sources: list[dict[str, Any]] = [{"path": entry, "files": 0, "bytes": 0} for entry in entries]
+    for file in inputs.files:
+        sources[entry_of[file.path]]["files"] += 1
+        sources[entry_of[file.path]]["bytes"] += file.bytes
+    sizes = {file.path: file.bytes for file in inputs.files}
+    parts = plan_parts(inputs.files, settings.part_bytes)
+    with synced(folder / "parts.jsonl") as parts_file:  # one file: ten thousand would take minutes to reach the disk
+        for pieces in parts:
+            values = [
+                (entry_of[piece.path], (piece.end or sizes[piece.path]) - piece.start, asdict(piece))
+                for piece in pieces
+            ]
+            parts_file.write(json.dumps(values).encode() + b"\n")
+    write_record(folder, inputs.identity)
+    plan = {"version": VERSION, "settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
+    write_atomically(folder / "plan.json", to_json(plan, indent=1))

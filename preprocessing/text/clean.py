@@ -1,0 +1,146 @@
+"""Normalising text and filtering documents.
+
+A cleaned text has one paragraph a line: no blank lines, no space at the ends of a line, no two spaces together, no
+invisible characters. HTML entities are left as they are. Cleaning a cleaned text changes nothing, unless wrapped lines
+are joined: what was a paragraph would then be taken for a line.
+"""
+
+import re
+import sys
+import unicodedata
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.config import CleanSettings
+from preprocessing.text.simplify import simplify
+
+KEPT_PUNCTUATION = "，。！？：；（）～…．"
+"""Full-width punctuation that NFKC would make ASCII (the stop `．` too, which some novels use for `。`)."""
+_LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
+_SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+BLANKS = "".join(dict.fromkeys(_SPACES + "".join(_LINE_ENDS)))
+"""What cleaning makes a space or a line's end."""
+_CONTROLS = "0-8 e-1f 7f-84 86-9f"
+_FORMAT = (
+    "ad-ad 34f-34f 600-605 61c-61c 6dd-6dd 70f-70f 890-891 8e2-8e2 180b-180f 200b-200f 202a-202e 2060-206f fe00-fe0f "
+    "feff-feff 110bd-110bd 110cd-110cd 13430-1343f 1bca0-1bca3 1d173-1d17a"
+)
+_NO_CHARACTERS = "d800-f8ff fdd0-fdef fff0-ffff 1fffe-1ffff 2fffe-2ffff 3fffe-10ffff"  # surrogates, private use, U+FFFD
+_DROPPED = [
+    (int(first, 16), int(last, 16))
+    for first, _, last in (span.partition("-") for span in f"{_CONTROLS} {_FORMAT} {_NO_CHARACTERS}".split())
+]
+_DROPPED_RUN = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _DROPPED)}]+")
+_MOST_MARKS = 128
+_POINT = re.compile("．(?<=[0-9A-Za-z]．)(?=[0-9A-Za-z])")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_HAN = re.compile("[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
+_WRAP = re.compile("(?<!\n)\n(?!\n)")
+_CHINESE = "\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
+_SHARED = "“”‘’…—"  # Chinese beside a Chinese character, English beside another
+_WRAP_IN_CHINESE = re.compile(f"(?<=[{_CHINESE}])\n(?=[{_CHINESE}{_SHARED}])|(?<=[{_SHARED}])\n(?=[{_CHINESE}])")
+
+
+class Cleaner:
+    def __init__(self, settings: CleanSettings) -> None:
+        self.settings = settings
+
+    def clean(self, text: str) -> str:
+        """Normalised text; empty where nothing visible is left."""
+        for mark in _LINE_ENDS:
+            text = text.replace(mark, "\n")
+        for space in _SPACES:
+            text = text.replace(space, " ")
+        text = _without_unwanted(text, self.settings.nfkc)
+        if self.settings.nfkc and "．" in text:
+            text = _POINT.sub(".", text)  # ３．５ is a number
+        if self.settings.simplify:
+            text = simplify(text)
+        text = re.sub("  +", " ", text).replace(" \n", "\n").replace("\n ", "\n")
+        if self.settings.join_wrapped_lines:
+            text = _WRAP.sub(" ", _WRAP_IN_CHINESE.sub("", text))
+        return re.sub("\n\n+", "\n", text).strip(" \n")
+
+    def reason_to_drop(self, text: str) -> str | None:
+        """The filter that a cleaned text fails (its name in the report), or None."""
+        settings = self.settings
+        if not text:
+            return "empty"
+        if len(text) < settings.minimum_characters:
+            return "too short"
+        if settings.maximum_characters is not None and len(text) > settings.maximum_characters:
+            return "too long"
+        visible = len(text) - text.count(" ") - text.count("\n")
+        if _too_few(_LETTERS, text, settings.minimum_letter_share * visible):
+            return "few letters"
+        if _too_few(_HAN, text, settings.minimum_han_share * visible):
+            return "few Han characters"
+        return None
+
+
+def _too_few(pattern: re.Pattern[str], text: str, minimum: float) -> bool:
+    return minimum > 0 and len("".join(pattern.findall(text))) < minimum
+
+
+def _without_unwanted(text: str, nfkc: bool) -> str:
+    """Without invisible characters and, between `KEPT_PUNCTUATION`, in NFKC."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    found = np.flatnonzero(_touched(nfkc)[codes])
+    if not len(found):
+        return text
+    gaps = np.flatnonzero(np.diff(found) > 1)
+    starts = found[np.concatenate(([0], gaps + 1))].tolist()
+    ends = (found[np.concatenate((gaps, [-1]))] + 1).tolist()
+    parts, done = [""], 0
+    for start, end in zip(starts, ends, strict=True):
+        # The character before a run may compose with it; what comes after it can not.
+        begin = start - (start > done and text[start - 1] not in KEPT_PUNCTUATION)
+        run = _DROPPED_RUN.sub("", text[begin:end])
+        parts += (text[done:begin], _normalised(run) if nfkc else run)
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def _normalised(run: str) -> str:
+    if len(run) <= _MOST_MARKS:
+        return unicodedata.normalize("NFKC", run)
+    # To put the marks of one character in order takes the square of their number. Some decompose into two.
+    return _marks().sub(r"\1", unicodedata.normalize("NFKC", _marks().sub(r"\1", run)))
+
+
+@cache
+def _marks() -> re.Pattern[str]:
+    """More than `_MOST_MARKS` combining marks of one character; as many are group 1."""
+    combining = [
+        character
+        for character in map(chr, range(0x300, 0x1F000))
+        if all(map(unicodedata.combining, unicodedata.normalize("NFKD", character)))
+    ]
+    marks = f"[{''.join(combining)}]"
+    return re.compile(f"(?<!{marks})({marks}{{{_MOST_MARKS}}}){marks}+")
+
+
+@cache
+def _touched(nfkc: bool) -> NDArray[np.bool_]:
+    """[code points]: the characters that are dropped or that NFKC changes, reorders or composes with the one before.
+
+    Runs of the latter can be normalised by themselves (UAX #15, section 9: their quick check is not Yes).
+    """
+    touched = np.zeros(sys.maxunicode + 1, bool)
+    if nfkc:
+        # Han and Hangul syllables never change, and nothing does from plane 3 on.
+        scanned = (range(0x80, 0x3400), range(0xA000, 0xAC00), range(0xD7B0, 0x20000), range(0x2F800, 0x2FA20))
+        for code in (code for part in scanned for code in part):
+            character = chr(code)
+            if unicodedata.combining(character) or not unicodedata.is_normalized("NFKC", character):
+                touched[code] = True
+            parts = unicodedata.decomposition(character).split()
+            if len(parts) == 2 and parts[0][0] != "<":
+                touched[int(parts[1], 16)] = True
+        touched[0x1161:0x1176] = touched[0x11A8:0x11C3] = True  # Hangul vowels and finals
+        touched[[ord(character) for character in KEPT_PUNCTUATION]] = False
+    for first, last in _DROPPED:
+        touched[first : last + 1] = True
+    return touched

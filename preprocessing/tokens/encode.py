@@ -1,0 +1,112 @@
+"""Cleaned text -> token ids and flags, and what is counted on the way."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
+from preprocessing.text.sentences import paragraph_ends, sentence_ends
+from preprocessing.text.words import WordSegmenter
+from preprocessing.tokens.tokenizer import Tokenizer
+
+BATCH_CHARACTERS = 1 << 16
+LONGEST_WORD = 16
+"""Words of this many tokens or more are counted together."""
+
+Encoded = tuple[NDArray[np.uint32], NDArray[np.uint8]]
+
+
+class Encoder:
+    """Encodes documents and counts what it sees in `counts`, `word_tokens` and `document_tokens`."""
+
+    def __init__(self, tokenizer: Tokenizer, words: WordSegmenter) -> None:
+        self.tokenizer, self.words = tokenizer, words
+        kind = tokenizer.describe()["type"]
+        # WordPiece breaks at white space and no word or sentence passes a line's end, so documents joined by a newline
+        # encode as they do alone, and so do whole words. Other tokenizers give the newline itself a token.
+        self.joins = kind in ("wordpiece", "words")
+        self.whole_words = kind == "words"
+        self.counts: Counter[str] = Counter()
+        self.word_tokens: Counter[int] = Counter()
+        """Words by their length in tokens."""
+        self.document_tokens: Counter[int] = Counter()
+        """Documents by their length in tokens, rounded down to a power of two."""
+        self.unknown_characters: Counter[str] = Counter()
+        """Unknown tokens by the character they begin with."""
+
+    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+        """Ids uint32 [n] and flags uint8 [n] of each text; n is 0 where the tokenizer leaves nothing."""
+        if not self.joins and len(texts) > 1:
+            return [self.encode([text])[0] for text in texts]
+        text = "\n".join(texts)
+        if not text:
+            return [(np.empty(0, np.uint32), np.empty(0, np.uint8))] * len(texts)
+        ids, starts = self.tokenizer.encode(text)
+        word_of = np.cumsum(self.words.starts(text), dtype=np.int32)  # number of the word each character is in
+        word = word_of[starts]
+        flags = np.zeros(len(ids), np.uint8)
+        if not self.whole_words:
+            flags[1:] = (word[1:] == word[:-1]) * CONTINUES_WORD
+        for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
+            last = np.searchsorted(starts, ends) - 1
+            flags[last[last >= 0]] |= bit
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        begins = np.cumsum(lengths + 1) - lengths - 1
+        bounds = np.append(np.searchsorted(starts, begins), len(ids))
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)[starts]
+        unknown = ids == self.tokenizer.special["unk"]
+        self.unknown_characters.update(map(chr, codes[unknown].tolist()))
+        self._count(flags, unknown, is_han(codes), np.bincount(word_of)[word] > 1)
+        powers = np.frexp(np.diff(bounds))[1] - 1  # -1 for a document without tokens
+        self.document_tokens.update(1 << power for power in powers.tolist() if power >= 0)
+        cuts = bounds.tolist()
+        return [(ids[a:b], flags[a:b]) for a, b in pairwise(cuts)]
+
+    def _count(
+        self,
+        flags: NDArray[np.uint8],
+        unknown: NDArray[np.bool_],
+        han: NDArray[np.bool_],
+        in_long_word: NDArray[np.bool_],
+    ) -> None:
+        """`han` and `in_long_word` [n]: tokens that begin with a Han character, and in words of several characters."""
+        word = np.cumsum((flags & CONTINUES_WORD) == 0) - 1
+        tokens = np.bincount(word)
+        several = tokens[word] > 1
+        self.counts.update(
+            words=len(tokens),
+            unknown_tokens=int(np.count_nonzero(unknown)),
+            han_tokens=int(np.count_nonzero(han)),
+            han_tokens_in_multi_token_words=int(np.count_nonzero(han & several)),
+            han_tokens_in_multi_character_words=int(np.count_nonzero(han & in_long_word)),
+            tokens_in_multi_token_words=int(np.count_nonzero(several)),
+        )
+        lengths = np.bincount(np.minimum(tokens, LONGEST_WORD))
+        self.word_tokens.update({length: int(lengths[length]) for length in np.flatnonzero(lengths).tolist()})
+
+
+def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Whether each code point is a Han character (unified, compatibility, and extensions A to H)."""
+    return (
+        (codes >= 0x4E00) & (codes <= 0x9FFF)
+        | (codes >= 0x3400) & (codes <= 0x4DBF)
+        | (codes >= 0xF900) & (codes <= 0xFAFF)
+        | (codes >= 0x20000) & (codes <= 0x323AF)
+    )
+
+
+def batches(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Group numbered texts to about `BATCH_CHARACTERS`: short documents must not pay numpy's price for a call each."""
+    batch: list[tuple[int, str]] = []
+    characters = 0
+    for number, text in texts:
+        batch.append((number, text))
+        characters += len(text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,213 @@
+"""Reading vocabularies, and training one by `tokenizers` or `sentencepiece`: the same text gives the same bytes."""
+
+import io
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from preprocessing.config import VocabularySettings
+from preprocessing.corpus import write_atomically
+from preprocessing.errors import UserError
+from preprocessing.text.clean import BLANKS
+from preprocessing.tokens.wordlevel import train_words
+
+logger = logging.getLogger("reread")
+
+BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def train_vocabulary(
+    texts: Iterable[str],
+    settings: VocabularySettings,
+    lowercase: bool,
+    folder: Path,
+    *,
+    split_punctuation: bool = True,
+) -> Path:
+    """Train on `texts` (read once) and write the vocabulary into `folder`; returns the path to load.
+
+    Special tokens get the first ids (but for `words`). `lowercase` is WordPiece's, `split_punctuation` that of `words`.
+    Raises `UserError` if there is no text, or too much of it for the size.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as temporary:  # the trainers want their text twice, and as lines
+        spool = Path(temporary) / "text"
+        characters: Counter[str] = Counter()
+        with spool.open("w", encoding="utf-8", errors="ignore", newline="\n") as file:
+            for text in texts:
+                file.write(text + "\n")
+                characters.update(text)
+        if not characters:
+            raise UserError("tokenizer.train: there is no text to train a vocabulary on")
+        if settings.type == "wordpiece":
+            path = _train_wordpiece(spool, characters, settings.size, lowercase, folder)
+        elif settings.type == "bpe":
+            path = _train_bpe(spool, settings.size, folder)
+        elif settings.type == "words":
+            path = train_words(_lines(spool), settings.size, split_punctuation, folder)
+        else:
+            path = _train_sentencepiece(spool, settings.size, folder)
+    logger.info("tokenizer: trained %s on %s characters", settings.type, f"{characters.total():,}")
+    return path
+
+
+def _train_wordpiece(spool: Path, characters: Counter[str], size: int, lowercase: bool, folder: Path) -> Path:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    alphabet: Counter[str] = Counter()
+    for character, count in sorted(characters.items()):
+        for normal in tokenizer.normalizer.normalize_str(character).replace(" ", ""):
+            alphabet[normal] += count
+    # Letters join into longer tokens and need room for these; Han characters never do. So single characters get the
+    # share of the vocabulary that the latter have of the text, and a half in any case; the commonest come first.
+    joining = {character for character in alphabet if _joins(tokenizer, character)}
+    alone = 1 - sum(alphabet[character] for character in joining) / alphabet.total()
+    kept = sorted(alphabet, key=lambda character: (-alphabet[character], character))[: int(size * max(0.5, alone))]
+    room = size - len(BERT_TOKENS) - np.cumsum([1 + (character in joining) for character in kept])  # `a` and `##a`
+    kept = kept[: np.count_nonzero(room >= 0)]
+    # The trainer numbers continuing characters in the order of a hash table, and breaks ties by number. Naming them
+    # all beforehand, as if they were special, makes the result the same every time.
+    continuing = [f"##{character}" for character in sorted(joining.intersection(kept))]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=BERT_TOKENS + continuing,
+        initial_alphabet=sorted(kept),
+        limit_alphabet=len(kept),
+    )
+    tokenizer.train([str(spool)], trainer)
+    vocabulary = tokenizer.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    path = folder / "vocab.txt"
+    write_atomically(path, "".join(f"{token}\n" for token in tokens).encode())
+    return path
+
+
+def _joins(tokenizer: Tokenizer, character: str) -> bool:
+    """Whether the character can continue a word: Han characters and punctuation cannot."""
+    normal = tokenizer.normalizer.normalize_str(f"a{character}")
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(normal)) == 1
+
+
+def _train_bpe(spool: Path, size: int, folder: Path) -> Path:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=ROBERTA_TOKENS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    tokenizer.train([str(spool)], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    write_atomically(folder / "merges.txt", "\n".join(["#version: 0.2", *merges, ""]).encode())
+    path = folder / "vocab.json"
+    write_atomically(path, json.dumps(model["vocab"], ensure_ascii=False).encode())
+    return path
+
+
+def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
+    from sentencepiece import SentencePieceTrainer
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+
+    model = io.BytesIO()
+    pad, unknown, *symbols = BERT_TOKENS
+    # The text is clean already: what the model normalises is white space alone. (Its usual rules, and `identity`, would
+    # turn `，` into a comma, or a line's end into an unknown character.)
+    rules = spool.with_name("rules.tsv")
+    rules.write_text("".join(f"{ord(blank):X}\t20\n" for blank in BLANKS), encoding="ascii")
+    try:
+        SentencePieceTrainer.Train(
+            sentence_iterator=_lines(spool),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            hard_vocab_limit=False,  # a small text may not fill the vocabulary
+            character_coverage=0.9995,
+            normalization_rule_tsv=str(rules),
+            max_sentence_length=1 << 20,
+            pad_id=0,
+            pad_piece=pad,
+            unk_id=1,
+            unk_piece=unknown,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=symbols,
+            num_threads=1,  # sums of floats depend on it
+            minloglevel=2,
+        )
+    except RuntimeError as error:  # `INTERNAL: file(line) [condition] what is wrong`
+        reason = str(error).rpartition("] ")[2]
+        raise UserError(f"tokenizer.train.size: {size} does not do for SentencePiece on this text: {reason}") from None
+    proto = ModelProto.FromString(model.getvalue())
+    proto.normalizer_spec.normalization_rule_tsv = ""  # where the rules were: another name every time
+    path = folder / "spiece.model"
+    write_atomically(path, proto.SerializeToString())
+    return path
+
+
+def _lines(spool: Path) -> Iterator[str]:
+    with spool.open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            if line := line.strip():
+                yield line
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """One token a line, in id order; `token<tab>id` (ERNIE) is read too.
+
+    Lines end at "\\n", "\\r\\n" and "\\r", as in transformers' `load_vocab`, and nowhere else: bert-base-chinese has
+    U+2028 for a token, which `str.splitlines` would take for an end.
+    """
+    try:
+        tokens = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    if tokens and all(token.endswith(f"\t{number}") for number, token in enumerate(tokens)):
+        tokens = [token.rpartition("\t")[0] for token in tokens]
+    seen: dict[str, int] = {}
+    for number, token in enumerate(tokens, 1):
+        if not token:
+            raise UserError(f"{path}: line {number} is empty; a vocabulary holds one token a line")
+        if token in seen:
+            raise UserError(f"{path}: line {number} repeats {token!r} of line {seen[token]}; each token has one id")
+        seen[token] = number
+    return tokens
+
+
+def check_lowercase(path: Path, lowercase: bool) -> None:
+    try:
+        said = json.loads(path.with_name("tokenizer_config.json").read_text(encoding="utf-8")).get("do_lower_case")
+    except (OSError, ValueError):
+        return
+    if said is not None and said != lowercase:
+        word = str(said).lower()
+        raise UserError(
+            f"tokenizer.lowercase: {path.parent}/tokenizer_config.json says {word}; write `lowercase: {word}`"
+        )
+
+
+def read_wordpiece_json(path: Path) -> tuple[list[str], bool]:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    normalizer = values.get("normalizer") or {}
+    if (
+        normalizer.get("type") != "BertNormalizer"
+        or (values.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer"
+    ):
+        raise UserError(f"{path}: a WordPiece without BERT's normaliser and pre-tokeniser; only BERT's own are read")
+    vocabulary = values["model"]["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
+        raise UserError(f"{path}: its ids have gaps; write the vocabulary as a vocab.txt")
+    return tokens, normalizer["lowercase"]

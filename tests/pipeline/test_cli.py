@@ -1,0 +1,85 @@
+"""The command line as a user meets it, in processes of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def reread(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def test_help_and_preprocessing_import_no_torch() -> None:
+    code = (
+        "import sys, pipeline.cli, pipeline.stages, preprocessing.execution.build, training.config, "
+        "training.data.samples, training.data.materialize, pipeline.inspect; "
+        "heavy = {'torch', 'transformers', 'matplotlib', 'megatron'} & "
+        "set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("command", ["preprocess", "inspect", "train", "run", "export", "convert", "report"])
+def test_every_command_explains_itself(command: str) -> None:
+    result = reread(command, "--help")
+    assert result.returncode == 0
+    assert command in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "nezha-bse"], "did you mean `nezha-base`?"),
+        (["train", "nezha-base", "stepps=3"], "did you mean `train.steps`?"),
+        (["inspect", "nowhere"], "is `nowhere` a corpus made by `reread preprocess`?"),
+        (["export", "nowhere"], "is `nowhere` a run folder"),
+        (["report", "nowhere"], "is `nowhere` a run folder"),
+        (["preprocess", "quickstart", "input.paths=nowhere"], "nowhere"),
+        (["preprocess", "quickstart", "--share", "0/2"], "--share goes with --stage"),
+        (["preprocess", "quickstart", "--stage", "read", "--share", "2/2"], "`2/2` is no share"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(arguments: list[str], message: str, tmp_path) -> None:
+    result = reread(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_launcher_returns_the_status_of_the_process_that_failed(monkeypatch) -> None:
+    from pipeline import launch as module
+
+    real = subprocess.Popen
+    script = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(30 * (rank == 0)); sys.exit(7)"
+    monkeypatch.setattr(module, "DEFAULT_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(module.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", script], env=env))
+    assert module.launch([], 2) == 7
+
+
+def test_the_launcher_returns_the_cause_not_what_followed(monkeypatch) -> None:
+    from pipeline import launch as module
+
+    real = subprocess.Popen
+    script = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(0.5 * (rank == 0)); sys.exit(2 - rank)"
+    monkeypatch.setattr(module.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", script], env=env))
+    assert module.launch([], 2) == 2
+
+
+def test_the_launcher_names_a_killed_process(monkeypatch, capsys) -> None:
+    from pipeline import launch as module
+
+    real = subprocess.Popen
+    script = "import os, time; rank = int(os.environ['RANK']); rank and os.kill(os.getpid(), 9); time.sleep(30)"
+    monkeypatch.setattr(module.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", script], env=env))
+    assert module.launch([], 2) == 128 + signal.SIGKILL
+    assert "process 1 of 2 was killed by SIGKILL" in capsys.readouterr().err

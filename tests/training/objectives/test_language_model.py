@@ -1,0 +1,127 @@
+"""LanguageModel on held-out text, against loops over that text written again here, in float64."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
+from tests.conftest import ran_stream_values, stream_values
+from tests.corpora import write_corpus
+from training.config import TrainSettings
+from training.data.source import open_source
+from training.models import model_spec
+from training.models.build import build_model, model_config
+from training.objectives.causal_lm import LanguageModel
+from training.parallel.mesh import Mesh
+
+VOCABULARY, LENGTH, MEMORY = 60, 8, 24
+KINDS = {"transformer_xl": stream_values, "ran": ran_stream_values}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Held-out text of 597 tokens in documents of several lengths: no whole number of segments."""
+    generator = np.random.default_rng(0)
+    documents = []
+    for length in (50, 3, 211, 1, 332):
+        flags = (generator.random(length) < 0.4) * CONTINUES_WORD | (generator.random(length) < 0.1) * SENTENCE_END
+        flags |= (generator.random(length) < 0.03) * PARAGRAPH_END
+        documents.append((generator.integers(5, VOCABULARY, length), flags.astype(np.uint8)))
+    folder = tmp_path_factory.mktemp("lm") / "corpus"
+    return write_corpus(folder, {"train": documents[:1], "validation": documents}, VOCABULARY)
+
+
+def task_of(kind: str, corpus: Path, mesh: Mesh | None = None, **data: Any) -> Any:
+    values = KINDS[kind](corpus, global_batch=4)
+    values["data"] |= {"evaluation_length": LENGTH, "evaluation_memory": MEMORY, **data}
+    if kind == "transformer_xl":
+        values["model"] |= {"cutoffs": [20, 40], "same_length": True, "clamp_len": 20}
+    settings = TrainSettings.parse(values, "test")
+    source, held_out = (open_source(settings.data, settings.seed, split) for split in ("train", "validation"))
+    spec = model_spec(kind)
+    config = model_config(spec, settings.model, VOCABULARY, None)
+    model = build_model(spec.head("stream"), config, None, settings.seed).double().eval()
+    return LanguageModel(model, settings, mesh or Mesh(), source, held_out)
+
+
+def text_of(task: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Ids and flags of all held-out text, end to end."""
+    documents = [task.held_out.corpus.document(number) for number in range(task.held_out.corpus.documents)]
+    ids, flags = (np.concatenate(arrays) for arrays in zip(*documents, strict=True))
+    return ids.astype(np.int64), flags
+
+
+@torch.no_grad()
+def naive(task: Any, begin: int, end: int) -> torch.Tensor:
+    """-log p of the tokens begin + 1 ... end of the text, one segment after the other in a batch of one."""
+    ids, flags = text_of(task)
+    losses, mems = [], None
+    for start in range(begin, end, LENGTH):
+        here = slice(start, min(start + LENGTH, end))
+        arguments: dict[str, Any] = {}
+        if hasattr(task.model, "softmax"):
+            ends = {"sentence_ends": SENTENCE_END, "paragraph_ends": PARAGRAPH_END}
+            arguments = {name: torch.from_numpy(flags[None, here] & bit != 0) for name, bit in ends.items()}
+            arguments["mem_len"] = MEMORY
+        output = task.model(torch.from_numpy(ids[None, here]), mems=mems, **arguments)
+        probabilities = output.logits[0].double().softmax(-1)
+        following = torch.from_numpy(ids[here.start + 1 : here.stop + 1])
+        losses.append(-probabilities[torch.arange(len(following)), following].log())
+        mems = output.mems
+    return torch.cat(losses)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: str, corpus: Path, caplog: Any) -> None:
+    """By default `reread evaluate` reads as papers do, and says so."""
+    task = task_of(kind, corpus)
+    with caplog.at_level(logging.INFO, "reread"):
+        sums = dict(zip(task.figures, task.evaluate(None).tolist(), strict=True))
+    assert "1 lane reads all text, as for papers' figures" in caplog.text
+    ids, flags = text_of(task)
+    losses = naive(task, 0, len(ids) - 1)
+    words = int((flags[1:] & CONTINUES_WORD == 0).sum())
+    assert (sums["predicted"], sums["words"]) == (len(ids) - 1, words) == (596, words)
+    found = task.summary(sums, 1)
+    assert found["perplexity"] == pytest.approx(math.exp(float(losses.sum()) / words), rel=1e-10)
+    assert found["token_perplexity"] == pytest.approx(math.exp(float(losses.mean())), rel=1e-10)
+    several = task_of(kind, corpus, evaluation_lanes=3)
+    with caplog.at_level(logging.INFO, "reread"):
+        other = dict(zip(task.figures, several.evaluate(None).tolist(), strict=True))
+    assert "3 lanes, each of which begins without memory" in caplog.text
+    assert other["predicted"] == 596 and other["nll_sum"] != pytest.approx(sums["nll_sum"], rel=1e-4)
+    parts = [naive(task, lane * 597 // 3, min((lane + 1) * 597 // 3, 596)) for lane in range(3)]
+    assert other["nll_sum"] == pytest.approx(float(torch.cat(parts).sum()), rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, corpus: Path) -> None:
+    alone = task_of(kind, corpus).evaluate(None)
+    for ranks in (2, 3):
+        shares = [
+            task_of(kind, corpus, Mesh(r, ranks, data_rank=r, data_size=ranks)).evaluate(None) for r in range(ranks)
+        ]
+        assert sorted(bool(share.any()) for share in shares) == [False] * (ranks - 1) + [True]
+        assert torch.equal(sum(shares), alone)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_validation_counts_tokens_that_have_a_memory_behind_them(kind: str, corpus: Path) -> None:
+    """Each lane's first tokens, which fill the memory, are read and not counted; where shares are short, all count."""
+    task = task_of(kind, corpus)
+    sums = dict(zip(task.figures, task.evaluate(2).tolist(), strict=True))
+    expected = []
+    for lane in range(4):
+        begin = lane * 597 // 4
+        expected.append(naive(task, begin, begin + MEMORY + 2 * LENGTH)[MEMORY:])
+    assert sums["predicted"] == 4 * 2 * LENGTH
+    assert sums["nll_sum"] == pytest.approx(float(torch.cat(expected).sum()), rel=1e-10)
+    assert dict(zip(task.figures, task.evaluate(1000).tolist(), strict=True))["predicted"] == 596
+    nearly = dict(zip(task.figures, task.evaluate(18).tolist(), strict=True))  # of 19 steps
+    assert nearly["predicted"] == 596 - 4 * LENGTH

@@ -1,0 +1,196 @@
+"""What lanes remember, and what memory, skim and reordering teach a model where each of them can."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from preprocessing.corpus import SENTENCE_END
+from tests.conftest import document_values
+from tests.corpora import write_corpus
+from training.config import TrainSettings
+from training.objectives.memory import LaneMemory
+from training.parallel.mesh import Mesh
+from training.trainer import Trainer, evaluate
+
+LANES, SLOTS, WIDTH = 5, 3, 4
+SHAPES = [(LANES, SLOTS, WIDTH), (SLOTS, LANES, WIDTH)]
+"""Rows in dimension 0, as ERNIE-Doc has them, and in dimension 1, as Transformer-XL."""
+
+
+def memory_of(dim: int) -> LaneMemory:
+    """Two layers' memory; lane b is all b + 1."""
+    memory = LaneMemory(
+        SimpleNamespace(mems_dim=dim, empty_mems=lambda rows: (blank(dim, rows), blank(dim, rows))), LANES
+    )
+    lanes = torch.arange(LANES)
+    memory.keep(lanes, filled(dim, (lanes + 1).tolist()))
+    return memory
+
+
+def blank(dim: int, rows: int) -> torch.Tensor:
+    return torch.zeros([SLOTS, rows, WIDTH] if dim else [rows, SLOTS, WIDTH])
+
+
+def filled(dim: int, values: list[float]) -> tuple[torch.Tensor, ...]:
+    shape = [1, -1, 1] if dim else [-1, 1, 1]
+    return tuple(blank(dim, len(values)) + torch.tensor(values).view(shape) for _ in range(2))
+
+
+def lanes_of(memory: LaneMemory) -> list[float]:
+    """The one value of each lane, in both layers."""
+    values = [tensor.movedim(memory.dim, 0).flatten(1) for tensor in memory.mems]
+    assert all((value == values[0][:, :1]).all() for value in values)
+    return values[0][:, 0].tolist()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_lanes_are_read_kept_and_emptied_alone(dim: int) -> None:
+    memory = memory_of(dim)
+    assert [tuple(tensor.shape) for tensor in memory.mems] == 2 * [SHAPES[dim]]
+    assert lanes_of(memory) == [1, 2, 3, 4, 5]
+    for found, expected in zip(memory.of(torch.tensor([4, 1])), filled(dim, [5, 2]), strict=True):
+        assert torch.equal(found, expected)
+    memory.keep(torch.tensor([3, 0]), filled(dim, [40, 10]))
+    assert lanes_of(memory) == [10, 2, 3, 40, 5]
+    memory.empty(torch.tensor([3, 2]))
+    assert lanes_of(memory) == [10, 2, 0, 0, 5]
+    memory.empty(torch.tensor([], dtype=torch.int64))
+    assert lanes_of(memory) == [10, 2, 0, 0, 5]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_memory_that_is_not_finite_is_dropped_for_its_lane_alone(dim: int, bad: float) -> None:
+    """One value in one layer: that lane forgets all layers, so that they stay of one text."""
+    memory = memory_of(dim)
+    new = filled(dim, [10, 20, 30])
+    new[1].movedim(dim, 0)[1, 2, 3] = bad
+    memory.keep(torch.tensor([0, 2, 4]), new)
+    assert lanes_of(memory) == [10, 2, 0, 4, 30]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_the_shares_of_data_parallel_ranks_hold_each_lane_once(dim: int, ranks: int) -> None:
+    whole = memory_of(dim)
+    held = torch.zeros_like(whole.mems[0])
+    for rank in range(ranks):
+        mesh = Mesh(rank=rank, world=ranks, data_rank=rank, data_size=ranks)
+        share = mesh.share(LANES)
+        memory = LaneMemory(SimpleNamespace(mems_dim=dim, empty_mems=lambda rows: 2 * (blank(dim, rows),)), len(share))
+        tensors, slices = memory.state(LANES, mesh)
+        assert tensors.keys() == slices.keys() == {"memory.000", "memory.001"}
+        place = slices["memory.001"]
+        assert place.shape == SHAPES[dim] and place.over == "data"
+        assert place.inside(tensors["memory.001"]).shape == held[place.region()].shape == tensors["memory.001"].shape
+        assert torch.equal(whole.mems[0][place.region()], whole.of(torch.tensor(share))[0])
+        held[place.region()] += 1
+    assert (held == 1).all()
+
+
+Documents = list[tuple[NDArray[np.int64], NDArray[np.uint8]]]
+
+
+def figures_of(
+    folder: Path, documents: Callable[[np.random.Generator, int], Documents], vocabulary: int, **changes: Any
+) -> dict[str, float]:
+    """Held-out figures of a model of two layers trained on `documents`, and tested on others drawn alike."""
+    generator = np.random.default_rng(0)
+    drawn = {"train": documents(generator, 2000), "validation": documents(generator, 500)}
+    corpus = write_corpus(folder / "corpus", drawn, vocabulary)
+    values = document_values(corpus, micro_batch=64, log_every=1000, validate_every=1000)
+    values["schedule"] = {"warmup_steps": 20}
+    values["model"] |= {"initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    values["model"] |= changes.pop("model", {})
+    values["data"] |= {"masking": {"strategy": "token"}, **changes.pop("data", {})}
+    values["checkpoint"] = {"every_steps": 1000}
+    trainer = Trainer(TrainSettings.parse({**values, **changes}, "test"), folder, Mesh())
+    trainer.train()
+    return evaluate(trainer.task, None)
+
+
+BANDS, IN_BAND, IN_SENTENCE = 8, 2, 3
+
+
+def sentences(generator: np.random.Generator, count: int, *, told: bool) -> Documents:
+    """Documents of 4 to 8 sentences. `told`: sentence k has tokens of band k alone, else all are drawn from all."""
+    made = []
+    for _ in range(count):
+        length = IN_SENTENCE * int(generator.integers(4, BANDS + 1))
+        band = np.arange(length) // IN_SENTENCE
+        ids = band * IN_BAND + generator.integers(0, IN_BAND, length)
+        if not told:
+            ids = generator.integers(0, BANDS * IN_BAND, length)
+        ends = np.arange(length) % IN_SENTENCE == IN_SENTENCE - 1
+        made.append((5 + ids, (ends * SENTENCE_END).astype(np.uint8)))
+    return made
+
+
+def test_the_order_of_chunks_is_learned_where_the_text_tells_it(tmp_path: Path) -> None:
+    """Documents of one segment or two, 2 chunks, so 3 classes: one chunk (1/2), two in order (1/4), swapped (1/4).
+
+    The first two are the same text, so 3/4 is the most that can be known, and 1/2 is told by always saying "one".
+    (With 4 chunks and 33 classes the most is 0.615 for the same reason.) Of 500 held-out documents, in three seeds:
+    accuracy 0.750, 0.756, 0.740; where sentences are drawn from all tokens, 0.472, 0.538, 0.526.
+    """
+    accuracy = {}
+    for told in (True, False):
+        folder = tmp_path / str(told)
+        folder.mkdir()
+        accuracy[told] = figures_of(
+            folder,
+            partial(sentences, told=told),
+            5 + BANDS * IN_BAND,
+            steps=300,
+            global_batch=32,
+            model={"max_position_embeddings": 26},
+            data={"sequence_length": 18, "reorder_chunks": 2, "retrospective": False},
+            optimizer={"name": "adam", "learning_rate": 0.005},
+        )["reorder_accuracy"]
+    assert accuracy[True] > 0.68
+    assert accuracy[False] < 0.6
+
+
+PERIOD, KINDS = 12, 32
+
+
+def repeated(generator: np.random.Generator, count: int) -> Documents:
+    """Two segments, each the same `PERIOD` random tokens: what is masked in one can be told from the other alone."""
+    ends = np.arange(2 * PERIOD) % PERIOD == PERIOD - 1
+    flags = (ends * SENTENCE_END).astype(np.uint8)
+    return [(np.tile(5 + generator.integers(0, KINDS, PERIOD), 2), flags) for _ in range(count)]
+
+
+def test_memory_tells_what_was_read_and_the_skim_what_is_to_come(tmp_path: Path) -> None:
+    """Loss of masked tokens after equal steps: without memory nothing can be told, with it the second segment's, with
+    retrospective feed also the first's.
+
+    In three seeds: none 3.31, 3.28, 3.31; enhanced 2.07, 2.20, 2.10; with the skim 0.71, 0.77, 0.57. Knowing one
+    segment by heart and nothing of the other is half of the first, 1.65.
+    """
+    ways = {"none": ("none", False), "memory": ("enhanced", False), "skim": ("enhanced", True)}
+    loss = {}
+    for way, (recurrence, retrospective) in ways.items():
+        folder = tmp_path / way
+        folder.mkdir()
+        figures = figures_of(
+            folder,
+            repeated,
+            5 + KINDS,
+            steps=200,
+            global_batch=32,
+            model={"max_position_embeddings": PERIOD + 2, "memory_length": PERIOD + 2, "recurrence": recurrence},
+            data={"sequence_length": PERIOD + 2, "reorder_chunks": 1, "retrospective": retrospective},
+            optimizer={"name": "adam", "learning_rate": 0.005},
+        )
+        loss[way] = figures["masked_lm_loss"]
+    assert loss["none"] > 3
+    assert loss["memory"] < 0.75 * loss["none"]
+    assert loss["skim"] < 0.4 * loss["none"]  # below what the second segment alone can give

@@ -1,0 +1,115 @@
+"""Weights of others -> a Hugging Face folder as `reread export` writes it."""
+
+import logging
+import re
+import tempfile
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from preprocessing.errors import UserError
+from training.exchange.export import model_card, write_huggingface
+from training.exchange.formats import Form, about, find_source
+from training.exchange.tokenizer import copy_tokenizer, name_special_tokens
+from training.models import model_spec
+
+log = logging.getLogger("reread")
+
+OPTIONS = {"longformer": ("length", "window", "positions")}
+"""Model -> what it can be told beside its source: arguments of `forms` in its convert.py. Others have FORMS there."""
+
+
+def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> None:
+    """Convert weights into the Hugging Face folder `out` of a model of type `model`; `options` are those of OPTIONS.
+
+    `source` is a weights file, the prefix of a TensorFlow checkpoint, or a folder that holds one; configuration and
+    vocabulary lie beside it. Which forms there are is said by FORMS in training/models/<model>/convert.py. Pretraining
+    heads that the source lacks are left out, and what it cannot have is drawn at random, both with a line in the log.
+    Raises `UserError` for an option that the model does not take, and for a source that cannot be read, would run code,
+    or does not fit its configuration.
+    """
+    spec = model_spec(model)
+    found = find_source(source, forms_of(model, options), model)
+    if out.resolve() in {folder.resolve() for folder in found.folders}:
+        raise UserError(f"{out}: holds the weights to convert; give another output folder")
+    log.info("reading %s as %s: %s", found.weights, found.form.name, found.reason)
+    raw = found.read()
+    with about(found.config_path):
+        config = spec.config(**found.form.config(found.config))
+        if config.num_hidden_layers > len(raw):
+            raise UserError(
+                f"{found.config_path}: {config.num_hidden_layers:,} layers, but {found.weights.name} holds "
+                f"{len(raw):,} tensors in all; take the configuration that belongs to it"
+            )
+        torch.manual_seed(0)  # what the source cannot have is the same each time
+        weights = found.form.fit(found.form.weights(raw), found.config, config)
+        with torch.device("meta"):  # shapes alone: what another configuration asks for may not fit in memory
+            _check_shapes(spec.converted(config), weights, found.form, found.weights)
+        converted = spec.converted(config)
+    absent = _load(converted, weights, found.form)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = copy_tokenizer(found.folders, Path(folder), config.vocab_size, found.config.get("model_type", ""))
+        if tokenizer:
+            name_special_tokens(config, tokenizer)
+        card = model_card(
+            model, next(iter(spec.heads)), f"Converted by reread from `{found.weights.name}` ({found.form.name}).", {}
+        )
+        write_huggingface(out, converted, tokenizer, card, absent)
+    log.info("converted %s to %s", found.weights, out)
+
+
+def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
+    """What a model of type `model` is made from. Raises `UserError` for options that it does not take."""
+    for name in options:
+        if name not in OPTIONS.get(model, ()):
+            takers = ", ".join(taker for taker, names in OPTIONS.items() if name in names)
+            raise UserError(f"--{name}: not for {model}; models that take it: {takers}")
+    module = import_module(f"training.models.{model}.convert")
+    forms: tuple[Form, ...] = module.forms(**options) if model in OPTIONS else module.FORMS
+    return forms
+
+
+def _expected(model: PreTrainedModel) -> dict[str, Tensor]:
+    tied: dict[str, Any] = model._tied_weights_keys or {}
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+
+
+def _missing(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], form: Form) -> tuple[list[str], ...]:
+    """Names that `weights` lacks: all of them, those of heads, and those that such a source cannot have."""
+    missing = [name for name in expected if name not in weights]
+    absent = [name for name in missing if name.startswith(form.heads)]
+    return missing, absent, [name for name in missing if any(fnmatchcase(name, pattern) for pattern in form.new)]
+
+
+def _check_shapes(model: PreTrainedModel, weights: Mapping[str, Tensor], form: Form, source: Path) -> None:
+    """Raises `UserError` unless `weights` fill `model`, which may be without memory."""
+    expected = _expected(model)
+    missing, absent, new = _missing(expected, weights, form)
+    problems = [f"{name} is missing" for name in missing if name not in absent and name not in new]
+    problems += [f"{name} is unexpected" for name in weights if name not in expected]
+    problems += [
+        f"{name} is {list(weights[name].shape)} and by the configuration {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 8} more like it" if len(problems) > 8 else ""
+        raise UserError(f"{source}: {'; '.join(problems[:8])}{more}")
+
+
+def _load(model: PreTrainedModel, weights: dict[str, Tensor], form: Form) -> list[str]:
+    """Fill `model`; returns the names of head parameters that `weights` lacks."""
+    _, absent, new = _missing(_expected(model), weights, form)
+    if absent:
+        log.info("left out, as the source lacks them: %s", ", ".join(absent))
+    if new:
+        named = dict.fromkeys(re.sub(r"\.layer\.\d+\.", ".layer.N.", name) for name in new)
+        log.info("drawn at random, as %s has no such parameters: %s", form.name, ", ".join(named))
+    model.load_state_dict(weights, strict=False)
+    return absent

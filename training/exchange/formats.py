@@ -1,0 +1,198 @@
+"""Weights of others: the forms they come in, where they lie, and how files are read without running what they hold."""
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from preprocessing.errors import UserError, first_line
+from training.exchange.paddle import StaticFolder, read_pdparams
+
+CONFIGS = ("config.json", "bert_config.json", "model_config.json", "ernie_config.json")
+
+TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth")
+TENSORFLOW = ("*.index",)
+PADDLE = ("model_state.pdparams", "*.pdparams")
+PADDLE_STATIC = ("word_embedding", "params/word_embedding")
+"""`Form.files` of the kinds that can be read."""
+
+
+def _as_they_are(weights: Mapping[str, Tensor], source: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
+    return dict(weights)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form in which weights of others come, and the way from there to a model of ours."""
+
+    name: str
+    """As the log and refusals call it."""
+    files: tuple[str, ...]
+    """Globs of its weights file in a folder, the likeliest first; without a suffix, it is one variable of many."""
+    reason: Callable[[Mapping[str, Any]], str]
+    """Why weights with such a configuration are of this form, for the log; empty if they are not."""
+    config: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """A configuration -> keys of ours. Raises ValueError for a model that ours cannot be."""
+    weights: Callable[[Mapping[str, Any]], dict[str, Tensor]]
+    """Tensors or arrays by their names there -> ours, float32."""
+    heads: tuple[str, ...] = ()
+    """Beginnings of names that it may lack; they are left out of the folder."""
+    new: tuple[str, ...] = ()
+    """Globs of names that it cannot have; they are drawn at random."""
+    fit: Callable[[Mapping[str, Tensor], Mapping[str, Any], Any], dict[str, Tensor]] = _as_they_are
+    """Weights with our names, the source's configuration and ours -> weights of the sizes that ours asks for."""
+
+    def holds(self, path: Path) -> bool:
+        """Whether a weights file is of this form by its name."""
+        return any(fnmatchcase(path.name, Path(pattern).name) for pattern in self.files)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What `find_source` found."""
+
+    form: Form
+    weights: Path
+    config_path: Path
+    config: dict[str, Any]
+    folders: tuple[Path, ...]
+    """Where configuration and vocabulary may lie."""
+    reason: str
+
+    def read(self) -> Mapping[str, Any]:
+        """Raises `UserError` for a file that cannot be read or would run code."""
+        if not self.weights.suffix:
+            return StaticFolder(self.weights.parent)
+        return _READERS.get(self.weights.suffix, _read_torch)(self.weights)
+
+
+def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
+    """The weights at `path`, a file, the prefix of a TensorFlow checkpoint or a folder, and which of `forms` they are.
+
+    Raises `UserError` if there are none, none of these forms, or there is no configuration beside them.
+    """
+    weights = _find_weights(path, tuple(dict.fromkeys(pattern for form in forms for pattern in form.files)))
+    folders = tuple(dict.fromkeys((weights.parent, path if path.is_dir() else weights.parent)))
+    found = [folder / name for folder in folders for name in CONFIGS if (folder / name).exists()]
+    if not found:
+        raise UserError(f"{weights.parent}: no {' or '.join(CONFIGS)} beside the weights; put it there")
+    config_path = found[0]
+    try:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{config_path}: not readable as JSON ({first_line(error)})") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{config_path}: not the configuration of a model; take the one that belongs to {weights.name}")
+    with about(config_path):
+        for form in forms:
+            if form.holds(weights) and (reason := form.reason(config)):
+                return Source(form, weights, config_path, config, folders, reason)
+    known = "; ".join(f"{form.name} ({', '.join(dict.fromkeys(map(_suffix, form.files)))})" for form in forms)
+    kind = config.get("model_type", "unknown")
+    raise UserError(
+        f"{weights}: weights of a model of type {kind} are none that {model} is made from; these are: {known}"
+    )
+
+
+@contextmanager
+def about(config_path: Path) -> Iterator[None]:
+    """What a configuration of others makes fail, a text for a number or zero heads, as one line about it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{config_path}: {' '.join(str(error).split())}") from None
+    except (ArithmeticError, LookupError, AttributeError, RuntimeError, MemoryError) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{config_path}: cannot be made a model of ours ({reason})") from None
+
+
+def _suffix(pattern: str) -> str:
+    return f"*{Path(pattern).suffix}" if Path(pattern).suffix else f"a folder with {pattern}"
+
+
+def _find_weights(source: Path, patterns: Sequence[str]) -> Path:
+    index = source.with_name(source.name + ".index")
+    if index.exists():
+        return index
+    if source.is_file():
+        suffixes = sorted({Path(pattern).suffix for pattern in patterns} - {""})
+        if source.suffix in suffixes:
+            return source
+        raise UserError(f"{source}: not known as weights; give a file of {', '.join(suffixes)} or their folder")
+    for pattern in patterns:
+        found = sorted(source.glob(pattern))
+        if len(found) > 1:
+            raise UserError(f"{source}: holds {', '.join(path.name for path in found)}; name the one to convert")
+        if found:
+            return found[0]
+    raise UserError(
+        f"{source}: {'holds no weights' if source.is_dir() else 'not there'}; looked for {', '.join(patterns)}"
+    )
+
+
+def _read_torch(path: Path) -> Mapping[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "unsupported" in str(error).lower():
+            raise UserError(
+                f"{path}: refused, for it holds more than tensors and reading that can run code; "
+                "where you trust it, save its tensors as safetensors"
+            ) from None
+        raise UserError(f"{path}: not a PyTorch file; was the download complete?") from None
+    except (SafetensorError, RuntimeError, OSError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); was the download complete?") from None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{path}: not a dictionary of tensors; save the model's state_dict() alone")
+    return state
+
+
+class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
+    """Variables by name, each read when it is asked for: optimizer slots, twice the weights, never are."""
+
+    def __init__(self, index: Path) -> None:
+        prefix = index.with_suffix("")
+        try:
+            import tensorflow
+        except ImportError:
+            raise UserError(
+                f"{prefix}: a TensorFlow checkpoint; install the extra that reads it: reread[tensorflow]"
+            ) from None
+        self._prefix = prefix
+        self._errors = (tensorflow.errors.OpError, ValueError, RuntimeError)
+        try:
+            self._reader = tensorflow.train.load_checkpoint(str(prefix))
+            self._names = sorted(self._reader.get_variable_to_shape_map())
+        except self._errors as error:
+            raise self._unreadable(error) from None
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        try:
+            return self._reader.get_tensor(name)
+        except self._errors as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> UserError:
+        return UserError(f"{self._prefix}: cannot be read ({first_line(error)}); was the download complete?")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+_READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {".index": _TensorFlowCheckpoint, ".pdparams": read_pdparams}
+"""By the suffix of the weights file; PyTorch's and safetensors' are read by `_read_torch`."""

@@ -1,0 +1,178 @@
+"""Tokenizers of converted and exported folders: taken over from their source, and framing text as in pretraining."""
+
+import inspect
+import json
+import logging
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import PretrainedConfig
+
+from preprocessing.config import TokenizerSettings
+from preprocessing.errors import UserError
+from preprocessing.tokens.tokenizer import load_tokenizer
+from preprocessing.tokens.vocabulary import read_vocabulary
+
+log = logging.getLogger("reread")
+
+FILES = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+"""What the two files of GPT-2's BPE are called."""
+
+CLASSES = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}
+"""model_type of a source -> the class of its tokenizer, where its files do not tell."""
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+"""What transformers' tokenizers can give a model; BERT's gives all."""
+
+FRAMES = {
+    "segments": ("$A {sep} {cls}", "$A {sep} $B:1 {sep}:1 {cls}"),
+    "bare": ("$A", "$A $B:1"),
+}
+"""By `ModelSpec.frame`: how one text and two are put. "" is as the tokenizer has it."""
+
+
+def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind: str = "") -> Path | None:
+    """Copy tokenizer files into `folder`, completed so that AutoTokenizer knows them; None if there are none.
+
+    `kind` is the source's model_type.
+
+    Raises `UserError` for more tokens than `vocab_size`, or for ERNIE-Doc's English vocabulary without its BPE.
+    """
+    found = [source for source in sources if any((source / name).exists() for name in FILES)]
+    if not found:
+        log.info("no tokenizer in the converted folder: no %s beside the weights", " or ".join(FILES[:4]))
+        return None
+    source = found[0]
+    vocabulary = source / "vocab.txt"
+    tokens = read_vocabulary(vocabulary) if vocabulary.exists() else []
+    if len(tokens) > vocab_size:
+        raise UserError(f"{vocabulary}: {len(tokens)} tokens, but the configuration's vocab_size is {vocab_size}")
+    if tokens and all(token.isdecimal() for token in tokens if not token.startswith("[")):
+        _write_bpe(vocabulary, tokens, folder)
+        return folder
+    for name in FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, folder / name)
+    settings_path = folder / "tokenizer_config.json"
+    settings = _read(settings_path)
+    settings.pop("auto_map", None)  # names code, of a hub's repository even, that transformers would run
+    if tokens:
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+        settings.setdefault("tokenizer_class", "BertTokenizer")
+        if "do_lower_case" not in settings:
+            cased = sum(token.isascii() and token.isalpha() and not token.islower() for token in tokens)
+            settings["do_lower_case"] = cased * 100 < len(tokens)
+            log.info("do_lower_case %s: %d tokens have capitals", settings["do_lower_case"], cased)
+    elif kind in CLASSES:
+        settings.setdefault("tokenizer_class", CLASSES[kind])
+    _write(settings_path, settings)
+    return folder
+
+
+def name_special_tokens(config: PretrainedConfig, folder: Path) -> None:
+    """Set ids of special tokens that `config` knows and leaves open, by BERT's names in the vocab.txt of `folder`."""
+    vocabulary = folder / "vocab.txt"
+    tokens = read_vocabulary(vocabulary) if vocabulary.exists() else []
+    for role in ("cls", "sep"):
+        field, name = f"{role}_token_id", f"[{role.upper()}]"
+        if field in inspect.signature(type(config)).parameters and getattr(config, field) is None and name in tokens:
+            setattr(config, field, tokens.index(name))
+
+
+def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
+    """ERNIE-Doc's English vocab.txt numbers the tokens of GPT-2's BPE: line 5 is "13", which is "." there."""
+    pairs = [(vocabulary.with_name(names), vocabulary.with_name(merges)) for names, merges in GPT2]
+    pair = next((pair for pair in pairs if all(path.exists() for path in pair)), None)
+    if pair is None:
+        raise UserError(f"{vocabulary}: numbers of GPT-2's BPE; put its encoder.json and vocab.bpe beside it")
+    numbers: dict[str, int] = json.loads(pair[0].read_text(encoding="utf-8"))
+    rows = {token: row for row, token in enumerate(tokens)}
+    special = {token: row for token, row in rows.items() if not token.isdecimal()}
+    known = {token: rows[str(number)] for token, number in numbers.items() if str(number) in rows}
+    if len(known) + len(special) != len(tokens):
+        raise UserError(f"{vocabulary}: {pair[0].name} lacks {len(tokens) - len(known) - len(special)} of its numbers")
+    (folder / "vocab.json").write_text(json.dumps({**special, **known}, ensure_ascii=False), encoding="utf-8")
+    shutil.copyfile(pair[1], folder / "merges.txt")
+
+
+def frame_tokenizer(
+    folder: Path, frame: str, inputs: Collection[str] = INPUTS, longest: int | None = None
+) -> dict[str, int]:
+    """Let the tokenizer in `folder` put a text as its model has seen it (`ModelSpec.frame`).
+
+    It gives those of INPUTS that are among `inputs`, and warns of more than `longest` tokens. A segment is
+    "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place. Returns the configuration's
+    pad_token_id, cls_token_id and sep_token_id for segments.
+    """
+    ids = _put_frame(folder, frame) if frame in FRAMES else {}
+    _join_merges(folder / "tokenizer.json")
+    path = folder / "tokenizer_config.json"
+    settings = _read(path)
+    if set(INPUTS) - set(inputs):
+        settings["model_input_names"] = [name for name in settings.get("model_input_names", INPUTS) if name in inputs]
+    if frame == "segments":
+        settings.pop("model_max_length", None)  # a document of any length is read whole
+        settings["padding_side"] = "left"
+    elif longest is not None:
+        settings["model_max_length"] = longest
+    if settings != _read(path):
+        _write(path, settings)
+    return ids if frame == "segments" else {}
+
+
+def _put_frame(folder: Path, frame: str) -> dict[str, int]:
+    """Rewrite what tokenizer.json does around a text; the ids of pad, cls and sep by their keys in a configuration."""
+    path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    settings = _read(settings_path)
+    if not path.exists() or settings.get("tokenizer_class") != "PreTrainedTokenizerFast":
+        # The classes of BERT and RoBERTa do not heed the frame that tokenizer.json tells
+        lowercase = settings.get("do_lower_case", True)
+        load_tokenizer(folder, TokenizerSettings(path=folder, lowercase=lowercase)).save(folder)
+        settings = _read(settings_path)
+    if "cls_token" not in settings:
+        return {}  # whole words, without a frame
+    backend = Tokenizer.from_file(str(path))
+    names = {role: settings[f"{role}_token"] for role in ("pad", "cls", "sep")}
+    vocabulary = backend.get_vocab()
+    ids = {role: vocabulary[name] for role, name in names.items()}
+    single, pair = (template.format(**names) for template in FRAMES[frame])
+    backend.post_processor = TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(names[role], ids[role]) for role in ("cls", "sep")]
+    )
+    values = _read(path)
+    values["post_processor"] = json.loads(backend.to_str())["post_processor"]
+    _write(path, values)
+    return {f"{role}_token_id": number for role, number in ids.items()}
+
+
+def _join_merges(path: Path) -> None:
+    """The pairs of a BPE's tokenizer.json become texts: the tokenizers of transformers 4.40 read no other."""
+    values = _read(path)
+    merges = values.get("model", {}).get("merges")
+    if merges and not isinstance(merges[0], str):
+        values["model"]["merges"] = [" ".join(merge) for merge in merges]
+        _write(path, values)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return values
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=2), encoding="utf-8")

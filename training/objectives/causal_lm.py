@@ -1,0 +1,148 @@
+"""Language modelling over unbroken text, in lanes with memory (Dai et al. 2019; ERNIE-Doc, section 4.1)."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.checkpoint.store import Slice
+from training.config import StreamSettings
+from training.data.loader import Loader, Rows
+from training.data.masking import IGNORED
+from training.objectives.memory import LaneMemory
+from training.objectives.objective import Pass, Task, pieces
+from training.parallel.tensor import vocab_cross_entropy
+
+log = logging.getLogger("reread")
+
+
+class LanguageModel(Task):
+    """Loss: the mean negative log-likelihood of the next token. Memory runs on over the borders of documents.
+
+    Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus
+    stores <eos> at line ends it counts as a word, as in WikiText-103's figures; blank lines give none, so figures are
+    comparable with Segatron's, and a little higher than Transformer-XL's, which counts the easy <eos> of blank lines.
+    """
+
+    figures = ("nll_sum", "predicted", "words", "rows", "tokens")
+    shown = {"ppl": "perplexity"}
+
+    data: StreamSettings
+
+    @cached_property
+    def memory(self) -> LaneMemory:
+        """Of the lanes that train; evaluation needs none of it."""
+        return LaneMemory(self.model, len(self.lanes))
+
+    @property
+    def _has_slots(self) -> bool:
+        """Whether its memory has a length (Transformer-XL's), and its positions count sentences."""
+        return hasattr(self.model.config, "mem_len")
+
+    def batches(self, step: int) -> Loader:
+        lanes = np.arange(self.lanes.start, self.lanes.stop, dtype=np.int64)
+        length = self.data.sequence_length
+
+        def draw(step: int) -> Iterator[Rows]:
+            while True:
+                yield self.source.rows(self.source.start(lanes, self.total_lanes(), step, length), length)
+                step += 1
+
+        return Loader(draw(step))
+
+    def counts(self, batch: Rows) -> NDArray[np.float64]:
+        return np.array([batch["labels"].size], np.float64)
+
+    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+        micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
+        for rows in micro_batches:
+            self.seed_dropout(step, self.lanes.start + int(rows[0]))
+            lanes = self.put(rows)
+            micro_batch = {name: values[rows] for name, values in batch.items()}
+            total, figures, mems = self._loss(micro_batch, self.memory.of(lanes))
+            self.memory.keep(lanes, mems)
+            yield Pass(total / counts[0], figures, rows is micro_batches[-1])
+
+    @torch.no_grad()
+    def evaluate(self, limit: int | None) -> Tensor:
+        """With the recipe's evaluation length and memory: each of `evaluation_lanes` reads its share of the text.
+
+        With a limit `global_batch` lanes do, and `limit` steps of each count: those after `evaluation_memory` tokens,
+        where a share is so long, since in the whole text hardly any token is without memory, and here many would be.
+        """
+        data, total = self.data, self.zeros()
+        lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
+        lanes = max(1, min(lanes, len(self.held_out) // data.evaluation_length))
+        steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
+        first, last = 0, steps
+        if limit is not None:
+            first = max(0, min(-(-data.evaluation_memory // data.evaluation_length), steps - limit))
+            last = min(first + limit, steps)
+        elif self.mesh.rank == 0:
+            self._say(lanes)
+        share = self.mesh.share(lanes)
+        for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
+            mems = None
+            for step in range(last):
+                rows = self.held_out.evaluation_rows(piece, lanes, step, data.evaluation_length)
+                _, figures, mems = self._loss(rows, mems, data.evaluation_memory)
+                if step >= first:
+                    total += figures
+        return total
+
+    def _say(self, lanes: int) -> None:
+        ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
+        memory = f"; memory of {self.data.evaluation_memory} tokens" if self._has_slots else ""
+        text = (
+            "1 lane reads all text, as for papers' figures"
+            if lanes == 1
+            else f"{lanes} lanes, each of which begins without memory: papers' figures are of data.evaluation_lanes=1"
+        )
+        log.info("perplexity is per word (%s)%s; %s", ends, memory, text)
+
+    @staticmethod
+    def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
+        predicted, words = max(totals["predicted"], 1.0), max(totals["words"], 1.0)
+        return {
+            "loss": totals["nll_sum"] / predicted,
+            "perplexity": _exp(totals["nll_sum"] / words),
+            "token_perplexity": _exp(totals["nll_sum"] / predicted),
+        }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
+        return self.memory.state(self.total_lanes(), self.mesh)
+
+    def _loss(
+        self, rows: Rows, mems: tuple[Tensor, ...] | None, memory_length: int | None = None
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Summed loss, figures and new memory."""
+        labels = self.put(rows["labels"])
+        if self._has_slots:
+            ends = {name: self.put(rows[name]) for name in ("sentence_ends", "paragraph_ends")}
+            output = self.model(self.put(rows["input_ids"]), mems, labels=labels, mem_len=memory_length, **ends)
+            total = output.losses.sum()
+        elif hasattr(self.model, "softmax"):  # an adaptive one gives losses instead of logits
+            output = self.model(self.put(rows["input_ids"]), mems, next_ids=labels)
+            total = output.losses.sum()
+        else:
+            output = self.model(self.put(rows["input_ids"]), mems=mems)
+            is_known = labels.flatten() != IGNORED
+            losses = vocab_cross_entropy(output.logits.flatten(0, 1), labels.flatten().clamp(min=0), self.mesh)
+            total = (losses * is_known).sum()
+        figures = self.sums(
+            nll_sum=total.detach(),
+            predicted=int((rows["labels"] != IGNORED).sum()),
+            words=int(rows["begins_word"].sum()),
+            rows=len(rows["labels"]),
+            tokens=rows["input_ids"].size,
+        )
+        return total, figures, output.mems
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))

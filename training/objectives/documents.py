@@ -1,0 +1,192 @@
+"""ERNIE-Doc's pretraining: whole documents, segment by segment, in lanes with memory (Ding et al. 2021, section 3)."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.checkpoint.store import Slice
+from training.config import SegmentSettings
+from training.data.lanes import Lanes, lanes_for
+from training.data.loader import Loader, Rows
+from training.data.masking import IGNORED
+from training.objectives.memory import LaneMemory, lane_slice
+from training.objectives.objective import Pass, Task, pieces
+from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
+
+log = logging.getLogger("reread")
+
+
+class DocumentModel(Task):
+    """Masked language modelling on all segments that learn, and the order of the chunks at a document's last one.
+
+    In a step some lanes skim while others learn. Skimming rows run forward alone, without an autograd graph, and hand
+    on their memory; the sum of the two means over learning rows is minimised. Few documents end in a step, or none, so
+    that sum is no curve: `loss` is the masked tokens' mean alone, `reorder_loss` that over the documents that ended.
+    """
+
+    figures = (
+        "masked_lm_sum",
+        "correct",
+        "predicted",
+        "reorder_sum",
+        "reorder_correct",
+        "reordered",
+        "rows",
+        "skimmed",
+        "tokens",
+    )
+    shown = {
+        "acc": "masked_lm_accuracy",
+        "order": "reorder_loss",
+        "order_acc": "reorder_accuracy",
+        "rows": "learning_rows",
+    }
+
+    data: SegmentSettings
+
+    @cached_property
+    def memory(self) -> LaneMemory:
+        """Of the lanes that train, as the cursors are: evaluation needs neither, and they may be large."""
+        return LaneMemory(self.model, len(self.lanes))
+
+    @cached_property
+    def cursors(self) -> Tensor:
+        """int64 [lanes, 3]: see `Lanes`."""
+        return torch.from_numpy(self._open_lanes().cursors)
+
+    def total_lanes(self) -> int:
+        return lanes_for(self.data, self.settings.global_batch)
+
+    def batches(self, step: int) -> Loader:
+        """From the cursors on, which a checkpoint has set: `step` is where they stand."""
+
+        def draw() -> Iterator[Rows]:
+            for rows, cursors in self._open_lanes(self.cursors.numpy().copy()):
+                yield {**rows, "cursors": cursors}
+
+        return Loader(draw())
+
+    def counts(self, batch: Rows) -> NDArray[np.float64]:
+        learns = batch["learns"]
+        return np.array(
+            [(batch["labels"][learns] != IGNORED).sum(), (batch["reorder_label"] != IGNORED).sum()], np.float64
+        )
+
+    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+        size = self.settings.micro_batch
+        self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
+        for rows in pieces(np.flatnonzero(~batch["learns"]), size):
+            self.seed_dropout(step, self.lanes.start + int(rows[0]), 1)
+            yield Pass(None, self._skim(batch, rows), False)
+        learning = pieces(np.flatnonzero(batch["learns"]), size)
+        for rows in learning:
+            self.seed_dropout(step, self.lanes.start + int(rows[0]), 0)
+            mems = self.memory.of(self.put(rows))
+            loss, figures, mems = self._loss({name: values[rows] for name, values in batch.items()}, mems, counts)
+            self.memory.keep(self.put(rows), mems)
+            yield Pass(loss, figures, rows is learning[-1])
+        self.cursors.copy_(torch.from_numpy(batch["cursors"]))
+
+    @torch.no_grad()
+    def evaluate(self, limit: int | None) -> Tensor:
+        """With a limit: `Segments.sample` of as many segments as `limit` global batches have rows."""
+        documents, longest = self._sample(limit)
+        lanes = min(self.settings.global_batch, documents)
+        share, total = self.mesh.share(lanes), self.zeros()
+        for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
+            quota = -(-(documents - piece) // lanes)
+            reading = self.held_out.lanes(lanes, range(piece[0], piece[-1] + 1), stagger=False, longest=longest)
+            memory, before = LaneMemory(self.model, len(piece)), reading.cursors
+            for batch, cursors in reading:
+                unread = np.flatnonzero(before[:, 0] < quota)
+                if not len(unread):
+                    break
+                rows, lanes_here = {name: values[unread] for name, values in batch.items()}, self.put(unread)
+                memory.empty(self.put(unread[rows["begins"]]))
+                _, figures, mems = self._loss(rows, memory.of(lanes_here), [1.0, 1.0])
+                memory.keep(lanes_here, mems)
+                total += figures + self.sums(skimmed=(~rows["learns"]).sum())
+                before = cursors
+        return total
+
+    @cached_property
+    def _samples(self) -> dict[int, tuple[int, int | None]]:
+        """By limit, as `_sample` found them: looking for one takes the length of every document in it."""
+        return {}
+
+    def _sample(self, limit: int | None) -> tuple[int, int | None]:
+        """How many held-out documents are read, and how many tokens of one at most; said when it is first asked."""
+        if limit is None:
+            return len(self.held_out), None
+        if limit not in self._samples:
+            self._samples[limit] = documents, longest = self.held_out.sample(limit * self.settings.global_batch)
+            of_long = "" if longest is None else f", of long ones {longest:,} tokens from a place drawn once"
+            log.info("validation reads %d of %d held-out documents%s", documents, len(self.held_out), of_long)
+        return self._samples[limit]
+
+    @staticmethod
+    def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
+        figures: dict[str, float] = {}
+        if predicted := totals["predicted"]:
+            masked_lm, accuracy = totals["masked_lm_sum"] / predicted, totals["correct"] / predicted
+            figures |= {"loss": masked_lm, "masked_lm_loss": masked_lm, "masked_lm_accuracy": accuracy}
+        if reordered := totals["reordered"]:
+            order, accuracy = totals["reorder_sum"] / reordered, totals["reorder_correct"] / reordered
+            figures |= {"reorder_loss": order, "reorder_accuracy": accuracy}
+        return figures | {"learning_rows": totals["rows"] / steps, "skimmed_rows": totals["skimmed"] / steps}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
+        tensors, slices = self.memory.state(self.total_lanes(), self.mesh)
+        tensors["cursors"] = self.cursors
+        slices["cursors"] = lane_slice(self.cursors, 0, self.total_lanes(), self.mesh)
+        return tensors, slices
+
+    def _open_lanes(self, cursors: NDArray[np.int64] | None = None) -> Lanes:
+        return self.source.lanes(self.total_lanes(), self.lanes, cursors)
+
+    @torch.no_grad()
+    def _skim(self, batch: Rows, rows: NDArray[np.int64]) -> Tensor:
+        lanes = self.put(rows)
+        output = self.model.base_model(
+            input_ids=self.put(batch["input_ids"][rows]),
+            attention_mask=self.put(batch["attention_mask"][rows]),
+            mems=self.memory.of(lanes),
+        )
+        self.memory.keep(lanes, output.mems)
+        return self.sums(skimmed=len(rows))
+
+    def _loss(
+        self, rows: Rows, mems: tuple[Tensor, ...], counts: list[float]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Loss, figures and new memory of rows; those that do not learn have no labels and are not counted."""
+        all_predicted, all_reordered = counts[0], max(counts[1], 1.0)
+        labels = rows["labels"].reshape(-1)
+        positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
+        output = self.model(
+            input_ids=self.put(rows["input_ids"]),
+            attention_mask=self.put(rows["attention_mask"]),
+            mems=mems,
+            masked_positions=self.put(positions),
+        )
+        targets, order = self.put(labels[positions]), self.put(rows["reorder_label"])
+        masked_lm = vocab_cross_entropy(output.prediction_logits, targets, self.mesh).sum()
+        # of all rows, though few have a label: a head must not be used in one pass and not in the next
+        logits = output.reorder_logits.float()
+        reorder = F.cross_entropy(logits, order, reduction="sum", ignore_index=IGNORED)
+        figures = self.sums(
+            masked_lm_sum=masked_lm.detach(),
+            correct=(vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum(),
+            predicted=len(positions),
+            reorder_sum=reorder.detach(),
+            reorder_correct=(logits.detach().argmax(-1) == order).sum(),
+            reordered=int((rows["reorder_label"] != IGNORED).sum()),
+            rows=int(rows["learns"].sum()),
+            tokens=float(rows["attention_mask"][rows["learns"]].sum()),
+        )
+        return masked_lm / all_predicted + reorder / all_reordered, figures, output.mems
