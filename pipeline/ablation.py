@@ -8,9 +8,9 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.commands import RUNS, evaluate_stage, preprocess_stage, start_stage, train_stage
 from pipeline.launch import inside_distributed_run
 from pipeline.recipe import Ablation, available_recipes, load_recipe
-from pipeline.stages import RUNS, evaluate_stage, preprocess_stage, start_stage, train_stage
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 

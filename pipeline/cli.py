@@ -10,7 +10,7 @@ import typer
 
 from pipeline.launch import inside_distributed_run, own_rank
 from pipeline.recipe import available_recipes, load_recipe
-from preprocessing.errors import ToldElsewhereError, UserError, told, writing
+from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
 
 app = typer.Typer(
     name="reread",
@@ -39,7 +39,7 @@ def preprocess(
     ] = "0/1",
 ) -> None:
     """Raw text -> a deduplicated, word-segmented, sharded corpus."""
-    from pipeline.stages import preprocess_share_stage, preprocess_stage
+    from pipeline.commands import preprocess_share_stage, preprocess_stage
 
     settings = load_recipe(recipe, overrides or [], "preprocess")
     if stage is None and share == "0/1":
@@ -59,7 +59,7 @@ def inspect(
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the manifest first")] = False,
 ) -> None:
     """Show samples with the masked words marked, and prove that words are masked whole."""
-    from pipeline.stages import inspect_stage
+    from pipeline.commands import inspect_stage
 
     inspect_stage(corpus, overrides or [], recipe, samples, verify)
 
@@ -67,7 +67,7 @@ def inspect(
 @app.command()
 def train(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Pretrain; the same command again continues from the last checkpoint."""
-    from pipeline.stages import train_stage
+    from pipeline.commands import train_stage
 
     train_stage(load_recipe(recipe, overrides or [], "train"), sys.argv[1:])
 
@@ -83,7 +83,7 @@ def run(
     ] = None,
 ) -> None:
     """All stages: preprocess, train, export, report. What is done already is not done again."""
-    from pipeline.stages import run_stages
+    from pipeline.commands import run_stages
 
     if slurm:
         from pipeline.slurm.submit import submit_stages
@@ -120,7 +120,7 @@ def evaluate(
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
     """Losses, accuracies or perplexity of a checkpoint on all held-out text, or on another corpus (data.corpus=...)."""
-    from pipeline.stages import evaluate_stage
+    from pipeline.commands import evaluate_stage
 
     evaluate_stage(run_folder, overrides or [], step)
 
@@ -140,7 +140,7 @@ def export(
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
     """Checkpoint -> a Hugging Face folder with weights, tokenizer, modeling file and model card."""
-    from pipeline.stages import export_stage
+    from pipeline.commands import export_stage
 
     export_stage(run_folder, output, step)
 
@@ -210,13 +210,13 @@ def _status_of_command(quiet: bool) -> int:
         app()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except ToldElsewhereError:
+    except ReportedElsewhereError:
         return 2
     except UserError as error:
         print(f"reread: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        if (found := told(error)) is None:
+        if (found := describe(error)) is None:
             raise
         print(f"reread: {found[0]}", file=sys.stderr)
         return found[1]

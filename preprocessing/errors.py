@@ -43,7 +43,7 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def told(error: OSError) -> tuple[str, int] | None:
+def describe(error: OSError) -> tuple[str, int] | None:
     """File, reason and way out of an error of the system, and the exit status: 2 if it would come again, else 1.
 
     None for an error that names no file: that is not about a path of the user's.
@@ -72,7 +72,7 @@ def writing(folder: Path) -> Iterator[None]:
         raise
 
 
-class ToldElsewhereError(UserError):
+class ReportedElsewhereError(UserError):
     """The same end for a process whose neighbour prints the line."""
 
 

@@ -17,7 +17,7 @@ _PRELOAD = [
     "torch.distributed",
     "torch.utils.tensorboard",
     "megatron.core.tensor_parallel",
-    "pipeline.stages",
+    "pipeline.commands",
     "training.trainer",
     "training.models.nezha",
     "training.models.ernie_doc",

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from preprocessing.errors import UserError
-from training.checkpoint.store import CheckpointStore, Slice
+from training.checkpoint.store import CheckpointStore
 from training.config import STOPPED, TrainSettings
 from training.data.loader import Loader, Rows
 from training.data.source import open_source
@@ -29,6 +29,7 @@ from training.optim.build import build_optimizer, set_steps_taken, steps_taken
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.reduce import reducer
 from training.parallel.tensor import layout, parallelise
@@ -203,7 +204,7 @@ class Trainer:
             self.skipped_steps += 1
             self.progress.skipped_steps = self.skipped_steps
             if self.bad_steps == BAD_STEPS_LIMIT:
-                raise self.mesh.alike(
+                raise self.mesh.reported_once(
                     UserError(
                         f"{self.run}: the gradient was not finite in {BAD_STEPS_LIMIT} steps in a row, up to step "
                         f"{self.step}; lower optimizer.learning_rate, or look at the data with `reread inspect`"
@@ -216,7 +217,7 @@ class Trainer:
         try:
             self.scale.update(math.isfinite(norm))
         except UserError as error:
-            raise self.mesh.alike(error) from None
+            raise self.mesh.reported_once(error) from None
         return rate, norm
 
     def _agree(self, drawn: Rows | UserError) -> tuple[Rows, list[float]]:

@@ -4,6 +4,7 @@ import importlib.util
 import logging
 from pathlib import Path
 
+from pipeline.commands import RUNS, missing_start, start_recipe, train_section
 from pipeline.recipe import Recipe, check_same_run, load_recipe
 from pipeline.slurm.scripts import (
     Job,
@@ -16,7 +17,6 @@ from pipeline.slurm.scripts import (
     submit_script,
     training_jobs,
 )
-from pipeline.stages import RUNS, missing_start, start_recipe, train_section
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError

@@ -11,13 +11,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from preprocessing.errors import UserError
-from training.checkpoint.store import Slice
 from training.config import OptimizerSettings, ParallelSettings
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.nezha.plan import TENSOR_PLAN
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh, init_mesh
 from training.parallel.reduce import in_torch, reducer
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
@@ -211,7 +211,7 @@ def _without_horovod() -> tuple[str, str]:
 
 def test_a_horovod_that_is_not_there_is_told_by_one_process(ranks):
     (first, line), (second, _) = ranks(2, _without_horovod)
-    assert (first, second) == ("UserError", "ToldElsewhereError")
+    assert (first, second) == ("UserError", "ReportedElsewhereError")
     assert line.startswith("train.parallel.gradients: horovod is not installed here (")
     assert "run `make horovod`" in line
 

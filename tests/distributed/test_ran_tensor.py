@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.checkpoint.store import Slice
 from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
 from training.models.ran.plan import TENSOR_PLAN
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh, init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from tests.distributed.test_tensor import VOCABULARY, batch, gradients_of, small_nezha
-from training.checkpoint.store import Slice
 from training.models.nezha.plan import TENSOR_PLAN
+from training.parallel.layout import Slice
 from training.parallel.mesh import init_mesh
 from training.parallel.tensor import layout, parallelise
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from preprocessing.errors import UserError
-from training.checkpoint.store import Slice
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.nezha.plan import TENSOR_PLAN
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh, init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_argmax, vocab_cross_entropy
 

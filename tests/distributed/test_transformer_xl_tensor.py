@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.checkpoint.store import Slice
 from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
 from training.models.transformer_xl.plan import TENSOR_PLAN
+from training.parallel.layout import Slice
 from training.parallel.mesh import init_mesh
 from training.parallel.tensor import layout, parallelise
 

@@ -120,7 +120,7 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
 
 
 def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path) -> None:
-    from pipeline.stages import export_stage
+    from pipeline.commands import export_stage
 
     shutil.copytree(uninterrupted / "runs" / "tiny", tmp_path / "run")
     with pytest.raises(UserError, match="none of step 7; there are 35, 40"):
@@ -134,7 +134,7 @@ def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path
 
 def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:
     """What one run ended with is what the next begins with, vocabulary padding and tied weights included."""
-    from pipeline.stages import export_stage
+    from pipeline.commands import export_stage
 
     folder = export_stage(uninterrupted / "runs" / "tiny", tmp_path / "start")
     values = train_values(sample_corpus, steps=1, init=str(folder), validate_every=1)
@@ -178,7 +178,7 @@ def test_a_path_that_cannot_be_used_is_one_line(
     shutil.copyfile(run / "metrics.jsonl", report / "metrics.jsonl")
     (tmp_path / "x.yaml").mkdir()
     if "RUN/export" in arguments:
-        from pipeline.stages import export_stage
+        from pipeline.commands import export_stage
 
         export_stage(run, tmp_path / "made")
     places = {"RUN/export": tmp_path / "made", "RUN": run, "FILE": tmp_path / "file", "REPORT": report}

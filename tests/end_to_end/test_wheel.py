@@ -35,14 +35,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_installed_from_its_wheel_the_quickstarts_find_their_sample(installed: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     script = (
-        "import pathlib, pipeline.stages as stages\n"
+        "import pathlib, pipeline.commands as stages\n"
         "from pipeline.recipe import available_recipes, load_recipe\n"
         "from preprocessing.input.sources import find_files\n"
-        f"assert pathlib.Path(stages.__file__).is_relative_to({str(installed)!r})\n"
+        f"assert pathlib.Path(commands.__file__).is_relative_to({str(installed)!r})\n"
         "names = [name for name in available_recipes() if name.startswith('quickstart')]\n"
         "assert len(names) == 3\n"
         "for name in names: assert len(find_files(load_recipe(name, []).preprocess.input)) == 84, name\n"
-        "assert (pathlib.Path(stages.__file__).parents[1] / 'slurm' / 'pretrain.sbatch').exists()\n"
+        "assert (pathlib.Path(commands.__file__).parents[1] / 'slurm' / 'pretrain.sbatch').exists()\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
     command = [

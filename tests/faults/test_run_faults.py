@@ -356,16 +356,16 @@ def test_a_shard_cut_short_under_its_memory_map_is_named(corpus, tmp_path) -> No
 
 def nan_in(steps: range, rank: int) -> None:
     """The loss of rank 1's first micro-batch is not a number in these steps."""
-    from training.objectives.masked_lm import MaskedLanguageModel
+    from training.objectives.masked_lm import MaskedLMObjective
 
-    losses = MaskedLanguageModel.losses
+    losses = MaskedLMObjective.losses
 
     def with_nan(self: Any, batch: Any, counts: Any, step: int) -> Any:
         for number, one in enumerate(losses(self, batch, counts, step)):
             bad = rank == 1 and step in steps and number == 0
             yield one._replace(loss=one.loss * float("nan")) if bad else one
 
-    MaskedLanguageModel.losses = with_nan  # type: ignore[method-assign]
+    MaskedLMObjective.losses = with_nan  # type: ignore[method-assign]
 
 
 def test_nan_skips_the_step_on_all_ranks_and_is_counted(folder) -> None:

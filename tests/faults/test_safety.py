@@ -24,11 +24,12 @@ from preprocessing.errors import UserError
 from preprocessing.execution.build import build
 from tests.conftest import ROOT, train_values
 from tests.forks import Job
-from training.checkpoint.store import CheckpointStore, Slice
+from training.checkpoint.store import CheckpointStore
 from training.exchange.convert import convert
 from training.models import model_spec
 from training.models.build import build_model, model_config
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
 SIZES = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}

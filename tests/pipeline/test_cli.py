@@ -19,7 +19,7 @@ def reread(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
 
 def test_help_and_preprocessing_import_no_torch() -> None:
     code = (
-        "import sys, pipeline.cli, pipeline.stages, preprocessing.execution.build, training.config, "
+        "import sys, pipeline.cli, pipeline.commands, preprocessing.execution.build, training.config, "
         "training.data.samples, training.data.materialize, pipeline.inspect; "
         "heavy = {'torch', 'transformers', 'matplotlib', 'megatron'} & "
         "set(sys.modules); assert not heavy, heavy"

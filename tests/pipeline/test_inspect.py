@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pipeline.commands import inspect_stage
 from pipeline.inspect import count, guessed, inspect, render
-from pipeline.stages import inspect_stage
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from tests.corpora import SPECIAL, VOCABULARY, make_corpus

@@ -5,16 +5,14 @@ import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from preprocessing.errors import UserError
-
-if TYPE_CHECKING:
-    from training.checkpoint.store import Slice
+from training.parallel.layout import Slice
 
 _CHUNK = 1 << 22
 
@@ -58,7 +56,7 @@ class TensorFiles:
         self.folder = folder
         self._open: dict[str, Any] = {}
 
-    def fill(self, name: str, entry: dict[str, Any], part: Tensor, place: "Slice") -> None:
+    def fill(self, name: str, entry: dict[str, Any], part: Tensor, place: Slice) -> None:
         """Read the region of `place` of the tensor `name` into `part`, of every saved part the overlap alone.
 
         `entry` says which file holds which region. Raises `UserError` for a file that cannot be read.

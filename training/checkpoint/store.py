@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,39 +29,12 @@ from torch import Tensor
 from preprocessing.corpus import sync_folder
 from preprocessing.errors import DamagedError, UserError
 from training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
 
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Where a process' tensor lies in the logical (whole, unpadded) tensor of that name."""
-
-    shape: tuple[int, ...]
-    """Of the logical tensor."""
-    dim: int | None = None
-    """Dimension that is split; None for a tensor that each process holds whole."""
-    cuts: tuple[int, ...] = ()
-    """Where the parts begin and end along `dim`. What lies past the logical end of the dimension is padding."""
-    part: int = 0
-    """Which of them this process holds."""
-    over: Literal["tensor", "data"] = "tensor"
-    """The ranks that the parts are spread over; the others hold copies."""
-
-    def region(self, part: int | None = None) -> tuple[slice, ...]:
-        """The index of the logical tensor that gives a part without padding; by default this process' own."""
-        whole = [slice(0, size) for size in self.shape]
-        if self.dim is not None:
-            number, size = self.part if part is None else part, self.shape[self.dim]
-            whole[self.dim] = slice(min(self.cuts[number], size), min(self.cuts[number + 1], size))
-        return tuple(whole)
-
-    def inside(self, tensor: Tensor) -> Tensor:
-        """The view of this process' tensor that is no padding."""
-        return tensor[tuple(slice(0, place.stop - place.start) for place in self.region())]
 
 
 @dataclass
@@ -162,7 +135,7 @@ class CheckpointStore:
                 reason = fault or f"as process {faulty[0]} found"
                 log.info("%s is damaged (%s): taking the checkpoint before it", self._path(step), reason)
         if damaged:
-            raise self.mesh.alike(
+            raise self.mesh.reported_once(
                 UserError(f"{self.folder}: every checkpoint is damaged; move them away to start from zero")
             )
         return None
@@ -259,7 +232,7 @@ class CheckpointStore:
                 kept = f"the checkpoint of step {last[0]} is untouched" if last else "there is no older checkpoint"
             except OSError:
                 kept = "older checkpoints are untouched"
-            raise self.mesh.alike(
+            raise self.mesh.reported_once(
                 UserError(
                     f"{self.folder}: cannot write the checkpoint of step {save.step} "
                     f"(process {rank}: {os.strerror(failure)}); make room or fix the folder and start again; {kept}"

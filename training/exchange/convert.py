@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.exchange.export import model_card, write_huggingface
-from training.exchange.formats import Form, about, find_source
+from training.exchange.formats import about, find_source
 from training.exchange.tokenizer import copy_tokenizer, name_special_tokens
 from training.models import model_spec
+from training.models.forms import Form
 
 log = logging.getLogger("reread")
 

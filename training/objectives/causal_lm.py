@@ -10,18 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.checkpoint.store import Slice
 from training.config import StreamSettings
 from training.data.loader import Loader, Rows
 from training.data.masking import IGNORED
 from training.objectives.memory import LaneMemory
 from training.objectives.objective import Pass, Task, pieces
+from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class LanguageModel(Task):
+class CausalLMObjective(Task):
     """Loss: the mean negative log-likelihood of the next token. Memory runs on over the borders of documents.
 
     Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus

@@ -10,19 +10,19 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.checkpoint.store import Slice
 from training.config import SegmentSettings
 from training.data.lanes import Lanes, lanes_for
 from training.data.loader import Loader, Rows
 from training.data.masking import IGNORED
 from training.objectives.memory import LaneMemory, lane_slice
 from training.objectives.objective import Pass, Task, pieces
+from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class DocumentModel(Task):
+class DocumentObjective(Task):
     """Masked language modelling on all segments that learn, and the order of the chunks at a document's last one.
 
     In a step some lanes skim while others learn. Skimming rows run forward alone, without an autograd graph, and hand

@@ -15,7 +15,7 @@ from training.objectives.objective import Pass, Task, pieces
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 
-class MaskedLanguageModel(Task):
+class MaskedLMObjective(Task):
     """Minimised: the mean over masked tokens plus the mean over labelled pairs (Devlin et al. 2019, A.2).
 
     A model with `span_boundary` predicts each masked token a second time, from the tokens around its span; the mean of

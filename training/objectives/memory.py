@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.checkpoint.store import Slice
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
-from training.checkpoint.store import Slice
 from training.config import TrainSettings
 from training.data import random
 from training.data.loader import Loader, Rows
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from preprocessing.errors import ToldElsewhereError, UserError
+from preprocessing.errors import ReportedElsewhereError, UserError
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ class Mesh:
             error = raised
         failed = [rank for rank, (bad,) in enumerate(self.gather(int(error is not None))) if bad]
         if failed:
-            raise error if error and self.rank == failed[0] else ToldElsewhereError(f"process {failed[0]} failed")
+            raise error if error and self.rank == failed[0] else ReportedElsewhereError(f"process {failed[0]} failed")
 
-    def alike(self, error: UserError) -> UserError:
+    def reported_once(self, error: UserError) -> UserError:
         """`error`, which every process raises: the first one prints it."""
-        return error if self.rank == 0 else ToldElsewhereError(str(error))
+        return error if self.rank == 0 else ReportedElsewhereError(str(error))
 
 
 def init_mesh(
@@ -103,7 +103,7 @@ def init_mesh(
             f"train.parallel.tensor: {world} processes cannot be split into tensor groups of {tensor}; "
             f"start a multiple of {tensor} or lower train.parallel.tensor"
         )
-        raise Mesh(rank=rank, world=world).alike(error)
+        raise Mesh(rank=rank, world=world).reported_once(error)
     if tensor > 1:  # megatron-core's way to have an all-reduce start before the matrix product beside it
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     device = torch.device(device)

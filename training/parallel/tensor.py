@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from preprocessing.errors import UserError
-from training.checkpoint.store import Slice
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
 VOCABULARY_MULTIPLE = 128

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pipeline.commands import run_stages
 from pipeline.recipe import available_recipes, load_recipe
-from pipeline.stages import run_stages
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
@@ -236,7 +236,7 @@ def test_a_wrong_model_is_told_before_anything_is_preprocessed(
     overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.stages.preprocess_stage", pytest.fail)
+    monkeypatch.setattr("pipeline.commands.preprocess_stage", pytest.fail)
     with pytest.raises(UserError, match=re.escape(message)):
         run_stages("quickstart", overrides)
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.checkpoint.store import CheckpointStore, Slice
+from training.checkpoint.store import CheckpointStore
+from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
 LAYOUT = {"a": Slice((3, 4)), "b": Slice((5,)), "scalar": Slice(())}

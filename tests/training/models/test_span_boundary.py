@@ -26,7 +26,7 @@ from training.metrics import read_metrics
 from training.models.build import build_model
 from training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining
 from training.models.nezha.plan import flops
-from training.objectives.masked_lm import MaskedLanguageModel
+from training.objectives.masked_lm import MaskedLMObjective
 from training.parallel.mesh import Mesh
 from training.trainer import train
 
@@ -104,9 +104,9 @@ def naive_loss(model: NezhaForPreTraining, batch: dict[str, np.ndarray[Any, Any]
     return total
 
 
-def task_of(model: NezhaForPreTraining, rows: int = 3) -> MaskedLanguageModel:
+def task_of(model: NezhaForPreTraining, rows: int = 3) -> MaskedLMObjective:
     settings = TrainSettings.parse(span_values(Path("nowhere"), global_batch=rows, micro_batch=rows), "test")
-    return MaskedLanguageModel(model, settings, Mesh(), None, None)
+    return MaskedLMObjective(model, settings, Mesh(), None, None)
 
 
 def test_the_loss_is_the_papers_equation() -> None:
@@ -147,7 +147,7 @@ def test_without_the_head_nothing_changes() -> None:
         task = task_of(model)
         (one,) = task.losses(masked_rows(), [35.0, 3.0], 0)
         figures.append(dict(zip(task.figures, one.figures.tolist(), strict=True)))
-    assert figures[1]["in_spans"] == 0 and "span_loss" not in MaskedLanguageModel.summary(figures[1], 1)
+    assert figures[1]["in_spans"] == 0 and "span_loss" not in MaskedLMObjective.summary(figures[1], 1)
     for name in figures[0].keys() - {"in_spans", "span_sum"}:
         assert figures[0][name] == figures[1][name], name
 
@@ -177,7 +177,7 @@ def test_a_token_outside_spans_contributes_nothing() -> None:
     sums = []
     for rows in (alone, batch):
         (one,) = task_of(model, len(rows["labels"])).losses(rows, [1.0, 1.0], 0)
-        sums.append(dict(zip(MaskedLanguageModel.figures, one.figures.tolist(), strict=True)))
+        sums.append(dict(zip(MaskedLMObjective.figures, one.figures.tolist(), strict=True)))
     assert sums[0]["in_spans"] == sums[1]["in_spans"] == 32
     assert sums[1]["span_sum"] == pytest.approx(sums[0]["span_sum"], rel=1e-12)
 

@@ -1,4 +1,4 @@
-"""LanguageModel on held-out text, against loops over that text written again here, in float64."""
+"""CausalLMObjective on held-out text, against loops over that text written again here, in float64."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ from training.config import TrainSettings
 from training.data.source import open_source
 from training.models import model_spec
 from training.models.build import build_model, model_config
-from training.objectives.causal_lm import LanguageModel
+from training.objectives.causal_lm import CausalLMObjective
 from training.parallel.mesh import Mesh
 
 VOCABULARY, LENGTH, MEMORY = 60, 8, 24
@@ -47,7 +47,7 @@ def task_of(kind: str, corpus: Path, mesh: Mesh | None = None, **data: Any) -> A
     spec = model_spec(kind)
     config = model_config(spec, settings.model, VOCABULARY, None)
     model = build_model(spec.head("stream"), config, None, settings.seed).double().eval()
-    return LanguageModel(model, settings, mesh or Mesh(), source, held_out)
+    return CausalLMObjective(model, settings, mesh or Mesh(), source, held_out)
 
 
 def text_of(task: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:

@@ -1,4 +1,4 @@
-"""DocumentModel on one process: what its lanes read, remember, learn from and evaluate."""
+"""DocumentObjective on one process: what its lanes read, remember, learn from and evaluate."""
 
 import logging
 from itertools import product
@@ -21,7 +21,7 @@ from training.data.source import open_source
 from training.metrics import read_metrics
 from training.models import model_spec
 from training.models.build import build_model, model_config
-from training.objectives.documents import DocumentModel
+from training.objectives.documents import DocumentObjective
 from training.optim.build import steps_taken
 from training.parallel.mesh import Mesh
 from training.trainer import Trainer, Window, totals_of
@@ -83,20 +83,20 @@ def settings_of(folder: Path, *, official_memory: bool = False, **changes: Any) 
     return TrainSettings.parse({**values, **changes}, "test")
 
 
-def task_of(settings: TrainSettings, mesh: Mesh | None = None, vocabulary: int = VOCABULARY) -> DocumentModel:
+def task_of(settings: TrainSettings, mesh: Mesh | None = None, vocabulary: int = VOCABULARY) -> DocumentObjective:
     spec = model_spec("ernie_doc")
     source, held_out = (open_source(settings.data, settings.seed, split) for split in ("train", "validation"))
     model = build_model(
         spec.head(settings.data.kind), model_config(spec, settings.model, vocabulary, None), None, settings.seed
     )
-    return DocumentModel(model, settings, mesh or Mesh(), source, held_out)
+    return DocumentObjective(model, settings, mesh or Mesh(), source, held_out)
 
 
 Place = tuple[int, int, int, int, int]
 """(document, pass over the corpus, lane, phase, segment) of a row."""
 
 
-def passes_of(task: DocumentModel, steps: int, begins: bool = True) -> dict[Place, tuple[list[float], list[float]]]:
+def passes_of(task: DocumentObjective, steps: int, begins: bool = True) -> dict[Place, tuple[list[float], list[float]]]:
     """Figures, and memory afterwards, of each row of `steps` steps without an update; micro_batch must be 1.
 
     `begins=False`: lanes never forget.
@@ -259,7 +259,7 @@ def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: 
             assert line[figure] == pytest.approx(expected, rel=1e-12)
 
 
-def expected_of(task: DocumentModel, documents: list[int], longest: int | None) -> tuple[int, int, int]:
+def expected_of(task: DocumentObjective, documents: list[int], longest: int | None) -> tuple[int, int, int]:
     """Rows, tokens and predictions of the pass that learns over held-out documents, in their first copy."""
     readings = task.held_out.read(np.zeros(len(documents), np.int64), np.array(documents), longest=longest)
     places = [(reading, segment) for reading in readings for segment in range(reading.segments)]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.exchange.formats import PADDLE, PADDLE_STATIC, TORCH, Form
 from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
+from training.models.forms import PADDLE, PADDLE_STATIC, TORCH, Form
 
 log = logging.getLogger("reread")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from preprocessing.errors import UserError, nearest
-from training.exchange.formats import TORCH, Form
+from training.models.forms import TORCH, Form
 from training.models.longformer.plan import COPIED
 
 log = logging.getLogger("reread")

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.exchange.formats import TENSORFLOW as TENSORFLOW_FILES
-from training.exchange.formats import TORCH, Form
+from training.models.forms import TENSORFLOW as TENSORFLOW_FILES
+from training.models.forms import TORCH, Form
 from training.models.nezha.configuration_nezha import NezhaConfig
 
 log = logging.getLogger("reread")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.exchange.formats import TENSORFLOW as TENSORFLOW_FILES
-from training.exchange.formats import TORCH, Form
+from training.models.forms import TENSORFLOW as TENSORFLOW_FILES
+from training.models.forms import TORCH, Form
 from training.models.ran.configuration_ran import RanConfig
 
 log = logging.getLogger("reread")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.exchange.formats import TORCH, Form
+from training.models.forms import TORCH, Form
 
 log = logging.getLogger("reread")
 

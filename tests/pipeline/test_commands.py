@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import stages
+from pipeline import commands
 from pipeline.recipe import Recipe, load_recipe
 from preprocessing.errors import UserError
 from tests.conftest import longformer_values
@@ -28,8 +28,8 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (out / "config.json").touch()
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(stages, "train_stage", lambda recipe, arguments: calls.append((recipe.name, *arguments)))
-    monkeypatch.setattr(stages, "export_stage", export)
+    monkeypatch.setattr(commands, "train_stage", lambda recipe, arguments: calls.append((recipe.name, *arguments)))
+    monkeypatch.setattr(commands, "export_stage", export)
     monkeypatch.setattr(conversion, "convert", convert)
     return calls
 
@@ -47,14 +47,14 @@ def test_a_start_is_trained_exported_and_converted_once(done: list[Any], tmp_pat
     """An export that lies there from before is not trusted: it may be of a step half-way."""
     (tmp_path / "runs" / "small" / "export").mkdir(parents=True)
     recipe = recipe_of(tmp_path)
-    stages.start_stage(recipe)
+    commands.start_stage(recipe)
     small = str(tmp_path / "small.yaml")
     assert done == [
         ("small", "train", small, "data.corpus=corpora/x", "steps=3"),
         ("export", "small"),
         ("runs/small/export", "models/start", "longformer", {"length": 48, "window": 8}),
     ]
-    stages.start_stage(recipe)
+    commands.start_stage(recipe)
     assert len(done) == 3
 
 
@@ -72,7 +72,7 @@ def test_a_start_that_cannot_be_made_is_refused_before_anything_is_trained(
     done: list[Any], tmp_path: Path, override: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        stages.start_stage(recipe_of(tmp_path, override))
+        commands.start_stage(recipe_of(tmp_path, override))
     assert done == []
 
 
@@ -80,7 +80,7 @@ def test_below_torchrun_a_missing_start_is_told(done: list[Any], tmp_path: Path)
     recipe = recipe_of(tmp_path)
     with (
         pytest.raises(UserError, match=r"models/start: not there, and below torchrun"),
-        stages._run_folder(recipe, tmp_path / "runs" / "long"),
+        commands._run_folder(recipe, tmp_path / "runs" / "long"),
     ):
         pass
     assert not (tmp_path / "runs").exists()

@@ -1,0 +1,34 @@
+"""Where the part of a tensor that one process holds lies in the whole tensor."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where a process' tensor lies in the logical (whole, unpadded) tensor of that name."""
+
+    shape: tuple[int, ...]
+    """Of the logical tensor."""
+    dim: int | None = None
+    """Dimension that is split; None for a tensor that each process holds whole."""
+    cuts: tuple[int, ...] = ()
+    """Where the parts begin and end along `dim`. What lies past the logical end of the dimension is padding."""
+    part: int = 0
+    """Which of them this process holds."""
+    over: Literal["tensor", "data"] = "tensor"
+    """The ranks that the parts are spread over; the others hold copies."""
+
+    def region(self, part: int | None = None) -> tuple[slice, ...]:
+        """The index of the logical tensor that gives a part without padding; by default this process' own."""
+        whole = [slice(0, size) for size in self.shape]
+        if self.dim is not None:
+            number, size = self.part if part is None else part, self.shape[self.dim]
+            whole[self.dim] = slice(min(self.cuts[number], size), min(self.cuts[number + 1], size))
+        return tuple(whole)
+
+    def inside(self, tensor: Tensor) -> Tensor:
+        """The view of this process' tensor that is no padding."""
+        return tensor[tuple(slice(0, place.stop - place.start) for place in self.region())]
