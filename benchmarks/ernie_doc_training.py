@@ -32,7 +32,8 @@ from preprocessing.corpus import SENTENCE_END, Manifest, ShardWriter
 from training.config import TrainSettings
 from training.metrics import peak_flops
 from training.parallel.mesh import Mesh
-from training.trainer import Trainer, Window, totals_of
+from training.trainer import Trainer
+from training.window import Window
 
 CUDA = torch.cuda.is_available()
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
@@ -88,7 +89,7 @@ class Side:
             TrainSettings.parse(values, "benchmark"), folder, Mesh(device=torch.device("cuda" if CUDA else "cpu"))
         )
         self.segments = segments
-        self.batches = self.trainer.task.batches(0)
+        self.batches = self.trainer.objective.batches(0)
         self.seconds: list[float] = []
         self.rows: list[float] = []
         self.tokens: list[float] = []
@@ -100,18 +101,18 @@ class Side:
         trainer = self.trainer
         for _ in range(count):
             batch = next(self.batches)
-            window = Window(trainer.spec, trainer.config, trainer.task, trainer.step)
+            window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, trainer.step)
             begin = now()
             trainer._train_step(batch, window)
             seconds = now() - begin
             trainer.step += 1
-            totals = totals_of(trainer.task, window.sums)
+            totals = trainer.objective.totals_of(window.sums)
             if timed and totals["rows"]:
                 length = trainer.settings.data.sequence_length
                 self.seconds.append(seconds)
                 self.rows.append(totals["rows"])
                 self.tokens.append(totals["tokens"])
-                self.flops.append(trainer.spec.flops(trainer.config, length, totals))
+                self.flops.append(trainer.assembly.spec.flops(trainer.assembly.config, length, totals))
 
     def measure_peak(self, count: int) -> None:
         """Over `count` steps, so that every segment of a document is among them."""

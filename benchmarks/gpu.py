@@ -39,9 +39,9 @@ from transformers import BertConfig, BertForPreTraining, LongformerConfig, Longf
 from pipeline.recipe import load_recipe
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Manifest, ShardWriter
 from training.config import TrainSettings
+from training.data.kinds import open_dataset
 from training.data.loader import Loader, rows_by_step
-from training.data.masking import IGNORED
-from training.data.source import open_source
+from training.data.rows import IGNORED
 from training.metrics import peak_flops
 from training.models import model_spec
 from training.models.build import model_config
@@ -49,7 +49,8 @@ from training.optim.build import build_optimizer
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh
-from training.trainer import Trainer, Window
+from training.trainer import Trainer
+from training.window import Window
 
 ROOT = Path(__file__).resolve().parents[1]
 Figures = dict[str, Any]
@@ -134,12 +135,12 @@ class Ours:
 
     def __init__(self, settings: TrainSettings, run: Path, device: torch.device) -> None:
         self.trainer = trainer = Trainer(settings, run, Mesh(device=device))
-        self.batches = trainer.task.batches(0)
-        self.parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+        self.batches = trainer.objective.batches(0)
+        self.parameters = sum(parameter.numel() for parameter in trainer.assembly.model.parameters())
 
     def steps(self, count: int) -> Figures:
         trainer = self.trainer
-        window = Window(trainer.spec, trainer.config, trainer.task, trainer.step)
+        window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, trainer.step)
         for _ in range(count):
             with window.waiting_for_data():
                 batch = next(self.batches)
@@ -154,7 +155,7 @@ class Theirs:
 
     def __init__(self, kind: type[PreTrainedModel], settings: TrainSettings, device: torch.device) -> None:
         self.settings, self.device = settings, device
-        self.source = open_source(settings.data, settings.seed, "train")
+        self.source = open_dataset(settings.data, settings.seed, "train")
         self.model = kind(_their_config(settings, self.source.vocab_size)).train()
         self.model.to(device)
         dtype = resolve_precision(settings.precision, device)

@@ -21,9 +21,9 @@ from statistics import median
 import numpy as np
 
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus, Manifest, ShardWriter
-from training.config import DataSettings, MaskingSettings, PackedSettings
-from training.data.packed import Packed
-from training.data.samples import Samples
+from training.data.packed import Packed, PackedSettings
+from training.data.samples import RowSettings, Samples
+from training.data.settings import MaskingSettings
 
 Sentence = list[tuple[int, bool]]
 """(token id, whether it continues a word)."""
@@ -177,14 +177,14 @@ def packed(corpus: Corpus, length: int, rows: int, rounds: int) -> float:
 
 def spans(corpus: Corpus, length: int, rows: int, rounds: int) -> float:
     """Median tokens a CPU-second of rows in which spans of words are masked."""
-    settings = DataSettings(corpus=corpus.folder, sequence_length=length, masking=MaskingSettings(strategy="span"))
+    settings = RowSettings(corpus=corpus.folder, sequence_length=length, masking=MaskingSettings(strategy="span"))
     draw = reader(Samples(corpus, settings, 0), rows)
     return median(tokens_per_second(draw) for _ in range(rounds))
 
 
 def compare(corpus: Corpus, length: int, rows: int, rounds: int) -> tuple[float, float]:
     """Median real tokens a CPU-second: ours, the loop's."""
-    samples = Samples(corpus, DataSettings(corpus=corpus.folder, sequence_length=length), 0)
+    samples = Samples(corpus, RowSettings(corpus=corpus.folder, sequence_length=length), 0)
     documents = read_sentences(corpus, 1_000_000)
     rng = random.Random(0)
     ours = reader(samples, rows)

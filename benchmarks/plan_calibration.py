@@ -30,7 +30,8 @@ from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import model_config
 from training.parallel.mesh import Mesh
-from training.trainer import Trainer, Window
+from training.trainer import Trainer
+from training.window import Window
 
 MIB = 2**20
 FUSED = {"attention_probs_dropout_prob": 0.0}
@@ -92,10 +93,10 @@ def measured(settings: TrainSettings) -> tuple[int, int]:
     """Bytes of the trainer's state, and the most that a step takes beside it."""
     with tempfile.TemporaryDirectory() as run:
         state, _, trainer = allocated(lambda: Trainer(settings, Path(run), Mesh()))
-        window = Window(trainer.spec, trainer.config, trainer.task, 0)
-        if hasattr(trainer.task, "memory"):
-            state += sum(tensor.nbytes for tensor in trainer.task.memory.mems)
-        with trainer.task.batches(0) as loader:
+        window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
+        if hasattr(trainer.objective, "memory"):
+            state += sum(tensor.nbytes for tensor in trainer.objective.memory.mems)
+        with trainer.objective.batches(0) as loader:
             batch = next(loader)
             trainer._train_step(batch, window)  # what is made once
             _, most, _ = allocated(lambda: trainer._train_step(next(loader), window))
@@ -199,8 +200,8 @@ def step_seconds(cases: list[TrainSettings], rounds: int = 5) -> list[float]:
         steps = []
         for settings in cases:
             trainer = Trainer(settings, Path(stack.enter_context(tempfile.TemporaryDirectory())), Mesh())
-            window = Window(trainer.spec, trainer.config, trainer.task, 0)
-            loader = stack.enter_context(trainer.task.batches(0))
+            window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
+            loader = stack.enter_context(trainer.objective.batches(0))
             steps.append(lambda t=trainer, w=window, batches=loader: t._train_step(next(batches), w))
         for _ in range(rounds + 1):
             for times, step in zip(taken, steps, strict=True):

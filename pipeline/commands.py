@@ -25,7 +25,10 @@ from pipeline.recipe import (
 from pipeline.run_lock import only_job
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError, nearest, writing
-from training.config import DATA, AnyData, DataSettings, TrainSettings
+from training.config import TrainSettings
+from training.data.kinds import KINDS
+from training.data.samples import RowSettings
+from training.data.settings import DataSettings
 
 log = logging.getLogger("reread")
 
@@ -45,7 +48,7 @@ def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
         from training.data.materialize import materialize as write_copies
 
         train = train_section(recipe)
-        if not isinstance(train.data, DataSettings):
+        if not isinstance(train.data, RowSettings):
             raise UserError(f"recipe {recipe.name}: train.data.kind is {train.data.kind}; --materialize writes rows")
         write_copies(recipe.preprocess.output, materialize, train.data, train.seed, recipe.preprocess.workers)
 
@@ -63,14 +66,14 @@ def preprocess_share_stage(recipe: Recipe, stage: str, share: str) -> None:
 def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
     from pipeline.inspect import inspect
 
-    data: AnyData
+    data: DataSettings
     if recipe is None:
         values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
-        if kind not in DATA:
-            raise UserError(f"inspect: kind: {nearest(kind, DATA, 'is one of')} (got {kind})")
-        data, seed = DATA[kind].parse(values, "inspect"), 0
+        if kind not in KINDS:
+            raise UserError(f"inspect: kind: {nearest(kind, KINDS, 'is one of')} (got {kind})")
+        data, seed = KINDS[kind].settings.parse(values, "inspect"), 0
     else:
         given = [f"train.data.{one}" for one in [*overrides, override("corpus", corpus)]]
         train = train_section(load_recipe(recipe, given))
@@ -95,9 +98,9 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
     log.info("starting %d processes on this machine", processes)
     status = launch(arguments, processes)
     if status == 128 + signal.SIGBUS:
-        from training.data.source import open_source
+        from training.data.kinds import open_dataset
 
-        open_source(train.data, train.seed, "train")  # tells which shard was cut short under its memory map
+        open_dataset(train.data, train.seed, "train")  # tells which shard was cut short under its memory map
     if status:
         sys.exit(status)
 
@@ -170,7 +173,7 @@ def evaluate_stage(run: Path, overrides: list[str], step: int | None) -> dict[st
 def run_stages(name: str, overrides: list[str]) -> None:
     """Preprocess, train, export and report; what is already done is not done again."""
     from pipeline.report import fill_masks, report
-    from training.models.build import check_model
+    from training.assembly import check_model
 
     recipe = load_recipe(name, overrides)
     if recipe.train is not None:

@@ -1,121 +1,19 @@
 """What `reread train` can be told: the sections of a recipe from `data` to `logging`. Imports no torch."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from preprocessing.settings import Settings
+from training.data.kinds import KINDS
+from training.data.settings import DataSettings
 
 STOPPED = 75
 """Exit status after SIGTERM: a checkpoint is saved, the same command goes on (EX_TEMPFAIL)."""
-LONGEST = 1 << 20
-"""Tokens of a row, a segment or a memory."""
 MOST_STEPS = 1 << 40
 MOST_ROWS = 1 << 24
 MOST_PROCESSES = 1 << 16
-
-
-class MaskingSettings(Settings):
-    """Which tokens are predicted: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""
-
-    strategy: Literal["token", "whole-word", "span"] = "whole-word"
-    probability: float = Field(default=0.15, gt=0, lt=1)
-    mask_share: float = Field(default=0.8, ge=0, le=1)
-    random_share: float = Field(default=0.1, ge=0, le=1)
-    """The rest of the chosen tokens keep their id."""
-    span_geometric: float = Field(default=0.2, gt=0, lt=1)
-    """`span`: parameter of the geometric distribution of span lengths, in words (SpanBERT, section 3.1)."""
-    span_maximum: int = Field(default=10, ge=1, le=1000)
-    """Words of the longest span; the distribution is truncated there and renormalised."""
-
-    @model_validator(mode="after")
-    def _shares(self) -> "MaskingSettings":
-        if self.mask_share + self.random_share > 1:
-            raise ValueError("mask_share + random_share is above 1")
-        return self
-
-
-class DataSettings(Settings):
-    """Corpus -> rows that know nothing of each other, as BERT reads them."""
-
-    kind: Literal["rows"] = "rows"
-    corpus: Path
-    """A corpus folder, or one written with `--materialize`."""
-    sequence_length: int = Field(default=128, ge=8, le=LONGEST)
-    copies: int = Field(default=10, ge=1, le=1_000_000)
-    """Each pass over the corpus is one copy, masked and paired anew; after the last copy the first comes again."""
-    next_sentence: bool = True
-    """BERT's sentence pairs, in equal lengths (training.data.pairs); without, one stretch of text a row."""
-    special_tokens: bool = True
-    """[CLS] and [SEP] around the text; without, a row is text alone, as RAN reads it (only without pairs)."""
-    short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
-    """Share of rows cut to a random shorter length (BERT)."""
-    masking: MaskingSettings = MaskingSettings()
-
-    @field_validator("special_tokens")
-    @classmethod
-    def _told_apart(cls, value: bool, info: ValidationInfo) -> bool:
-        if not value and info.data.get("next_sentence"):
-            raise ValueError("false needs next_sentence: false, for nothing else tells the pair's sides apart")
-        return value
-
-
-class PackedSettings(Settings):
-    """Corpus -> full rows cut from one stream of documents (RoBERTa's FULL-SENTENCES, Liu et al. 2019, section 4.2),
-    as Longformer's pretraining goes on."""
-
-    kind: Literal["packed"]
-    corpus: Path
-    sequence_length: int = Field(default=4096, ge=8, le=LONGEST)
-    """Of each row, [CLS] and [SEP] counted."""
-    copies: int = Field(default=10, ge=1, le=1_000_000)
-    """Each pass over the corpus is one copy, cut at other places and masked anew; after the last copy the first comes
-    again."""
-    masking: MaskingSettings = MaskingSettings()
-
-
-class SegmentSettings(Settings):
-    """Corpus -> lanes of documents cut into segments, for models with memory (ERNIE-Doc)."""
-
-    kind: Literal["segments"]
-    corpus: Path
-    sequence_length: int = Field(default=512, ge=8, le=LONGEST)
-    """Of a segment, [SEP] and [CLS] counted."""
-    copies: int = Field(default=10, ge=1, le=1_000_000)
-    """Each pass over the corpus is one copy, masked and reordered anew; after the last copy the first comes again."""
-    retrospective: bool = True
-    """Each document is read twice: a skim without loss, then the pass that learns (ERNIE-Doc, section 3.2)."""
-    reorder_chunks: int = Field(default=4, ge=1, le=6)
-    """m of the segment-reordering task (section 3.4): a document is cut into 1 to m chunks and permuted; 1 turns it
-    off."""
-    masking: MaskingSettings = MaskingSettings()
-
-
-class StreamSettings(Settings):
-    """Corpus -> lanes of unbroken text, for language models with memory (Transformer-XL)."""
-
-    kind: Literal["stream"]
-    corpus: Path
-    sequence_length: int = Field(default=150, ge=2, le=LONGEST)
-    """Tokens a lane reads in a step."""
-    evaluation_length: int = Field(default=64, ge=1, le=LONGEST)
-    """The same for held-out text."""
-    evaluation_memory: int = Field(default=640, ge=0, le=LONGEST)
-    """Tokens of memory for held-out text (Transformer-XL); in training, and in other models, it is the model's own."""
-    evaluation_lanes: int = Field(default=1, ge=1, le=1_000_000)
-    """Into how many stretches `reread evaluate` cuts the held-out text, to read them at once. Each begins without
-    memory, so more give a slightly higher perplexity: papers' figures are of one. That takes a forward pass of a single
-    row for each `evaluation_length` tokens, one after the other."""
-
-
-DATA: dict[str, type[DataSettings] | type[PackedSettings] | type[SegmentSettings] | type[StreamSettings]] = {
-    "rows": DataSettings,
-    "packed": PackedSettings,
-    "segments": SegmentSettings,
-    "stream": StreamSettings,
-}
-"""By `kind`."""
 
 
 def _kind(data: Any) -> str | None:
@@ -124,15 +22,15 @@ def _kind(data: Any) -> str | None:
     return getattr(data, "kind", None)
 
 
-AnyData = Annotated[
-    Annotated[DataSettings, Tag("rows")]
-    | Annotated[PackedSettings, Tag("packed")]
-    | Annotated[SegmentSettings, Tag("segments")]
-    | Annotated[StreamSettings, Tag("stream")],
-    Discriminator(
-        _kind, custom_error_type="kind", custom_error_message=f"a section whose `kind` is one of {', '.join(DATA)}"
-    ),
-]
+if TYPE_CHECKING:
+    AnyData = DataSettings
+else:
+    AnyData = Annotated[
+        Union[tuple(Annotated[kind.settings, Tag(name)] for name, kind in KINDS.items())],  # noqa: UP007
+        Discriminator(
+            _kind, custom_error_type="kind", custom_error_message=f"a section whose `kind` is one of {', '.join(KINDS)}"
+        ),
+    ]
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -186,6 +84,8 @@ class TrainSettings(Settings):
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
     data: AnyData
+    objective: str | None = None
+    """What is learned (training/objectives); null: what `data.kind` is for."""
     steps: int = Field(ge=0, le=MOST_STEPS)
     """Updates; with 0 the weights that the run starts with are saved and evaluated."""
     trainable: list[str] | None = None

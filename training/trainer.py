@@ -4,7 +4,6 @@ import logging
 import math
 import secrets
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -13,33 +12,27 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from transformers import PretrainedConfig
 
 from preprocessing.errors import UserError
+from training.assembly import Assembly, check_data, spec_of
 from training.checkpoint.store import CheckpointStore
 from training.config import STOPPED, TrainSettings
-from training.data.loader import Loader, Rows
-from training.data.source import open_source
-from training.metrics import MetricsLog, peak_flops, progress_line
-from training.models import ModelSpec, model_spec
-from training.models.build import build_model, check_data, check_vocabulary, freeze, model_config
-from training.objectives import TASKS, Task
-from training.optim.build import build_optimizer, set_steps_taken, steps_taken
-from training.optim.precision import LossScale, MasterWeights, resolve_precision
+from training.data.kinds import open_dataset
+from training.data.loader import Loader
+from training.data.rows import Rows
+from training.metrics import MetricsLog, progress_line
+from training.models.build import check_vocabulary, model_config
+from training.objectives import objective_of
+from training.optim.build import set_steps_taken, steps_taken
+from training.optim.precision import LossScale, resolve_precision
 from training.optim.schedule import learning_rate
-from training.parallel.gradients import GradientBuckets
-from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
-from training.parallel.reduce import reducer
-from training.parallel.tensor import layout, parallelise
 from training.provenance import corpus_changes, corpus_facts
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress
+from training.window import Window
 
 log = logging.getLogger("reread")
 
-MOST_COUNTS = 2
-"""That any task has (`Task.counts`)."""
 BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
 
@@ -95,32 +88,22 @@ class Trainer:
         self.settings, self.run, self.mesh = settings, run, mesh
         self.progress = progress or Progress()
         dtype = resolve_precision(settings.precision, mesh.device)
-        self.spec = model_spec(settings.model.get("type", ""))
-        self.source = open_source(settings.data, settings.seed, "train")
-        held_out = open_source(settings.data, settings.seed, "validation")
+        self.dataset = open_dataset(settings.data, settings.seed, "train")
+        held_out = open_dataset(settings.data, settings.seed, "validation")
         if len(held_out) == 0:
             log.info("no validation loss: the corpus holds no documents out (preprocess.validation_share)")
-        self.config = model_config(
-            self.spec, settings.model, self.source.vocab_size, settings.init, self.source.special
-        )
-        check_data(self.spec, self.config, settings.data)
+        spec = spec_of(settings)
+        config = model_config(spec, settings.model, self.dataset.vocab_size, settings.init, self.dataset.special)
+        check_data(spec, objective_of(settings), config, settings.data)
         if settings.init:
-            check_vocabulary(settings.init, self.source.tokenizer_folder)
-        self.model = build_model(self.spec.head(settings.data.kind), self.config, settings.init, settings.seed).train()
-        freeze(self.model, settings.trainable, self.spec.copied)
-        if settings.activation_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        parallelise(self.model, self.spec.tensor_plan, mesh)
-        self.model.to(mesh.device)
-        self.model.register_forward_hook(self.progress.tick)
-        self.masters = MasterWeights(self.model, dtype)
-        self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
-        bucket_bytes = int(settings.parallel.bucket_megabytes * 2**20)
-        reduce = reducer(settings.parallel, mesh)
-        self.buckets = GradientBuckets(list(self.model.parameters()), mesh, bucket_bytes, reduce)
+            check_vocabulary(settings.init, self.dataset.tokenizer_folder)
+        self.assembly = Assembly(
+            settings, config, mesh, dtype, init=settings.init, dataset=self.dataset, held_out=held_out
+        )
+        self.objective = self.assembly.objective
+        self.assembly.model.register_forward_hook(self.progress.tick)
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
-        self.task = TASKS[settings.data.kind](self.model, settings, mesh, self.source, held_out)
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
@@ -136,8 +119,8 @@ class Trainer:
         if settings.steps == 0:
             self._validate(writer)
             self._save_checkpoint()
-        window = Window(self.spec, self.config, self.task, self.step)
-        with self.task.batches(self.step) as loader, self._stoppable():
+        window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
+        with self.objective.batches(self.step) as loader, self._stoppable():
             while self.step < settings.steps and not self.stopped:
                 self.progress.begin_step(self.step)
                 with window.waiting_for_data():
@@ -148,7 +131,7 @@ class Trainer:
                     values = window.close(self.step, rate, norm, self.scale.value)
                     values["skipped_steps"] = self.skipped_steps
                     if writer:
-                        log.info(progress_line(self.step, settings.steps, values, self.task.shown))
+                        log.info(progress_line(self.step, settings.steps, values, self.objective.shown))
                         writer.write(self.step, values)
                 if self.step % settings.validate_every == 0 or self.step == settings.steps:
                     with window.not_counted():
@@ -171,33 +154,34 @@ class Trainer:
                 *(self.run, self.bad_steps),
             )
 
-    def _train_step(self, drawn: Rows | UserError, window: "Window") -> tuple[float, float]:
+    def _train_step(self, drawn: Rows | UserError, window: Window) -> tuple[float, float]:
         """One optimiser step on this rank's rows of the global batch; returns learning rate and gradient norm.
 
         On all ranks raises the `UserError` that one got instead of its rows.
         """
         self.progress.enter("meeting the others")
-        batch, counts = self._agree(drawn)
+        batch, totals = self._agree(drawn)
         self.progress.enter("computing")
-        self.buckets.zero()
-        for loss, figures, is_last in self.task.losses(batch, counts, self.step):
+        buckets = self.assembly.buckets
+        buckets.zero()
+        for loss, figures, is_last in self.objective.losses(batch, totals, self.step):
             if is_last:
-                self.buckets.reduce_as_ready()
+                buckets.reduce_as_ready()
             if loss is not None:
                 (loss * self.scale.value).backward()
             window.add(figures)
         self.progress.enter("reducing gradients")
-        self.buckets.finish()
-        norm = self.buckets.global_norm() / self.scale.value
+        buckets.finish()
+        norm = buckets.global_norm() / self.scale.value
         rate = learning_rate(
             self.step, self.settings.schedule, self.settings.optimizer.learning_rate, self.settings.steps
         )
-        if counts[0] == 0:
+        if not any(totals.values()):
             log.info("step %d updates nothing: no row of it learns, all skim", self.step)
         elif math.isfinite(norm):
             clip = self.settings.optimizer.gradient_clip
             shrink = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
-            self.masters.step(self.optimizer, self.buckets, rate, shrink / self.scale.value)
+            self.assembly.masters.step(self.assembly.optimizer, buckets, rate, shrink / self.scale.value)
             self.bad_steps = 0
         else:
             self.bad_steps += 1
@@ -220,12 +204,12 @@ class Trainer:
             raise self.mesh.reported_once(error) from None
         return rate, norm
 
-    def _agree(self, drawn: Rows | UserError) -> tuple[Rows, list[float]]:
+    def _agree(self, drawn: Rows | UserError) -> tuple[Rows, dict[str, float]]:
         """The rows, and the counts summed over the global batch; learns whether any process was asked to stop."""
         fault, batch = (drawn, {}) if isinstance(drawn, UserError) else (None, drawn)
-        counts = [] if fault else self.task.counts(batch).tolist()
-        local = [float(self.progress.stop_asked), float(fault is not None), *counts]
-        local += [0.0] * (2 + MOST_COUNTS - len(local))
+        counts = {} if fault else self.objective.counts(batch)
+        names = self.objective.counted
+        local = [float(self.progress.stop_asked), float(fault is not None), *(counts.get(name, 0) for name in names)]
         if self.mesh.world > 1:
             values = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
             dist.all_reduce(values)
@@ -237,14 +221,14 @@ class Trainer:
                 if fault is not None:
                     raise fault
         # tensor-parallel ranks hold the same rows
-        return batch, [total / self.mesh.tensor_size for total in totals[: len(counts)]]
+        return batch, {name: total / self.mesh.tensor_size for name, total in zip(names, totals, strict=True)}
 
     def _validate(self, writer: MetricsLog | None) -> None:
         """Mean losses over the same held-out text each time, if the corpus holds any out."""
-        if len(self.task.held_out) == 0:
+        if len(self.objective.held_out) == 0:
             return
         self.progress.enter("validating")
-        values = evaluate(self.task, self.settings.validation_batches)
+        values = self.objective.held_out_summary(self.settings.validation_batches)
         if writer:
             log.info("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
             writer.write(self.step, {f"validation_{name}": value for name, value in values.items()})
@@ -252,7 +236,7 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         self.progress.enter("saving a checkpoint")
         with self.mesh.together():
-            if not self.masters.finite():
+            if not self.assembly.masters.finite():
                 raise UserError(
                     f"{self.run}: the weights are not finite at step {self.step}, which is not saved; the checkpoint "
                     "before it stays; begin a new run (name=...) with a lower train.optimizer.learning_rate"
@@ -260,14 +244,13 @@ class Trainer:
         state = {
             "step": self.step,
             "scale": self.scale.state(),
-            "samples": self.source.fingerprint,
+            "samples": self.dataset.fingerprint,
             "corpus": corpus_facts(self.settings.data.corpus),
-            "updates": steps_taken(self.optimizer),
+            "updates": steps_taken(self.assembly.optimizer),
             "bad_steps": self.bad_steps,
             "skipped_steps": self.skipped_steps,
         }
-        tensors, slices = self._tensors()
-        self.store.save(self.step, tensors, slices, state)
+        self.store.save(self.step, *self.assembly.tensors(), state)
 
     def _load_checkpoint(self) -> None:
         self.progress.enter("looking for a checkpoint")
@@ -278,10 +261,10 @@ class Trainer:
         with self.mesh.together():
             state = self.store.state(latest)
             self._check_data(state)
-            self.store.load(latest, *self._tensors())
-        self.masters.to_model()
+            self.store.load(latest, *self.assembly.tensors())
+        self.assembly.masters.to_model()
         self.scale.load(state["scale"])
-        set_steps_taken(self.optimizer, state["updates"])
+        set_steps_taken(self.assembly.optimizer, state["updates"])
         self.step, self.bad_steps = state["step"], state["bad_steps"]
         self.skipped_steps = state.get("skipped_steps", 0)  # older checkpoints lack it
         log.info("going on from the checkpoint of step %d", self.step)
@@ -294,22 +277,8 @@ class Trainer:
                 f"{corpus}: the corpus changed since the run began ({changes}); give the run the old corpus, or begin "
                 "a new run with name=..."
             )
-        if state["samples"] != self.source.fingerprint:
+        if state["samples"] != self.dataset.fingerprint:
             raise UserError(f"{self.run}: train.data or train.seed changed since the run began; take it back")
-
-    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """Masters, optimiser state and the task's by name, with each one's place in the logical tensor."""
-        slices = layout(self.model, self.mesh)
-        tensors, places = self.task.state()
-        for name, master in self.masters.named_parameters():
-            tensors[f"model.{name}"] = master.data
-            places[f"model.{name}"] = slices[name]
-        for name, learning in self.masters.learning():
-            of_all = learning.shape == self.masters.masters[name].shape
-            for key in ("exp_avg", "exp_avg_sq"):
-                tensors[f"{key}.{name}"] = self.optimizer.state[learning][key]
-                places[f"{key}.{name}"] = slices[name] if of_all else Slice(tuple(learning.shape))
-        return tensors, places
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -328,77 +297,12 @@ class Trainer:
                 signal.signal(number, handler)
 
 
-class Window:
-    """Sums figures between two progress lines; nothing waits for the device until the window closes."""
-
-    def __init__(self, spec: ModelSpec, config: PretrainedConfig, task: Task, first_step: int) -> None:
-        self.spec, self.config, self.task, self.mesh = spec, config, task, task.mesh
-        self.peak = peak_flops(task.settings.peak_tflops, self.mesh.device) * self.mesh.world
-        self.sums = task.zeros()
-        self.begin = time.perf_counter()
-        self.waited = 0.0
-        self.first_step = first_step
-
-    def add(self, figures: Tensor) -> None:
-        self.sums += figures
-
-    @contextmanager
-    def waiting_for_data(self) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.waited += time.perf_counter() - begin
-
-    @contextmanager
-    def not_counted(self) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.begin += time.perf_counter() - begin
-
-    def close(self, step: int, rate: float, norm: float, scale: float) -> dict[str, float]:
-        """Figures of the global batches since the last call (collective over the data-parallel group)."""
-        totals, waited = totals_of(self.task, self.sums), self.waited
-        seconds = time.perf_counter() - self.begin
-        steps = step - self.first_step
-        settings = self.task.settings
-        flops = self.spec.flops(self.config, settings.data.sequence_length, totals)
-        self.sums.zero_()
-        self.begin, self.waited, self.first_step = time.perf_counter(), 0.0, step
-        return {
-            **self.task.summary(totals, steps),
-            "learning_rate": rate,
-            "gradient_norm": norm,
-            "loss_scale": scale,
-            "tokens": totals["tokens"],
-            "tokens_per_second": totals["tokens"] / seconds,
-            "seconds_per_step": seconds / steps,
-            "data_wait_share": waited / seconds,
-            "mfu": flops / seconds / self.peak,
-            "seconds_left": (settings.steps - step) * seconds / steps,
-        }
-
-
-def evaluate(task: Task, limit: int | None) -> dict[str, float]:
-    """`Task.summary` of held-out text, the same on all ranks (collective)."""
-    task.model.eval()
-    sums = task.evaluate(limit)
-    task.model.train()
-    return task.summary(totals_of(task, sums), 1)
-
-
 def _draw(loader: Loader) -> Rows | UserError:
     """The next rows, or what the corpus is refused for: other ranks wait, and must learn of it before they end."""
     try:
         return next(loader)
     except UserError as error:
         return error
-
-
-def totals_of(task: Task, sums: Tensor) -> dict[str, float]:
-    """Figures by name, summed over the data-parallel ranks."""
-    if task.mesh.data_size > 1:
-        sums = sums.clone()
-        dist.all_reduce(sums, group=task.mesh.data_group)
-    return dict(zip(task.figures, sums.tolist(), strict=True))
 
 
 def _lost_a_process(error: RuntimeError) -> bool:

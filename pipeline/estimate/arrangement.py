@@ -7,13 +7,12 @@ from functools import cached_property
 import torch
 from transformers import PretrainedConfig
 
-from pipeline.estimate.disk import lanes_of
 from pipeline.estimate.hardware import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTED_SHARE, GIB, Cluster
 from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from pipeline.estimate.speed import StepTime, step_time
 from preprocessing.errors import UserError
 from training.config import TrainSettings
-from training.models import ModelSpec
+from training.models.spec import ModelSpec
 
 TENSOR_SIZES = (1, 2, 4, 8)
 FEW_TOKENS, MANY_TOKENS = 1024, 32768
@@ -93,7 +92,7 @@ class Planner:
             )
         rows = -(-self.train.global_batch // data)
         footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
-        memories = footprint.memory_a_lane * -(-lanes_of(self.train.data, self.train.global_batch) // data)
+        memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
         return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
 
     def choose(self) -> tuple[Arrangement, str]:
@@ -201,7 +200,6 @@ class Planner:
         if key not in self._done:
             self._done[key] = rehearse(
                 self.train,
-                self.spec,
                 self.config,
                 self.dtype,
                 tensor=tensor,

@@ -13,9 +13,9 @@ from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from preprocessing.input.sources import find_files
 from preprocessing.tokens.tokenizer import load_tokenizer
-from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings, TrainSettings
-from training.data.lanes import lanes_for
+from training.config import TrainSettings
 from training.data.materialize import MaterializedSamples, is_materialized
+from training.data.settings import DataSettings
 
 log = logging.getLogger("reread")
 
@@ -47,7 +47,7 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     corpus, stated = train.data.corpus, train.model.get("vocab_size")
     if stated is not None:
         return int(stated)
-    if isinstance(train.data, DataSettings) and is_materialized(corpus):
+    if train.data.kind == "rows" and is_materialized(corpus):
         return MaterializedSamples(corpus, "train").vocab_size
     if (corpus / "manifest.json").exists():
         return int(Manifest.read(corpus).tokenizer["vocab_size"])
@@ -66,7 +66,7 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     return size
 
 
-def slots(data: AnyData, steps: int, global_batch: int) -> float:
+def slots(data: DataSettings, steps: int, global_batch: int) -> float:
     """Tokens that are learned from in all, padding counted."""
     return float(steps) * global_batch * data.sequence_length
 
@@ -78,7 +78,7 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
     """
     folder = train.data.corpus
     token_bytes = 3 if vocab_size <= 2**16 else 5
-    copies = 1 if isinstance(train.data, StreamSettings) else train.data.copies
+    copies = getattr(train.data, "copies", 1)
     if (folder / "manifest.json").exists() and not is_materialized(folder):
         shards = Manifest.read(folder).shards
         held = sum(shard.tokens for shard in shards if shard.split == "train")
@@ -101,11 +101,6 @@ def _input_bytes(settings: PreprocessSettings) -> float:
     return sum(
         file.bytes * (COMPRESSED_RATIO if file.path.lower().endswith(COMPRESSED) else TEXT_RATIO) for file in files
     )
-
-
-def lanes_of(data: AnyData, global_batch: int) -> int:
-    """Rows that are open at a time: twice as many where half of them skim."""
-    return lanes_for(data, global_batch) if isinstance(data, SegmentSettings) else global_batch
 
 
 @contextmanager

@@ -11,10 +11,8 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -23,18 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PretrainedConfig
 
-from pipeline.estimate.disk import lanes_of, quiet
-from training.config import AnyData, DataSettings, SegmentSettings, StreamSettings, TrainSettings
-from training.data.loader import Rows
-from training.data.masking import IGNORED
-from training.models import ModelSpec
-from training.models.build import build_model, freeze
-from training.objectives import TASKS
-from training.optim.build import build_optimizer
-from training.optim.precision import MasterWeights
-from training.parallel.gradients import GradientBuckets
+from pipeline.estimate.disk import quiet
+from training.assembly import Assembly
+from training.config import TrainSettings
+from training.data.rows import IGNORED
+from training.data.settings import DataSettings
 from training.parallel.mesh import Mesh, close_mesh
-from training.parallel.tensor import layout, parallelise
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -172,37 +164,15 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum({tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}.values())
 
 
-def rows_of(data: AnyData, rows: int) -> Rows:
-    """Rows as the source of `data` gives them, full and with the share of predictions that is meant; ids are all 0."""
-    shape = (rows, data.sequence_length)
-    ids = np.zeros(shape, np.int32)
-    if isinstance(data, StreamSettings):
-        ends = np.zeros(shape, bool)
-        flags = {"sentence_ends": ends, "paragraph_ends": ends, "begins_word": ends}
-        return {"input_ids": ids, "labels": ids, **flags}
-    labels = np.full(shape, IGNORED, np.int32)
-    labels[:, 1 : 1 + round(data.sequence_length * data.masking.probability)] = 0  # behind [CLS]
-    batch: Rows = {"input_ids": ids, "labels": labels, "attention_mask": np.ones(shape, np.int32)}
-    if isinstance(data, DataSettings) and data.next_sentence:
-        batch |= {"token_type_ids": ids, "next_sentence_label": np.zeros(rows, np.int32)}
-    if isinstance(data, SegmentSettings):
-        learns = np.arange(rows) % 2 == 1 if data.retrospective else np.ones(rows, bool)
-        batch["labels"][~learns] = IGNORED
-        batch |= {"learns": learns, "begins": np.ones(rows, bool), "reorder_label": np.zeros(rows, np.int32)}
-        batch["cursors"] = np.zeros((rows, 3), np.int64)
-    return batch
-
-
-def step_totals(data: AnyData, global_batch: int) -> dict[str, float]:
+def step_totals(data: DataSettings, global_batch: int) -> dict[str, float]:
     """The figures of a step that FLOPs follow from: rows learned from and skimmed, predicted tokens."""
-    lanes = lanes_of(data, 1)
-    predicted = int((rows_of(data, lanes)["labels"] != IGNORED).sum())
+    lanes = data.lanes(1)
+    predicted = int((data.blank(lanes)["labels"] != IGNORED).sum())
     return {"rows": global_batch, "skimmed": global_batch * (lanes - 1), "predicted": global_batch * predicted}
 
 
 def rehearse(
     settings: TrainSettings,
-    spec: ModelSpec,
     config: PretrainedConfig,
     dtype: torch.dtype,
     *,
@@ -216,31 +186,18 @@ def rehearse(
     `kernels` of a CPU are for comparison with what is measured on one. Raises `UserError` where the model does not
     divide by `tensor`.
     """
-    settings = settings.model_copy(update={"global_batch": micro_batch, "micro_batch": micro_batch})
-    kind = settings.data.kind
+    settings = settings.model_copy(
+        update={"global_batch": micro_batch, "micro_batch": micro_batch, "activation_checkpointing": checkpointing}
+    )
     with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels):
-        with META:
-            model = build_model(spec.head(kind), config, None, 0).train()
-        freeze(model, settings.trainable, spec.copied)
-        if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        parallelise(model, spec.tensor_plan, mesh)
-        parameters = list(model.parameters())
-        whole = {name: math.prod(place.shape) for name, place in layout(model, mesh).items()}
-        masters = MasterWeights(model, dtype)
-        frozen = {name: getattr(master, "first_row", 0) for name, master in masters.named_parameters()}
-        learnt = sum(one.numel() if frozen[name] else whole[name] for name, one in masters.learning())
-        optimizer = build_optimizer(masters.learning(), settings.optimizer, mesh)
+        assembly = Assembly(settings, config, mesh, dtype)
+        model, masters, buckets = assembly.model, assembly.masters, assembly.buckets
         if kernels == "gpu":
-            for group in optimizer.param_groups:
+            for group in assembly.optimizer.param_groups:
                 group.update({"foreach": True} if "foreach" in group else {})
-        before = ledger.live
-        buckets = GradientBuckets(parameters, mesh, int(settings.parallel.bucket_megabytes * 2**20))
-        gradients = ledger.live - before
-        lanes = lanes_of(settings.data, micro_batch)
-        source: Any = SimpleNamespace(lanes=lambda *_: SimpleNamespace(cursors=np.zeros((lanes, 3), np.int64)))
-        task = TASKS[kind](model, settings, mesh, source, None)
-        memory = _bytes(task.memory.mems) if hasattr(task, "memory") else 0
+        saved = {name: place.shape for name, place in assembly.weights()[1].items()}
+        lanes = settings.data.lanes(micro_batch)
+        memory = _bytes(assembly.objective.memory.mems) if assembly.objective.memory else 0
 
         at_encoder = [0]
         model.base_model.register_forward_hook(lambda *_: at_encoder.__setitem__(0, ledger.live))
@@ -249,7 +206,8 @@ def rehearse(
         reduced, calls, operations = ledger.reduced, ledger.calls, ledger.operations
         kept = 0
         buckets.zero()
-        for loss, _, is_last in task.losses(rows_of(settings.data, lanes), [1.0, 1.0], 0):
+        ones = dict.fromkeys(assembly.objective.counted, 1.0)
+        for loss, _, is_last in assembly.objective.losses(settings.data.blank(lanes), ones, 0):
             if is_last:
                 buckets.reduce_as_ready()
             if loss is not None:
@@ -263,17 +221,17 @@ def rehearse(
 
         buckets.global_norm()
         before = ledger.traffic
-        masters.step(optimizer, buckets, 1.0, 1.0)
+        masters.step(assembly.optimizer, buckets, 1.0, 1.0)
         activations = at_encoder[0] - begin
         return Footprint(
             tensor=tensor,
             micro_batch=micro_batch,
             checkpointing=checkpointing,
-            parameters=sum(whole.values()),
-            weights=_bytes([*parameters, *model.buffers()]),
+            parameters=sum(math.prod(shape) for name, shape in saved.items() if name.startswith("model.")),
+            weights=_bytes([*model.parameters(), *model.buffers()]),
             masters=_bytes(masters.masters.values()) if masters.masters is not masters.model_parameters else 0,
-            optimizer=_bytes(_tensors(list(optimizer.state.values()))),
-            gradients=gradients,
+            optimizer=_bytes(_tensors(list(assembly.optimizer.state.values()))),
+            gradients=buckets.nbytes,
             memory_a_lane=memory // lanes,
             activations=activations,
             head=kept - activations,
@@ -283,7 +241,7 @@ def rehearse(
             operations=operations,
             tensor_bytes=reduced,
             tensor_calls=calls,
-            checkpoint_bytes=4 * sum(whole.values()) + 8 * learnt,
+            checkpoint_bytes=sum(4 * math.prod(shape) for shape in saved.values()),
         )
 
 

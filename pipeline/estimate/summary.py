@@ -11,13 +11,15 @@ from rich.text import Text
 from transformers import PretrainedConfig
 
 from pipeline.estimate.arrangement import Arrangement, Planner
-from pipeline.estimate.disk import corpus_size, lanes_of, slots, vocabulary
+from pipeline.estimate.disk import corpus_size, slots, vocabulary
 from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster
 from pipeline.recipe import Recipe, load_recipe
 from preprocessing.errors import UserError
+from training.assembly import check_data, spec_of
 from training.config import TrainSettings
-from training.models import ModelSpec, model_spec
-from training.models.build import check_data, model_config
+from training.models.build import model_config
+from training.models.spec import ModelSpec
+from training.objectives import objective_of
 
 log = logging.getLogger("reread")
 
@@ -30,7 +32,7 @@ def plan(recipe: Recipe, where: Cluster, flop_share: float = FLOP_SHARE) -> None
     if recipe.train is None:
         raise UserError(f"recipe {recipe.name}: has no `train` section")
     train = recipe.train
-    spec = model_spec(train.model.get("type", ""))
+    spec = spec_of(train)
     vocab_size = vocabulary(recipe, train)
     config = planned_config(recipe, train, spec, vocab_size)
     planner = Planner(train, spec, config, where, flop_share)
@@ -66,7 +68,7 @@ def planned_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_
             values["max_position_embeddings"] = config.max_position_embeddings + missing
         init = None
     config = model_config(spec, values, vocab_size, init)
-    check_data(spec, config, train.data)
+    check_data(spec, objective_of(train), config, train.data)
     return config
 
 
@@ -171,7 +173,7 @@ def _assumed(planner: Planner) -> str:
 def _disk(recipe: Recipe, train: TrainSettings, vocab_size: int, chosen: Arrangement) -> str:
     corpus = corpus_size(recipe, train, vocab_size)
     read = slots(train.data, train.steps, train.global_batch)
-    memories = chosen.footprint.memory_a_lane * lanes_of(train.data, train.global_batch)
+    memories = chosen.footprint.memory_a_lane * train.data.lanes(train.global_batch)
     checkpoint = chosen.footprint.checkpoint_bytes + memories
     keep = train.checkpoint.keep
     times = f"; the run reads {read / max(corpus.tokens, 1):.3g} times as many" if corpus.is_there else ""

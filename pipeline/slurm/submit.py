@@ -92,7 +92,7 @@ def _check(recipe: Recipe, settings: SlurmSettings) -> None:
     check_same_run(RUNS / recipe.name, recipe)
     train = train_section(recipe)
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-        from training.models.build import check_model
+        from training.assembly import check_model
 
         check_model(train)
     else:

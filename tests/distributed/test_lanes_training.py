@@ -43,10 +43,10 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
 
 def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, float], dict[str, float]]:
     from training.parallel.mesh import init_mesh
-    from training.trainer import Trainer, evaluate
+    from training.trainer import Trainer
 
     task = Trainer(TrainSettings.parse(values, "test"), run, init_mesh()).task
-    return evaluate(task, None), evaluate(task, 1)
+    return task.held_out_summary(None), task.held_out_summary(1)
 
 
 def test_processes_that_have_no_lane_wait_for_the_one_that_reads(ranks, sample_corpus, tmp_path) -> None:

@@ -6,12 +6,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pipeline.estimate.rehearsal import rehearse, rows_of
+from pipeline.estimate.rehearsal import rehearse
 from tests.conftest import document_values, longformer_values, ran_values, train_values
+from training.assembly import head_of
 from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import build_model, freeze, model_config
-from training.objectives import TASKS
+from training.objectives import objective_of
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
@@ -27,7 +28,7 @@ def held(values: dict[str, Any]) -> dict[str, int]:
     mesh = init_mesh(2)
     spec = model_spec(settings.model["type"])
     config = model_config(spec, settings.model, VOCABULARY, None)
-    model = build_model(spec.head(settings.data.kind), config, None, 0).train()
+    model = build_model(head_of(spec, objective_of(settings), settings.data), config, None, 0).train()
     freeze(model, None, spec.copied)
     parallelise(model, spec.tensor_plan, mesh)
     masters = MasterWeights(model, torch.float32)
@@ -41,9 +42,9 @@ def held(values: dict[str, Any]) -> dict[str, int]:
         sent.append(tensor.nbytes)
         return real(tensor, *args, **kwargs)
 
-    task = TASKS[settings.data.kind](model, settings, mesh, None, None)
+    task = objective_of(settings)(model, settings, mesh, None, None)
     dist.all_reduce = counted
-    for loss, _, _ in task.losses(rows_of(settings.data, 2), [1.0, 1.0], 0):
+    for loss, _, _ in task.losses(settings.data.blank(2), [1.0, 1.0], 0):
         if loss is not None:
             loss.backward()
     dist.all_reduce = real
@@ -64,7 +65,7 @@ def test_a_planned_tensor_rank_is_the_trainers(ranks, values_of) -> None:
     settings = TrainSettings.parse(values, "test")
     spec = model_spec(settings.model["type"])
     config = model_config(spec, settings.model, VOCABULARY, None)
-    footprint = rehearse(settings, spec, config, torch.float32, tensor=2, micro_batch=2, checkpointing=False)
+    footprint = rehearse(settings, config, torch.float32, tensor=2, micro_batch=2, checkpointing=False)
     for found in ranks(2, held, values):
         assert found == {name: getattr(footprint, name) for name in found}
 
@@ -75,7 +76,7 @@ def test_a_tensor_rank_holds_about_half() -> None:
     spec = model_spec("ernie_doc")
     config = model_config(spec, settings.model, VOCABULARY, None)
     whole, half = (
-        rehearse(settings, spec, config, torch.float16, tensor=tensor, micro_batch=2, checkpointing=False)
+        rehearse(settings, config, torch.float16, tensor=tensor, micro_batch=2, checkpointing=False)
         for tensor in (1, 2)
     )
     assert 0.5 <= half.state / whole.state < 0.7

@@ -20,7 +20,7 @@ from tests.corpora import write_corpus
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
-from training.data.source import open_source
+from training.data.kinds import open_dataset
 from training.evaluation import evaluate_run
 from training.metrics import read_metrics
 
@@ -103,7 +103,7 @@ def test_a_corpus_in_another_vocabulary_is_not_evaluated(
     """Neither where the weights do not fit, nor where they do and the figures would mean nothing."""
     run = uninterrupted / "runs" / "tiny"
     settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
-    size = size or open_source(settings.data, settings.seed, "train").vocab_size
+    size = size or open_dataset(settings.data, settings.seed, "train").vocab_size
     document = np.arange(5, 105), np.full(100, SENTENCE_END, np.uint8)
     other = write_corpus(tmp_path / "other", {"train": [document], "validation": [document]}, size)
     data = settings.data.model_copy(update={"corpus": other})
@@ -134,7 +134,7 @@ def test_the_exported_folder_remembers_as_the_trained_model(kind: str, uninterru
     settings = TrainSettings.parse(
         yaml.safe_load((uninterrupted / "runs" / "tiny" / "recipe.yaml").read_text())["train"], "test"
     )
-    source = open_source(settings.data, settings.seed, "train")
+    source = open_dataset(settings.data, settings.seed, "train")
     trained: Any = restore_model(uninterrupted / "runs" / "tiny", settings, source)[0].eval()
     ids = torch.arange(2 * 2 * 24).reshape(2, 2, 24) * 7 % source.vocab_size
     ends = {"sentence_ends": ids % 5 == 0, "paragraph_ends": ids % 25 == 0} if kind == "stream" else {}

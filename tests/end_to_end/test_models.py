@@ -16,7 +16,7 @@ from tests.end_to_end.test_lanes import figures, reread
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
-from training.data.source import open_source
+from training.data.kinds import open_dataset
 
 KINDS = {"ran": ran_values, "longformer": longformer_values}
 
@@ -71,7 +71,7 @@ def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path)
     reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))
     recipe = yaml.safe_load((uninterrupted / "runs" / "tiny" / "recipe.yaml").read_text())
     settings = TrainSettings.parse(recipe["train"], "test")
-    source = open_source(settings.data, settings.seed, "train")
+    source = open_dataset(settings.data, settings.seed, "train")
     trained: Any = restore_model(uninterrupted / "runs" / "tiny", settings, source)[0].eval()
     ids = 5 + torch.arange(2 * 40).reshape(2, 40) * 7 % (source.vocab_size - 5)
     mask = torch.ones_like(ids)

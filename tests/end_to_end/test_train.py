@@ -214,7 +214,7 @@ def test_a_run_that_diverges_says_so_and_saves_no_weights_that_are_not_finite(sa
     trainer = Trainer(TrainSettings.parse({**values, "steps": 15}, "test"), tmp_path, Mesh())
     trainer._load_checkpoint()
     for broken in (float("inf"), float("nan")):
-        next(iter(trainer.masters.named_parameters()))[1].data[0, 0] = broken
+        next(iter(trainer.assembly.masters.named_parameters()))[1].data[0, 0] = broken
         with pytest.raises(UserError, match="the weights are not finite at step 14, which is not saved"):
             trainer._save_checkpoint()
     saved = CheckpointStore(tmp_path / "checkpoints", 2, Mesh()).read_full(14, "model.")

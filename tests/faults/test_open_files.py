@@ -14,9 +14,12 @@ import pytest
 from preprocessing.corpus import Corpus, Manifest, ShardWriter
 from tests.forks import Job, context
 from tests.runs import write_recipe
-from training.config import DataSettings, PackedSettings, SegmentSettings, StreamSettings
 from training.data import materialize
-from training.data.source import open_source
+from training.data.kinds import open_dataset
+from training.data.packed import PackedSettings
+from training.data.readings import SegmentSettings
+from training.data.samples import RowSettings
+from training.data.stream import StreamSettings
 
 LIMIT, SHARDS = 128, 200
 
@@ -63,7 +66,7 @@ def _limited(send: Any, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 def draw(settings: Any) -> list[Any]:
     """Rows from all over the corpus at once, and what they need of files."""
-    source: Any = open_source(settings, 0, "train")
+    source: Any = open_dataset(settings, 0, "train")
     source.verify()
     everywhere = np.arange(0, len(source), max(1, len(source) // 1000))
     if isinstance(settings, SegmentSettings):
@@ -78,8 +81,8 @@ def draw(settings: Any) -> list[Any]:
 @pytest.mark.parametrize("kind", ["rows", "pairs", "packed", "segments", "stream"])
 def test_rows_of_more_shards_than_files_may_be_open(many, kind) -> None:
     settings = {
-        "rows": DataSettings(corpus=many, sequence_length=32, next_sentence=False),
-        "pairs": DataSettings(corpus=many, sequence_length=32),
+        "rows": RowSettings(corpus=many, sequence_length=32, next_sentence=False),
+        "pairs": RowSettings(corpus=many, sequence_length=32),
         "packed": PackedSettings(kind="packed", corpus=many, sequence_length=64),
         "segments": SegmentSettings(kind="segments", corpus=many, sequence_length=32),
         "stream": StreamSettings(kind="stream", corpus=many, sequence_length=24),
@@ -91,7 +94,7 @@ def test_rows_of_more_shards_than_files_may_be_open(many, kind) -> None:
 
 def written(corpus: Path, out: Path) -> list[Any]:
     """`draw` of materialised samples in as many shards."""
-    settings = DataSettings(corpus=corpus, sequence_length=32, copies=2)
+    settings = RowSettings(corpus=corpus, sequence_length=32, copies=2)
     materialize.SHARD_BLOCKS = 1
     materialize.materialize(corpus, out, settings, 0, 1, block_rows=32)
     return [*draw(settings.model_copy(update={"corpus": out})), len(list(out.glob("*.tar")))]
@@ -100,7 +103,7 @@ def written(corpus: Path, out: Path) -> list[Any]:
 def test_materialised_samples_in_more_shards_than_files_may_be_open(many, tmp_path) -> None:
     files, rows, shards = limited(written, many, tmp_path / "samples")
     assert files < 64 and shards > LIMIT
-    assert rows == draw(DataSettings(corpus=many, sequence_length=32, copies=2))[1]
+    assert rows == draw(RowSettings(corpus=many, sequence_length=32, copies=2))[1]
 
 
 def test_training_and_verifying_with_more_shards_than_files_may_be_open(many, tmp_path) -> None:

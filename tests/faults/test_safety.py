@@ -135,7 +135,7 @@ def test_a_run_starts_from_a_folder_without_running_its_code(converted) -> None:
     ask_for_code(converted, "config.json", {"AutoConfig": "evil.Evil", "AutoModelForPreTraining": "evil.Evil"})
     spec = model_spec("nezha")
     config = model_config(spec, {}, 9, converted)
-    build_model(spec.head("rows"), config, converted, 0)
+    build_model(spec.converted, config, converted, 0)
     assert not hasattr(config, "auto_map")
 
 
@@ -144,7 +144,7 @@ def test_a_run_does_not_start_from_a_pickle(converted) -> None:
     (converted / "pytorch_model.bin").write_bytes(pickle.dumps({"bomb": Bomb()}))
     spec = model_spec("nezha")
     with pytest.raises(UserError, match=r"train\.init"):
-        build_model(spec.head("rows"), model_config(spec, {}, 9, converted), converted, 0)
+        build_model(spec.converted, model_config(spec, {}, 9, converted), converted, 0)
 
 
 @pytest.mark.parametrize("file", ["index.json", "rank-00000.safetensors"])

@@ -22,7 +22,8 @@ from training.models.longformer import LongformerForMaskedLM
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.ran import RanConfig, RanForMaskedLM
 from training.parallel.mesh import Mesh
-from training.trainer import Trainer, Window, train
+from training.trainer import Trainer, train
+from training.window import Window
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -162,8 +163,8 @@ def test_a_training_step_takes_fused_attention_kernels(sample_corpus, tmp_path, 
     """With masks, biases that have a gradient, and dropout: nothing falls back to products of all scores."""
     settings = TrainSettings.parse(values_of(sample_corpus, precision=precision), "test")
     trainer = Trainer(settings, tmp_path, Mesh(device=torch.device("cuda", 0)))
-    window = Window(trainer.spec, trainer.config, trainer.task, 0)
-    with trainer.task.batches(0) as batches:
+    window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
+    with trainer.objective.batches(0) as batches:
         chosen, kernels = attention_of(lambda: trainer._train_step(next(batches), window), True)
     assert chosen and "math" not in chosen, kernels
 

@@ -8,15 +8,19 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.commands import inspect_stage
-from pipeline.inspect import count, guessed, inspect, render
+from pipeline.inspect import count, inspect, render
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from tests.corpora import SPECIAL, VOCABULARY, make_corpus
-from training.config import DataSettings, MaskingSettings, SegmentSettings, StreamSettings
-from training.data.checks import han_vocabulary
+from training.data.han import han_vocabulary
 from training.data.materialize import materialize
-from training.data.samples import Samples
+from training.data.pairs import guessed
+from training.data.readings import SegmentSettings
+from training.data.rows import IGNORED
+from training.data.samples import RowSettings, Samples
 from training.data.segments import Segments
+from training.data.settings import MaskingSettings
+from training.data.stream import StreamSettings
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +38,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def counts_of(corpus: Corpus, strategy: Any) -> Any:
-    data = DataSettings(corpus=corpus.folder, masking=MaskingSettings(strategy=strategy))
-    return count(Samples(corpus, data, 0), han_vocabulary(corpus.folder / "tokenizer"), rows=1000)
+    data = RowSettings(corpus=corpus.folder, masking=MaskingSettings(strategy=strategy))
+    samples = Samples(corpus, data, 0)
+    return count(samples, list(samples.counted(1000)))
 
 
 def test_chinese_vocabulary_is_told_from_the_rest(corpus: Corpus) -> None:
@@ -54,17 +59,20 @@ def test_the_share_of_whole_words_can_be_wrong(corpus: Corpus) -> None:
 
 
 def test_counts_are_those_of_the_recipe(corpus: Corpus) -> None:
-    counts = counts_of(corpus, "whole-word")
+    samples = Samples(corpus, RowSettings(corpus=corpus.folder), 0)
+    batches = list(samples.counted(1000))
+    counts = count(samples, batches)
     assert counts.rows == 1000 and counts.slots == 128_000
     assert abs(counts.predicted / counts.tokens - 0.15) < 0.005
     assert abs(counts.masked / counts.predicted - 0.8) < 0.02
     assert abs(counts.kept / counts.predicted - 0.1) < 0.015
-    label = np.concatenate(counts.pairs)[:, 2]
+    label = np.concatenate([rows["next_sentence_label"] for rows in batches])
+    label = label[label != IGNORED]
     assert len(label) > 0.9 * counts.rows and abs(label.mean() - 0.5) < 0.05
 
 
 def test_what_lengths_tell_is_shown(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect(DataSettings(corpus=corpus.folder), samples=1)
+    inspect(RowSettings(corpus=corpus.folder), samples=1)
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     found = re.search(r"… guessed from lengths alone ([\d.]+) % by \|A\|, ([\d.]+) % by \|B\|, ([\d.]+) % by", shown)
     assert found and all(45 < float(share) < 55 for share in found.groups())
@@ -114,20 +122,20 @@ def test_inspect_ends_with_an_error_where_whole_words_are_not_known(tmp_path: Pa
     shutil.copytree(corpus.folder / "tokenizer", single.folder / "tokenizer")
     single.manifest.write(single.folder)
     with pytest.raises(UserError, match="single characters would be masked"):
-        inspect(DataSettings(corpus=single.folder), samples=1)
-    inspect(DataSettings(corpus=single.folder, masking=MaskingSettings(strategy="token")), samples=1)
+        inspect(RowSettings(corpus=single.folder), samples=1)
+    inspect(RowSettings(corpus=single.folder, masking=MaskingSettings(strategy="token")), samples=1)
 
 
 def test_inspecting_a_corpus_and_its_materialised_form_shows_the_same(
     corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = DataSettings(corpus=corpus.folder, copies=1)
+    data = RowSettings(corpus=corpus.folder, copies=1)
     materialize(corpus.folder, tmp_path / "out", data, 5, 1)
     capsys.readouterr()
     inspect(data, samples=2, seed=5, verify=True)
     drawn = capsys.readouterr().out
     assert "row 1" in drawn and "100.00 %" in drawn and "‹" in drawn
-    inspect(DataSettings(corpus=tmp_path / "out"), samples=2, verify=True)
+    inspect(RowSettings(corpus=tmp_path / "out"), samples=2, verify=True)
     assert capsys.readouterr().out == drawn
 
 
@@ -147,7 +155,7 @@ def test_verify_finds_a_changed_bit(tmp_path: Path) -> None:
     data[1000] ^= 1  # in the ids of the first block
     path.write_bytes(data)
     with pytest.raises(UserError, match=r"train-00001\.tar: altered"):
-        inspect(DataSettings(corpus=damaged.folder), verify=True)
+        inspect(RowSettings(corpus=damaged.folder), verify=True)
 
 
 def segment_settings(corpus: Corpus, **changes: Any) -> SegmentSettings:
@@ -217,10 +225,12 @@ def test_a_stream_has_nothing_to_show(corpus: Corpus) -> None:
 @pytest.mark.parametrize(("strategy", "whole"), [("whole-word", True), ("token", False)])
 def test_words_of_segments_are_counted(corpus: Corpus, strategy: Any, whole: bool) -> None:
     source = Segments(corpus, segment_settings(corpus, masking=MaskingSettings(strategy=strategy)), 0)
-    counts = count(source, han_vocabulary(corpus.folder / "tokenizer"), rows=300)
+    rows = list(source.counted(300))
+    counts = count(source, rows)
     assert counts.rows == 300 and counts.slots == 300 * 64 and counts.chinese_words > 200
     assert (counts.whole_chinese_words == counts.chinese_words) == whole
-    assert sum(reading.segments for reading in counts.documents[:-1]) < 300
+    documents = next(value for name, value in source.statistics(rows) if name.startswith("segments a document"))
+    assert documents.endswith("at most")
     assert abs(counts.predicted / counts.tokens - 0.15) < 0.01
 
 

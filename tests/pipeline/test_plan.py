@@ -19,7 +19,7 @@ from pipeline.estimate import arrangement as arrangement_module
 from pipeline.estimate.arrangement import Planner
 from pipeline.estimate.disk import corpus_size, vocabulary
 from pipeline.estimate.hardware import cluster, gpu_named, network_named
-from pipeline.estimate.rehearsal import Footprint, rehearse, rows_of, step_totals
+from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from pipeline.estimate.speed import Ring, exposed_seconds, ring
 from pipeline.estimate.summary import _count, _size, plan, planned_config
 from pipeline.recipe import available_recipes, load_recipe
@@ -33,11 +33,12 @@ from tests.conftest import (
     stream_values,
     train_values,
 )
+from training.assembly import head_of
 from training.config import TrainSettings
-from training.data.source import open_source
+from training.data.kinds import open_dataset
 from training.models import model_spec
 from training.models.build import build_model, model_config
-from training.objectives import TASKS
+from training.objectives import objective_of
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh
 
@@ -49,7 +50,7 @@ def rehearsed(values: dict[str, Any], vocab_size: int, **changes: Any) -> Footpr
     spec = model_spec(settings.model["type"])
     config = model_config(spec, settings.model, vocab_size, None)
     given = {"tensor": 1, "micro_batch": 2, "checkpointing": False, "dtype": torch.float16, **changes}
-    return rehearse(settings, spec, config, given.pop("dtype"), **given)
+    return rehearse(settings, config, given.pop("dtype"), **given)
 
 
 def planner_of(recipe: str, *overrides: str, gpus: int = 8, gpu: str = "v100-32g", network: str = "ib100") -> Planner:
@@ -124,13 +125,13 @@ def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thre
     settings = TrainSettings.parse(values, "test")
     spec = model_spec(settings.model["type"])
     config = model_config(spec, settings.model, 500, None)
-    model = build_model(spec.head(settings.data.kind), config, None, 0).train()
+    model = build_model(head_of(spec, objective_of(settings), settings.data), config, None, 0).train()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     buckets = GradientBuckets(list(model.parameters()), Mesh(), 2**20)
-    batch = rows_of(settings.data, 8 if values_of is document_values else 4)
+    batch = settings.data.blank(8 if values_of is document_values else 4)
     source = SimpleNamespace(lanes=lambda *_: SimpleNamespace(cursors=np.zeros((8, 3), np.int64)))
-    task = TASKS[settings.data.kind](model, settings, Mesh(), source, None)
+    task = objective_of(settings)(model, settings, Mesh(), source, None)
 
     def step() -> None:
         buckets.zero()
@@ -145,7 +146,7 @@ def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thre
     events = watched.profiler.kineto_results.events()
     most = max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
     arguments = {"tensor": 1, "micro_batch": 4, "checkpointing": checkpointing, "kernels": "cpu"}
-    assert rehearse(settings, spec, config, torch.float32, **arguments).within == pytest.approx(most, rel=0.05)
+    assert rehearse(settings, config, torch.float32, **arguments).within == pytest.approx(most, rel=0.05)
 
 
 def test_attention_is_fused_and_dropout_keeps_one_byte() -> None:
@@ -173,7 +174,7 @@ def test_a_rehearsal_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("values_of", ALL_VALUES)
 def test_rows_have_the_columns_of_the_corpus_rows(sample_corpus, values_of) -> None:
     settings = TrainSettings.parse(values_of(sample_corpus), "test")
-    source = open_source(settings.data, 0, "train")
+    source = open_dataset(settings.data, 0, "train")
     if settings.data.kind == "segments":
         rows, cursors = next(iter(source.lanes(4, range(4))))
         real = {**rows, "cursors": cursors}
@@ -182,7 +183,7 @@ def test_rows_have_the_columns_of_the_corpus_rows(sample_corpus, values_of) -> N
         real = source.rows(source.start(np.arange(4), 4, 0, length), length)
     else:
         real = source.rows(np.arange(4))
-    ours = rows_of(settings.data, 4)
+    ours = settings.data.blank(4)
     assert {name: column.shape for name, column in ours.items()} == {n: column.shape for n, column in real.items()}
 
 

@@ -44,7 +44,7 @@ def test_nezha_recipes_hold_the_papers_numbers() -> None:
 
 def test_every_row_of_an_ablation_can_be_trained() -> None:
     """Its overrides are known, the model takes them, and rows differ."""
-    from training.models.build import check_model
+    from training.assembly import check_model
 
     tables = {name: load_recipe(name, []).ablations for name in available_recipes()}
     assert {name for name, rows in tables.items() if rows} >= {"ernie-doc-small", "longformer-small", "nezha-small"}
@@ -100,8 +100,10 @@ def test_ernie_doc_recipes_mask_as_the_paper_and_have_the_rows_of_its_tables() -
 
 
 def test_lm_recipes_hold_the_papers_numbers() -> None:
+    from training.assembly import check_data
     from training.models import model_spec
-    from training.models.build import check_data, model_config
+    from training.models.build import model_config
+    from training.objectives import objective_of
 
     base, large = load_recipe("lm-base", []).train, load_recipe("lm-large", []).train
     assert base and large
@@ -112,7 +114,7 @@ def test_lm_recipes_hold_the_papers_numbers() -> None:
         data, spec = train.data, model_spec("transformer_xl")
         assert data.kind == "stream"
         config = model_config(spec, train.model, 267_735, None)
-        check_data(spec, config, data)
+        check_data(spec, objective_of(train), config, data)
         sizes = (config.n_layer, config.d_model, config.n_head, config.mem_len)
         lengths = (data.sequence_length, data.evaluation_length, data.evaluation_memory)
         assert (*sizes, *lengths, train.global_batch, train.steps, train.schedule.warmup_steps) == expected

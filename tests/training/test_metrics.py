@@ -10,7 +10,7 @@ import torch
 from pipeline.report import report
 from preprocessing.errors import UserError
 from training.metrics import MetricsLog, peak_flops, progress_line, quality, read_metrics
-from training.objectives import TASKS
+from training.objectives import OBJECTIVES
 from training.parallel.mesh import Mesh
 
 
@@ -39,7 +39,7 @@ def test_a_full_disk_is_one_line(tmp_path) -> None:
 
 
 def test_losses_are_means_over_predictions_and_pairs_and_the_first_is_the_headline() -> None:
-    task = TASKS["rows"]
+    task = OBJECTIVES["masked_lm"]
     totals = dict(zip(task.figures, [30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 0.0, 0.0, 4.0, 100.0], strict=True))
     assert task.summary(totals, 7) == {
         "loss": 3.0,

@@ -1,24 +1,26 @@
 """A run's checkpoint -> the model it holds, whole, whatever the split it was saved at."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
+from training.assembly import head_of, spec_of
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
-from training.data.source import Source
+from training.data.dataset import Dataset
 from training.exchange.export import copy_projections
-from training.models import model_spec
 from training.models.build import model_config
+from training.objectives import objective_of
 from training.parallel.mesh import Mesh
 from training.provenance import corpus_facts
 
 
 def restore_model(
-    run: Path, settings: TrainSettings, source: Source, step: int | None = None
+    run: Path, settings: TrainSettings, dataset: Dataset[Any], step: int | None = None
 ) -> tuple[PreTrainedModel, int]:
-    """The model of checkpoint `step`, or of the last one, on CPU, and the step; `source` is a split of
+    """The model of checkpoint `step`, or of the last one, on CPU, and the step; `dataset` is a split of
     `settings.data.corpus`.
 
     Raises `UserError` if the run has no (such) checkpoint, it is damaged, or corpus or `settings.model` do not fit it.
@@ -37,9 +39,9 @@ def restore_model(
             f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
             "tokenizer.path=CORPUS/tokenizer, that corpus' own"
         )
-    spec = model_spec(settings.model["type"])
-    config = model_config(spec, settings.model, source.vocab_size, settings.init, source.special)
-    model = spec.head(settings.data.kind)(config)
+    spec = spec_of(settings)
+    config = model_config(spec, settings.model, dataset.vocab_size, settings.init, dataset.special)
+    model = head_of(spec, objective_of(settings), settings.data)(config)
     weights = store.read_full(step, "model.")
     tied = set(model._tied_weights_keys or {})
     missing = {name for name, _ in model.named_parameters()} - weights.keys() - tied

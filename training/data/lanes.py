@@ -1,23 +1,32 @@
 """Lanes: rows of the global batch that each read document after document, segment by segment."""
 
 from collections import deque
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.config import SegmentSettings
 from training.data.loader import ROWS_AT_ONCE
-from training.data.masking import IGNORED
 from training.data.order import locate
-from training.data.samples import Rows
-from training.data.segments import Reading, Segments
+from training.data.readings import Reading, SegmentSettings
+from training.data.rows import IGNORED, Rows
 
 SKIM, LEARN = 0, 1
 
 
-def lanes_for(settings: SegmentSettings, global_batch: int) -> int:
-    """How many lanes give about `global_batch` rows a step that learn: with retrospective feed half of them skim."""
-    return 2 * global_batch if settings.retrospective else global_batch
+class Documents(Protocol):
+    """What lanes read: `training.data.segments.Segments`."""
+
+    settings: SegmentSettings
+    seed: int
+
+    def __len__(self) -> int: ...
+
+    def read(
+        self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
+    ) -> list[Reading]: ...
+
+    def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows: ...
 
 
 class Lanes:
@@ -32,7 +41,7 @@ class Lanes:
     in every step if documents are equally long. If they are not, somewhat fewer do while lanes meet their first long
     documents, which begin with a skim; later about half, as if each lane tossed a coin.
 
-    Rows are those of `Segments.rows` and
+    Rows are those of `Documents.rows` and
 
         begins         bool [n]: the lane's memory must be emptied before this row, the first of a document. The pass
                        that learns begins with the memory of the skim.
@@ -45,7 +54,7 @@ class Lanes:
 
     def __init__(
         self,
-        source: Segments,
+        documents: Documents,
         total: int,
         lanes: range,
         cursors: NDArray[np.int64] | None = None,
@@ -53,7 +62,7 @@ class Lanes:
         stagger: bool = True,
         longest: int | None = None,
     ) -> None:
-        self._source, self._total, self._stagger, self._longest = source, total, stagger, longest
+        self._documents, self._total, self._stagger, self._longest = documents, total, stagger, longest
         self._lanes = np.array(lanes, np.int64)
         n = len(self._lanes)
         self._document, self._phase, self._segment = np.zeros((3, n), np.int64)
@@ -89,7 +98,7 @@ class Lanes:
             self._advance()
             cursors.append(self._cursors())
         begins, learns, labels = (np.concatenate(values) for values in zip(*states, strict=True))
-        rows = self._source.rows(readings, segments, learns)
+        rows = self._documents.rows(readings, segments, learns)
         del rows["continues_word"]
         rows |= {"begins": begins, "learns": learns, "reorder_label": labels}
         n = len(self._lanes)
@@ -103,7 +112,7 @@ class Lanes:
         """begins, learns and reorder_label of the next rows."""
         learns = self._phase == LEARN
         begins = (self._segment == 0) & (self._phase == self._first_phase())
-        tells = learns & (self._segment == self._segments - 1) & (self._source.settings.reorder_chunks > 1)
+        tells = learns & (self._segment == self._segments - 1) & (self._documents.settings.reorder_chunks > 1)
         return begins, learns, np.where(tells, self._label, IGNORED).astype(np.int32)
 
     def _advance(self) -> None:
@@ -120,13 +129,27 @@ class Lanes:
     def _open(self, which: NDArray[np.int64]) -> list[Reading]:
         """The documents that these lanes are at."""
         positions = self._lanes[which] + self._document[which] * self._total
-        passes, documents = locate(positions, len(self._source), self._source.seed)
-        readings = self._source.read(passes % self._source.settings.copies, documents, longest=self._longest)
+        passes, documents = locate(positions, len(self._documents), self._documents.seed)
+        readings = self._documents.read(passes % self._documents.settings.copies, documents, longest=self._longest)
         self._segments[which] = [reading.segments for reading in readings]
         self._label[which] = [reading.label for reading in readings]
         return readings
 
     def _first_phase(self) -> NDArray[np.int64]:
         """In which phase each lane begins the document it is at."""
-        once = self._stagger & (self._lanes % 2 == 1) & (self._document == 0)
-        return np.where(once | (not self._source.settings.retrospective), LEARN, SKIM)
+        return _first_phase(self._lanes, self._document, self._documents.settings.retrospective, self._stagger)
+
+
+def first_cursors(settings: SegmentSettings, lanes: range) -> NDArray[np.int64]:
+    """Cursors [n, 3] of `lanes` at the beginning of a run, as `Lanes` has them."""
+    numbers = np.array(lanes, np.int64)
+    cursors = np.zeros((len(numbers), 3), np.int64)
+    cursors[:, 1] = _first_phase(numbers, cursors[:, 0], settings.retrospective, stagger=True)
+    return cursors
+
+
+def _first_phase(
+    lanes: NDArray[np.int64], documents: NDArray[np.int64], retrospective: bool, stagger: bool
+) -> NDArray[np.int64]:
+    once = stagger & (lanes % 2 == 1) & (documents == 0)
+    return np.where(once | (not retrospective), LEARN, SKIM)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from queue import Empty, Queue
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = dict[str, NDArray[Any]]
-"""Rows of a batch by name, the first dimension of each array."""
+from training.data.rows import Rows
 
 ROWS_AT_ONCE = 1024
 """Fewer lanes have several steps drawn in one call: numpy's price for a call is then shared."""
@@ -19,11 +18,13 @@ _VALUES_AT_ONCE = 1 << 19
 """Of long rows fewer, so that memory stays bounded: the largest array of such a call has so many values."""
 
 
-class Source(Protocol):
+class Positions(Protocol):
+    """Rows by their positions in an endless stream."""
+
     def rows(self, positions: NDArray[np.int64]) -> Rows: ...
 
 
-def rows_by_step(samples: Source, global_batch: int, lanes: range, step: int) -> Iterator[Rows]:
+def rows_by_step(samples: Positions, global_batch: int, lanes: range, step: int) -> Iterator[Rows]:
     """The rows of `lanes` from `step` on, without end.
 
     Row `lane` of step t is position t * global_batch + lane of the stream, so the step is all there is to save, and

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.config import MaskingSettings
 from training.data import random
 from training.data.random import Purpose
+from training.data.rows import IGNORED
+from training.data.settings import MaskingSettings
 from training.data.spans import draw_spans
-
-IGNORED = -100
-"""The label of a token that is not predicted."""
 
 _LONG_WORD = 5
 """Words of more tokens are so rare that they are worth their own loop."""

@@ -41,11 +41,10 @@ from preprocessing.corpus import (
 from preprocessing.errors import UserError
 from preprocessing.seal import read_manifest, seal, unseal
 from preprocessing.settings import Settings
-from training.config import DataSettings
-from training.data.checks import check_masking
-from training.data.masking import IGNORED
+from training.data.dataset import samples_fingerprint, special_ids
 from training.data.order import locate
-from training.data.samples import Rows, Samples, frame, samples_fingerprint, special_ids
+from training.data.rows import IGNORED, Rows
+from training.data.samples import RowDataset, RowSettings, Samples, frame
 
 FORMAT_VERSION = 2
 SHARD_BLOCKS = 64
@@ -57,7 +56,7 @@ log = logging.getLogger("reread")
 
 
 def materialize(
-    corpus: Path, out: Path, settings: DataSettings, seed: int, workers: int = 0, *, block_rows: int = 1024
+    corpus: Path, out: Path, settings: RowSettings, seed: int, workers: int = 0, *, block_rows: int = 1024
 ) -> None:
     """Write all copies of the samples of `corpus` to the folder `out`; `workers` processes, 0 for one a CPU core.
 
@@ -70,7 +69,7 @@ def materialize(
         raise explained(error, out) from None
 
 
-def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, workers: int, block_rows: int) -> None:
+def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, workers: int, block_rows: int) -> None:
     settings = settings.model_copy(update={"corpus": corpus})
     manifest = Corpus(corpus).manifest
     values: dict[str, Any] = {
@@ -94,7 +93,7 @@ def _materialize(corpus: Path, out: Path, settings: DataSettings, seed: int, wor
         _read_manifest(out)
         log.info("%s: all samples are there already", out)
         return
-    check_masking(_samples(settings, seed, "train"))
+    _samples(settings, seed, "train").check(settings, seed)
     (out / "tokenizer").mkdir(parents=True, exist_ok=True)
     for file in (corpus / "tokenizer").iterdir():
         shutil.copyfile(file, out / "tokenizer" / file.name)
@@ -119,7 +118,7 @@ def _difference(found: dict[str, Any], values: dict[str, Any]) -> str:
         return "no samples at all"
     if found["corpus"] != values["corpus"]:
         return "of another corpus"
-    written, wanted = (_flat(DataSettings(corpus=Path(), **side["settings"]), side["seed"]) for side in (found, values))
+    written, wanted = (_flat(RowSettings(corpus=Path(), **side["settings"]), side["seed"]) for side in (found, values))
     return _differing(written, wanted) or "of another version"
 
 
@@ -131,11 +130,11 @@ def is_materialized(folder: Path) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _samples(settings: DataSettings, seed: int, split: str) -> Samples:
+def _samples(settings: RowSettings, seed: int, split: str) -> Samples:
     return Samples(Corpus(settings.corpus, split), settings, seed)
 
 
-_Task = tuple[DataSettings, int, str, int, int, Path]
+_Task = tuple[RowSettings, int, str, int, int, Path]
 
 
 def _run(tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
@@ -260,8 +259,8 @@ def _read_manifest(folder: Path) -> _Manifest:
     return manifest
 
 
-class MaterializedSamples:
-    """Samples read from a folder that `materialize` wrote; the interface is that of `Samples`.
+class MaterializedSamples(RowDataset[RowSettings]):
+    """Samples read from a folder that `materialize` wrote.
 
     Raises `UserError` for a missing or truncated shard at opening, and for an altered block when it is first read.
     """
@@ -270,10 +269,10 @@ class MaterializedSamples:
         written = _read_manifest(folder)
         self.folder = folder
         self.seed = written.seed
-        self.settings = DataSettings.parse({**written.settings, "corpus": folder}, str(folder / "manifest.json"))
+        self.settings = RowSettings.parse({**written.settings, "corpus": folder}, str(folder / "manifest.json"))
         self.corpus_fingerprint = written.corpus
-        self.fingerprint = samples_fingerprint(self.corpus_fingerprint, split, self.settings, self.seed)
-        self.vocab_size: int = written.tokenizer["vocab_size"]
+        self.split = split
+        self.vocab_size = written.tokenizer["vocab_size"]
         self.tokenizer_folder = folder / "tokenizer"
         self.special = special_ids(written.tokenizer)
         self._block_rows = written.block_rows
@@ -291,13 +290,13 @@ class MaterializedSamples:
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def fingerprint(self) -> str:
+        return samples_fingerprint(self.corpus_fingerprint, self.split, self.settings, self.seed)
+
     def rows(self, positions: NDArray[np.int64]) -> Rows:
         passes, indices = locate(positions, len(self), self.seed)
         return self._read(passes % self.settings.copies * len(self) + indices)
-
-    def rows_with_words(self, positions: NDArray[np.int64]) -> Rows:
-        passes, indices = locate(positions, len(self), self.seed)
-        return self.at(passes % self.settings.copies, indices)
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         numbers = copies * len(self) + indices
@@ -310,7 +309,7 @@ class MaterializedSamples:
         continues[rows["attention_mask"] == 1] = np.concatenate(bits)
         return {**rows, "continues_word": continues}
 
-    def check(self, settings: DataSettings, seed: int) -> None:
+    def check(self, settings: RowSettings, seed: int) -> None:
         """Raises `UserError` naming what differs from the settings the samples were written with."""
         if differing := _differing(_flat(self.settings, self.seed), _flat(settings, seed)):
             raise UserError(
@@ -319,7 +318,6 @@ class MaterializedSamples:
             )
 
     def verify(self) -> None:
-        """Read everything once; raises `UserError` for the first block that differs from what was written."""
         for number in range(len(self._blocks)):
             self._read_block(number)
 
@@ -380,7 +378,7 @@ def _differing(written: dict[str, Any], wanted: dict[str, Any]) -> str:
     )
 
 
-def _flat(settings: DataSettings, seed: int) -> dict[str, Any]:
+def _flat(settings: RowSettings, seed: int) -> dict[str, Any]:
     values = settings.model_dump(mode="json", exclude={"corpus", "masking"})
     masking = settings.masking.model_dump(mode="json")
     return {

@@ -15,15 +15,30 @@ searched in its offsets on disk: nothing is held per document.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from preprocessing.corpus import Corpus
-from training.config import PackedSettings
 from training.data import random
-from training.data.samples import MaskedRows, Rows, frame
+from training.data.rows import IGNORED, Rows
+from training.data.samples import MaskedRows, frame
+from training.data.settings import LONGEST, MaskedSettings, MaskingSettings
+
+
+class PackedSettings(MaskedSettings):
+    """Corpus -> full rows cut from one stream of documents (RoBERTa's FULL-SENTENCES, Liu et al. 2019, section 4.2),
+    as Longformer's pretraining goes on."""
+
+    kind: Literal["packed"]
+    sequence_length: int = Field(default=4096, ge=8, le=LONGEST)
+    """Of each row, [CLS] and [SEP] counted."""
+    copies: int = Field(default=10, ge=1, le=1_000_000)
+    """Each pass over the corpus is one copy, cut at other places and masked anew; after the last copy the first comes
+    again."""
+    masking: MaskingSettings = MaskingSettings()
 
 
 class _Stretch(NamedTuple):
@@ -37,6 +52,8 @@ class _Stretch(NamedTuple):
 
 class Packed(MaskedRows[PackedSettings]):
     """A pass has one row for each sequence_length - 2 places of a split."""
+
+    joins_documents = True
 
     def __init__(self, corpus: Corpus, settings: PackedSettings, seed: int) -> None:
         super().__init__(corpus, settings, seed)
@@ -68,6 +85,19 @@ class Packed(MaskedRows[PackedSettings]):
         flags[is_text] = np.frombuffer(b"".join([stretch.flags for stretch in stretches]), np.uint8)
         keys = random.key(self.seed, copies, indices)
         return rows | self._masked(ids, flags, is_text, lengths, keys)
+
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        documents = np.concatenate([self._documents(rows) for rows in batches])
+        return [
+            ("documents a row", f"{np.mean(documents):.1f}, {max(documents):,} at most"),
+            *super().statistics(batches),
+        ]
+
+    def _documents(self, rows: Rows) -> NDArray[np.int64]:
+        """Stretches of text that special tokens divide each row into [B]."""
+        original = np.where(rows["labels"] != IGNORED, rows["labels"], rows["input_ids"])
+        text = (rows["attention_mask"] == 1) & ~np.isin(original, [self.special["cls"], self.special["sep"]])
+        return (text & ~np.pad(text, ((0, 0), (1, 0)))[:, :-1]).sum(axis=1)
 
     def _stretches(self, begin: int, size: int, done: int) -> Iterator[_Stretch]:
         """`size` places of the ring from `begin` on, the first of them place `done` of the rows."""

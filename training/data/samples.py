@@ -1,52 +1,66 @@
 """Corpus -> rows of a batch: sample i of copy c is a pure function of (corpus, settings, seed, c, i)."""
 
-from abc import ABC, abstractmethod
-from hashlib import md5
-from typing import Any, Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, field_validator
 
-from preprocessing.corpus import CONTINUES_WORD, Corpus
-from preprocessing.errors import UserError
-from preprocessing.settings import Settings
-from training.config import DataSettings, PackedSettings
+from preprocessing.corpus import Corpus
 from training.data import random
 from training.data.chunks import Chunks, Text, read_flags, read_ids
-from training.data.masking import mask
+from training.data.dataset import AnyMasked, Dataset, MaskedDataset
 from training.data.order import locate
-from training.data.pairs import Pairs, draw_sentences
+from training.data.pairs import Pairs, draw_sentences, pair_statistics
+from training.data.rows import Rows
+from training.data.settings import LONGEST, MaskedSettings, MaskingSettings
 
-Rows = dict[str, NDArray[Any]]
-AnyRows = TypeVar("AnyRows", bound=DataSettings | PackedSettings)
+_AT_ONCE = 512
+"""Rows of a batch that `counted` gives."""
 
 
-class MaskedRows(ABC, Generic[AnyRows]):
-    """Rows drawn from a corpus when they are asked for. Pass p shows copy p % copies, in an order of its own."""
+class RowSettings(MaskedSettings):
+    """Corpus -> rows that know nothing of each other, as BERT reads them."""
 
-    def __init__(self, corpus: Corpus, settings: AnyRows, seed: int) -> None:
-        self.corpus, self.settings, self.seed = corpus, settings, seed
-        tokenizer = corpus.manifest.tokenizer
-        self.special = special_ids(tokenizer)
-        self.vocab_size: int = tokenizer["vocab_size"]
-        self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self.special.values()))
-        self.corpus_fingerprint = corpus.fingerprint
-        self.tokenizer_folder = corpus.folder / "tokenizer"
-        # Once a block of this size was freed, glibc keeps smaller ones for reuse: else each call's arrays page-fault.
-        np.empty(1 << 24, np.uint8)
+    kind: Literal["rows"] = "rows"
+    sequence_length: int = Field(default=128, ge=8, le=LONGEST)
+    copies: int = Field(default=10, ge=1, le=1_000_000)
+    """Each pass over the corpus is one copy, masked and paired anew; after the last copy the first comes again."""
+    next_sentence: bool = True
+    """BERT's sentence pairs, in equal lengths (training.data.pairs); without, one stretch of text a row."""
+    special_tokens: bool = True
+    """[CLS] and [SEP] around the text; without, a row is text alone, as RAN reads it (only without pairs)."""
+    short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
+    """Share of rows cut to a random shorter length (BERT)."""
+    masking: MaskingSettings = MaskingSettings()
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Rows of one pass."""
+    @field_validator("special_tokens")
+    @classmethod
+    def _told_apart(cls, value: bool, info: ValidationInfo) -> bool:
+        if not value and info.data.get("next_sentence"):
+            raise ValueError("false needs next_sentence: false, for nothing else tells the pair's sides apart")
+        return value
+
+    @property
+    def bare(self) -> bool:
+        return not self.special_tokens
+
+    def blank(self, rows: int) -> Rows:
+        batch = super().blank(rows)
+        if self.next_sentence:
+            batch |= {"token_type_ids": batch["input_ids"], "next_sentence_label": np.zeros(rows, np.int32)}
+        return batch
+
+
+class RowDataset(Dataset[AnyMasked]):
+    """Rows that know nothing of each other. A pass has an order of its own; `len()` is the rows of one pass."""
 
     @abstractmethod
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         """What `rows_with_words` gives, by copy [B] and number in source order [B]."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal fingerprints mean equal rows at every position."""
-        return samples_fingerprint(self.corpus_fingerprint, self.corpus.split, self.settings, self.seed)
 
     def rows(self, positions: NDArray[np.int64]) -> Rows:
         """The rows at positions [B] of the endless stream, each int32 [B, L]:
@@ -63,38 +77,27 @@ class MaskedRows(ABC, Generic[AnyRows]):
         passes, indices = locate(positions, len(self), self.seed)
         return self.at(passes % self.settings.copies, indices)
 
-    def verify(self) -> None:
-        """Read the corpus once; raises `UserError` for the first block that differs from what was written."""
-        self.corpus.verify()
+    def preview(self) -> Iterator[tuple[str, Rows]]:
+        for number in count():
+            yield f"row {number}", self.rows_with_words(np.arange(number, number + 1))
 
-    def _masked(
-        self,
-        ids: NDArray[np.int32],
-        flags: NDArray[np.uint8],
-        is_text: NDArray[np.bool_],
-        lengths: NDArray[np.int64],
-        keys: NDArray[np.uint64],
-    ) -> Rows:
-        """input_ids, labels and continues_word of rows [B, L] of `lengths` [B] tokens, of which `is_text` may be
-        predicted; masks `ids` in place."""
-        continues = (flags & CONTINUES_WORD).view(bool)
-        labels = mask(
-            ids,
-            continues,
-            is_text,
-            lengths=lengths,
-            keys=keys,
-            settings=self.settings.masking,
-            replacements=self._replacements,
-            mask_id=self.special["mask"],
-        )
-        return {"input_ids": ids, "labels": labels, "continues_word": continues}
+    def counted(self, rows: int) -> Iterator[Rows]:
+        for begin in range(0, rows, _AT_ONCE):
+            yield self.rows_with_words(np.arange(begin, min(begin + _AT_ONCE, rows)))
+
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        pairs = pair_statistics(batches) if "next_sentence_label" in batches[0] else []
+        return [*pairs, ("samples a pass, copies", f"{len(self):,} x {self.settings.copies}")]
 
 
-class Samples(MaskedRows[DataSettings]):
+class MaskedRows(RowDataset[AnyMasked], MaskedDataset[AnyMasked]):
+    """The same drawn from a corpus."""
+
+
+class Samples(MaskedRows[RowSettings]):
     """A pass has one row a chunk of the corpus (`training.data.chunks`)."""
 
-    def __init__(self, corpus: Corpus, settings: DataSettings, seed: int) -> None:
+    def __init__(self, corpus: Corpus, settings: RowSettings, seed: int) -> None:
         super().__init__(corpus, settings, seed)
         specials = 3 if settings.next_sentence else 2 if settings.special_tokens else 0
         self._chunks = Chunks(corpus, settings.sequence_length - specials)
@@ -143,27 +146,3 @@ def frame(lengths: NDArray[Any], columns: int, first: NDArray[Any] | None = None
     if first is not None:
         rows["token_type_ids"] = (attention & (column >= first.astype(small)[:, None])).astype(np.int32)
     return rows
-
-
-def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
-    """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] from a manifest's `tokenizer`.
-
-    Raises `UserError` if it has them not: whole words are for language models.
-    """
-    names = ("pad", "unk", "cls", "sep", "mask")
-    if missing := [name for name in names if name not in tokenizer]:
-        raise UserError(
-            f"data.corpus: made with a tokenizer of type {tokenizer['type']}, which has no token for "
-            f"{', '.join(missing)}; train a language model on it (data.kind: stream), or preprocess with another one"
-        )
-    return {name: tokenizer[name] for name in names}
-
-
-_DRAWING = 2
-"""Raised whenever the same settings draw other rows, so that no run goes on with other rows unnoticed."""
-
-
-def samples_fingerprint(corpus_fingerprint: str, split: str, settings: Settings, seed: int) -> str:
-    """Where the corpus lies is no part of it."""
-    values = [str(_DRAWING), corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
-    return md5("\n".join(values).encode()).hexdigest()

@@ -5,100 +5,39 @@ How document i is read in copy c is a pure function of (corpus, settings, seed, 
 segments of at most `sequence_length` - 2 tokens. A segment is fed as tokens, [SEP], padding, [CLS] in the last place.
 """
 
-from array import array
-from bisect import insort
+from collections import Counter
 from collections.abc import Iterator
-from itertools import permutations
-from math import factorial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import count as numbers
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
-from training.config import SegmentSettings
+from preprocessing.corpus import Corpus
 from training.data import random
-from training.data.masking import IGNORED, mask
+from training.data.dataset import MaskedDataset
+from training.data.lanes import Lanes
 from training.data.order import locate
 from training.data.random import Purpose
-from training.data.samples import Rows, samples_fingerprint, special_ids
-
-if TYPE_CHECKING:
-    from training.data.lanes import Lanes
-
-LONGEST_WORD = 32
-"""A segment ends before a word that it would cut, if that word began within so many tokens."""
+from training.data.readings import Reading, SegmentSettings, permuted, segment_bounds, stretch_of, word_reach
+from training.data.rows import IGNORED, Rows, share
 
 LEAST_DOCUMENTS = 8
 """No document is a larger part of a sample than one in so many."""
-
-_ORDERS = [list(permutations(range(chunks))) for chunks in range(7)]
-_BEGINS_WORD = bytes(not flags & int(CONTINUES_WORD) for flags in range(256))
-
-
-def reorder_classes(chunks: int) -> int:
-    """Permutations of 1 to `chunks` chunks: 33 for 4 (section 3.4's K)."""
-    return sum(factorial(number) for number in range(1, chunks + 1))
+_LANES = 64
+"""Rows that learn at a time, of those that `statistics` counts."""
 
 
-class Reading(NamedTuple):
-    """A document as it is read in one copy."""
-
-    copy: int
-    document: int
-    ids: NDArray[Any]
-    flags: NDArray[np.uint8]
-    chunks: list[tuple[int, int]]
-    """(start, stop) of each chunk in the document, in the order in which they are read."""
-    label: int
-    """Which permutation that is, of `reorder_classes(m)`."""
-    bounds: "array[int]"
-    """Segment k is tokens bounds[k]..bounds[k + 1] of the permuted text."""
-
-    @property
-    def segments(self) -> int:
-        return len(self.bounds) - 1
-
-    def parts(self, segment: int) -> list[tuple[int, int]]:
-        """(start, stop) in the document of the stretches of text a segment is made of: several at chunk borders."""
-        begin, end = self.bounds[segment], self.bounds[segment + 1]
-        parts = []
-        for start, stop in self.chunks:
-            if begin < stop - start and end > 0:
-                parts.append((max(start, start + begin), min(stop, start + end)))
-            begin -= stop - start
-            end -= stop - start
-        return parts
-
-
-class Segments:
+class Segments(MaskedDataset[SegmentSettings]):
     """The documents of a corpus as readings and rows. Pass p over the corpus shows copy p % copies."""
 
     def __init__(self, corpus: Corpus, settings: SegmentSettings, seed: int) -> None:
-        self.corpus, self.settings, self.seed = corpus, settings, seed
-        tokenizer = corpus.manifest.tokenizer
-        self.special = special_ids(tokenizer)
-        self.vocab_size: int = tokenizer["vocab_size"]
-        self.corpus_fingerprint = corpus.fingerprint
-        self.tokenizer_folder = corpus.folder / "tokenizer"
-        self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self.special.values()))
+        super().__init__(corpus, settings, seed)
         self._capacity = settings.sequence_length - 2
-        self._reach = min(LONGEST_WORD, self._capacity // 4)
-        # Once a block of this size was freed, glibc keeps smaller ones for reuse: else each call's arrays page-fault.
-        np.empty(1 << 24, np.uint8)
 
     def __len__(self) -> int:
         """Documents of one pass."""
         return self.corpus.documents
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal fingerprints mean equal readings of every document in every copy."""
-        return samples_fingerprint(self.corpus_fingerprint, self.corpus.split, self.settings, self.seed)
-
-    def verify(self) -> None:
-        """Read the corpus once; raises `UserError` for the first block that differs from what was written."""
-        self.corpus.verify()
 
     def lanes(
         self,
@@ -108,10 +47,8 @@ class Segments:
         *,
         stagger: bool = True,
         longest: int | None = None,
-    ) -> "Lanes":
+    ) -> Lanes:
         """The lanes `lanes` of `total`, from `cursors` [n, 3] on; see `training.data.lanes.Lanes`."""
-        from training.data.lanes import Lanes
-
         return Lanes(self, total, lanes, cursors, stagger=stagger, longest=longest)
 
     def read(
@@ -128,15 +65,17 @@ class Segments:
         cuts = random.uniform(keys, Purpose.CHUNK_CUT, most - 1).tolist()
         orders = random.uniform(keys, Purpose.CHUNK_ORDER, 1)[:, 0].tolist()
         places = random.uniform(keys, Purpose.STRETCH, 1)[:, 0].tolist()
-        numbers = zip(copies.tolist(), documents.tolist(), counts.tolist(), cuts, orders, places, strict=True)
+        drawn = zip(copies.tolist(), documents.tolist(), counts.tolist(), cuts, orders, places, strict=True)
         readings = []
-        for copy, document, count, cut, order, place in numbers:
+        for copy, document, count, cut, order, place in drawn:
             ids, flags = self.corpus.document(document)
             if longest is not None and len(ids) > longest:
-                stretch = _stretch(flags, longest, place)
+                stretch = stretch_of(flags, longest, place)
                 ids, flags = ids[stretch], flags[stretch]
-            chunks, label = self._permuted(flags, count, cut, order)
-            readings.append(Reading(copy, document, ids, flags, chunks, label, self._bounds(flags, chunks)))
+            chunks, label = permuted(flags, count, cut, order)
+            readings.append(
+                Reading(copy, document, ids, flags, chunks, label, segment_bounds(flags, chunks, self._capacity))
+            )
         return readings
 
     def sample(self, segments: int) -> tuple[int, int | None]:
@@ -145,7 +84,7 @@ class Segments:
         They are the first documents of pass 0, in its random order, each whole; of one that would be more than an
         eighth of the sample, a stretch of `longest` tokens, as `read` takes it. Where all text fits, it is all text.
         """
-        surely = self._capacity - self._reach  # tokens that fit in a segment, wherever words end
+        surely = self._capacity - word_reach(self._capacity)  # tokens that fit in a segment, wherever words end
         for longest in (None, max(1, segments // LEAST_DOCUMENTS) * surely):
             documents = spent = 0
             for length in self._lengths():
@@ -181,21 +120,10 @@ class Segments:
         ids[:, -1] = self.special["cls"]
         flags = np.zeros(is_text.shape, np.uint8)
         flags[is_text] = np.concatenate([reading.flags[a:b] for reading, a, b in parts])
-        continues = (flags & CONTINUES_WORD).view(bool)
         keys = random.key(self.seed, [r.copy for r in readings], [r.document for r in readings], segments)
-        labels = mask(
-            ids,
-            continues,
-            is_text,
-            lengths=lengths + 2,
-            keys=keys,
-            settings=self.settings.masking,
-            replacements=self._replacements,
-            mask_id=self.special["mask"],
-        )
-        labels[~learns] = IGNORED
-        rows = {"input_ids": ids, "attention_mask": attention.astype(np.int32), "labels": labels}
-        return {**rows, "continues_word": continues}
+        rows = self._masked(ids, flags, is_text, lengths + 2, keys)
+        rows["labels"][~learns] = IGNORED
+        return {**rows, "attention_mask": attention.astype(np.int32)}
 
     def at(self, copies: NDArray[np.int64], documents: NDArray[np.int64]) -> Rows:
         """The first segments of documents [B] in copies [B], as rows that learn."""
@@ -211,47 +139,51 @@ class Segments:
                 start, stop = self.corpus.block_offsets(block)[document - ends[block] :][:2]
                 yield int(stop - start)
 
-    def _permuted(
-        self, flags: NDArray[np.uint8], count: int, cut: list[float], order: float
-    ) -> tuple[list[tuple[int, int]], int]:
-        """The chunks in the order they are read in, and the permutation's label; drawn from numbers in [0, 1).
+    def preview(self) -> Iterator[tuple[str, Rows]]:
+        """Rows of one document after the other, of skims only the last segment."""
+        for reading in self._readings():
+            title = f"document {reading.document}, copy {reading.copy}"
+            if self.settings.reorder_chunks > 1:
+                begins = sorted(start for start, _ in reading.chunks)
+                order = " ".join(str(begins.index(start)) for start, _ in reading.chunks)
+                title += f", chunks in the order {order} (label {reading.label})"
+            sequence = [(True, segment) for segment in range(reading.segments)]
+            if self.settings.retrospective:
+                sequence.insert(0, (False, reading.segments - 1))
+            for learns, segment in sequence:
+                row = self.rows([reading], [segment], np.array([learns]))
+                yield f"{title}: {'learn' if learns else 'skim'}, segment {segment + 1} of {reading.segments}", row
 
-        A document with too few sentences has as many chunks as it has sentences, and the label of those.
-        """
-        size = len(flags)
-        if count == 1:
-            return [(0, size)], 0
-        ends = np.flatnonzero(flags[:-1] & SENTENCE_END)
-        count = min(count, len(ends) + 1)
-        chosen: list[int] = []
-        for number in range(count - 1):
-            place = int(cut[number] * (len(ends) - number))  # among those not chosen yet
-            for other in chosen:
-                place += place >= other
-            insort(chosen, place)
-        cuts = [0, *(int(ends[place]) + 1 for place in chosen), size]
-        rank = int(order * factorial(count))
-        return [(cuts[chunk], cuts[chunk + 1]) for chunk in _ORDERS[count][rank]], reorder_classes(count - 1) + rank
+    def counted(self, rows: int) -> Iterator[Rows]:
+        segments = ((reading, number) for reading in self._readings() for number in range(reading.segments))
+        while batch := list(islice(segments, min(512, rows))):
+            rows -= len(batch)
+            yield self.rows([one for one, _ in batch], [number for _, number in batch], np.ones(len(batch), bool))
 
-    def _bounds(self, flags: NDArray[np.uint8], chunks: list[tuple[int, int]]) -> "array[int]":
-        """Where segments begin in the permuted text, and its end: each as long as it can be without cutting a word."""
-        size = len(flags)
-        if size <= self._capacity:
-            return array("i", (0, size))
-        text = flags.tobytes()
-        begins = b"".join([text[start:stop] for start, stop in chunks]).translate(_BEGINS_WORD)
-        bounds, latest = array("i", (0,)), self._capacity
-        while latest < size:
-            found = begins.rfind(1, latest - self._reach, latest + 1)
-            bounds.append(found if found >= 0 else latest)
-            latest = bounds[-1] + self._capacity
-        bounds.append(size)
-        return bounds
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        rows, documents = sum(len(batch["labels"]) for batch in batches), list[Reading]()
+        for reading in self._readings():  # those that begin in these rows
+            if rows <= 0:
+                break
+            documents.append(reading)
+            rows -= reading.segments
+        lengths = [reading.segments for reading in documents]
+        found = [("segments a document", f"{np.mean(lengths):.1f}, {max(lengths):,} at most")]
+        if self.settings.reorder_chunks > 1:
+            chunks = Counter(len(reading.chunks) for reading in documents)
+            found += [
+                (f"documents in {number} chunks", f"{share(chunks[number], len(documents))} of {len(documents):,}")
+                for number in sorted(chunks)
+            ]
+        if self.settings.retrospective:
+            lanes = self.settings.lanes(_LANES)
+            learning = [int(rows["learns"].sum()) for rows, _ in islice(self.lanes(lanes, range(lanes)), 32)]
+            mean = f"{np.mean(learning):.0f}, {min(learning)} to {max(learning)}"
+            found.append((f"rows of a step that learn, in {lanes} lanes", mean))
+        return [*found, ("documents a pass, copies", f"{len(self):,} x {self.settings.copies}")]
 
-
-def _stretch(flags: NDArray[np.uint8], longest: int, place: float) -> slice:
-    """`longest` tokens of a longer document, from where a word begins; where that is, `place` in [0, 1) says."""
-    latest = int(place * (len(flags) - longest + 1))
-    begins = np.flatnonzero(flags[: latest + 1] & CONTINUES_WORD == 0)
-    start = int(begins[-1]) if len(begins) else 0
-    return slice(start, start + longest)
+    def _readings(self) -> Iterator[Reading]:
+        """Documents from the beginning of the stream, without end."""
+        for begin in numbers(step=16):
+            passes, documents = locate(np.arange(begin, begin + 16), len(self), self.seed)
+            yield from self.read(passes % self.settings.copies, documents)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.config import MaskingSettings
 from training.data import random
 from training.data.random import Purpose
+from training.data.settings import MaskingSettings
 
 _TRIES = 8
 """Beginnings drawn at a time for one length; where none of them is free, the span is made a word shorter."""

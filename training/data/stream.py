@@ -7,28 +7,56 @@ Transformer-XL does; so the step is the whole state of the loader.
 
 from bisect import bisect_right
 from hashlib import md5
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
-from training.config import StreamSettings
-from training.data.masking import IGNORED
-from training.data.samples import Rows
+from training.data.dataset import Dataset
+from training.data.rows import IGNORED, Rows
+from training.data.settings import LONGEST, DataSettings
 
 
-class Stream:
+class StreamSettings(DataSettings):
+    """Corpus -> lanes of unbroken text, for language models with memory (Transformer-XL)."""
+
+    elastic = DataSettings.elastic | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
+
+    kind: Literal["stream"]
+    sequence_length: int = Field(default=150, ge=2, le=LONGEST)
+    """Tokens a lane reads in a step."""
+    evaluation_length: int = Field(default=64, ge=1, le=LONGEST)
+    """The same for held-out text."""
+    evaluation_memory: int = Field(default=640, ge=0, le=LONGEST)
+    """Tokens of memory for held-out text (Transformer-XL); in training, and in other models, it is the model's own."""
+    evaluation_lanes: int = Field(default=1, ge=1, le=1_000_000)
+    """Into how many stretches `reread evaluate` cuts the held-out text, to read them at once. Each begins without
+    memory, so more give a slightly higher perplexity: papers' figures are of one. That takes a forward pass of a single
+    row for each `evaluation_length` tokens, one after the other."""
+
+    @property
+    def bare(self) -> bool:
+        return True
+
+    def blank(self, rows: int) -> Rows:
+        shape = (rows, self.sequence_length)
+        ids, ends = np.zeros(shape, np.int32), np.zeros(shape, bool)
+        return {"input_ids": ids, "labels": ids, "sentence_ends": ends, "paragraph_ends": ends, "begins_word": ends}
+
+
+class Stream(Dataset[StreamSettings]):
     """The tokens of one split as a ring; `len()` is their number. A corpus of any tokenizer will do.
 
     Raises `UserError` for an altered block when it is first read.
     """
 
-    def __init__(self, corpus: Corpus, settings: StreamSettings) -> None:
-        self.corpus, self.settings = corpus, settings
+    def __init__(self, corpus: Corpus, settings: StreamSettings, seed: int = 0) -> None:
+        self.corpus, self.settings, self.seed = corpus, settings, seed
         tokenizer = corpus.manifest.tokenizer
-        self.vocab_size: int = tokenizer["vocab_size"]
-        self.special: dict[str, int] = {name: tokenizer[name] for name in ("eos",) if name in tokenizer}
+        self.vocab_size = tokenizer["vocab_size"]
+        self.special = {name: tokenizer[name] for name in ("eos",) if name in tokenizer}
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
         self._before_block: list[int] = corpus.block_tokens.tolist()
@@ -39,7 +67,6 @@ class Stream:
 
     @property
     def fingerprint(self) -> str:
-        """Equal fingerprints mean equal rows at every step."""
         values = [self.corpus_fingerprint, self.corpus.split, str(self.settings.sequence_length)]
         return md5("\n".join(values).encode()).hexdigest()
 
@@ -84,7 +111,6 @@ class Stream:
         return rows
 
     def verify(self) -> None:
-        """Read the corpus once; raises `UserError` for the first block that differs from what was written."""
         self.corpus.verify()
 
     def _read(self, starts: NDArray[np.int64], length: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:

@@ -19,6 +19,7 @@ from training.exchange.formats import about, find_source
 from training.exchange.tokenizer import copy_tokenizer, name_special_tokens
 from training.models import model_spec
 from training.models.forms import Form
+from training.objectives import OBJECTIVES
 
 log = logging.getLogger("reread")
 
@@ -58,9 +59,8 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
         tokenizer = copy_tokenizer(found.folders, Path(folder), config.vocab_size, found.config.get("model_type", ""))
         if tokenizer:
             name_special_tokens(config, tokenizer)
-        card = model_card(
-            model, next(iter(spec.heads)), f"Converted by reread from `{found.weights.name}` ({found.form.name}).", {}
-        )
+        objective = OBJECTIVES[next(iter(spec.heads))]
+        card = model_card(spec, objective, f"Converted by reread from `{found.weights.name}` ({found.form.name}).", {})
         write_huggingface(out, converted, tokenizer, card, absent)
     log.info("converted %s to %s", found.weights, out)
 

@@ -23,7 +23,9 @@ from preprocessing.corpus import sync_folder
 from preprocessing.errors import UserError
 from training.checkpoint.files import remove, save_tensors
 from training.exchange.tokenizer import frame_tokenizer
-from training.models import ModelSpec, model_spec
+from training.models import model_spec
+from training.models.spec import ModelSpec
+from training.objectives.objective import Objective
 
 AUTO_CLASSES = {
     "AutoModel": "Model",
@@ -34,8 +36,6 @@ AUTO_CLASSES = {
     "AutoModelForTokenClassification": "ForTokenClassification",
 }
 """transformers' Auto classes and how the class that each gives is called, after the model's name."""
-ONE_TYPE = ("longformer",)
-"""Models that take token types, but are pretrained with type 0 alone; RoBERTa may have no other."""
 TAG = "reread"
 """Among the tags of an exported folder's README.md."""
 
@@ -66,7 +66,7 @@ def write_huggingface(
     ids = {}
     if tokenizer_folder:
         inputs = set(inspect.signature(type(model).forward).parameters)
-        if spec.name in ONE_TYPE:
+        if spec.one_token_type:
             inputs.discard("token_type_ids")
         ids = frame_tokenizer(aside, spec.frame, inputs, spec.longest(model.config))
     (aside / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
@@ -75,25 +75,27 @@ def write_huggingface(
 
 
 def model_card(
-    name: str, kind: str, summary: str, sections: Mapping[str, Mapping[str, Any]], examples: Sequence[str] = ()
+    spec: ModelSpec,
+    objective: type[Objective],
+    summary: str,
+    sections: Mapping[str, Mapping[str, Any]],
+    examples: Sequence[str] = (),
 ) -> str:
-    """README.md for a model of type `name` that learnt from data of `kind`, in Markdown.
+    """README.md of a model that learned `objective`, in Markdown.
 
-    `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
-    left out; `examples` are sentences with [MASK].
+    `summary` is a sentence; `sections` by title (final losses,
+    corpus, recipe, ...) are printed as YAML, empty ones left out; `examples` are sentences with [MASK].
     """
-    causal = kind == "stream"
-    auto = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
     header: dict[str, Any] = {
         "library_name": "transformers",
-        "pipeline_tag": "text-generation" if causal else "fill-mask",
-        "tags": [TAG, name, "causal-language-model" if causal else "masked-language-model"],
+        "pipeline_tag": objective.card.pipeline,
+        "tags": [TAG, spec.name, objective.card.tag],
     }
-    if examples and not causal:
+    if examples and objective.card.pipeline == "fill-mask":
         header["widget"] = [{"text": text} for text in examples]
-    code = _USE_TRANSFORMERS if _in_transformers(model_spec(name).config) else _USE
-    use = [code.replace("AUTO", auto), _USE_OF.get((name, kind), "")]
-    parts = [f"---\n{_yaml(header)}---", f"# {name}", summary, *filter(None, use)]
+    code = _USE_TRANSFORMERS if _in_transformers(spec.config) else _USE
+    use = [code.replace("AUTO", objective.card.auto_class), spec.usage.get(objective.name, "")]
+    parts = [f"---\n{_yaml(header)}---", f"# {spec.name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"
 
@@ -127,72 +129,6 @@ from transformers import AUTO, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("this/folder")
 model = AUTO.from_pretrained("this/folder")
 ```"""
-_USE_SEGMENTS = """A text of any length is read whole, twice over, so that its first token knows its last:
-
-```python
-import torch
-from transformers import AutoModel
-
-model = AutoModel.from_pretrained("this/folder", trust_remote_code=True).eval()
-ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
-with torch.no_grad():  # else the second pass keeps what gradients need, of the whole text
-    read = model.read(ids)  # last_hidden_state [tokens, hidden], pooler_output [hidden], mems
-```
-
-To go segment by segment, give each call the `mems` that the call before returned; none begin a document. A segment is
-its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts a single text."""
-_USE_STREAM = """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next. A
-vocabulary of words has `<eos>` for the end of each line, and Segatron's `positions` need to know which tokens end a
-sentence and which a paragraph, that is a line; other models leave the two arguments alone. Sentences are told here by
-their stops, which is close to how the corpus tells them:
-
-```python
-import torch
-
-ids, sentence_ends, paragraph_ends = [], [], []
-eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-stops = set(tokenizer.convert_tokens_to_ids(list(".!?。！？"))) - {tokenizer.unk_token_id}
-for line in filter(str.strip, text.splitlines()):
-    tokens = tokenizer(line, add_special_tokens=False).input_ids
-    ids += tokens + eos
-    sentence_ends += [token in stops for token in tokens[:-1]] + [False] * len(eos) + [True]
-    paragraph_ends += [False] * len(tokens[1:] + eos) + [True]
-
-mems = None
-with torch.no_grad():
-    for start in range(0, len(ids), 150):
-        piece, sentences, paragraphs = (
-            torch.tensor([values[start : start + 150]]) for values in (ids, sentence_ends, paragraph_ends)
-        )
-        output = model(piece, mems=mems, sentence_ends=sentences, paragraph_ends=paragraphs)
-        mems = output.mems
-```"""
-_USE_RAN = """A text of any length is read whole, in windows that hand on what they know; the tokenizer puts no special
-tokens around it."""
-_USE_RAN_STREAM = """`logits` are those of the next token. Memory goes from one piece of a text to the next. Windows
-begin anew with each piece, so make them as long as in training (`sequence_length`), such as 512 tokens:
-
-```python
-import torch
-
-ids = [token for line in filter(str.strip, text.splitlines()) for token in tokenizer(line).input_ids]
-mems = None
-with torch.no_grad():
-    for piece in torch.tensor(ids).split(512):
-        output = model(piece[None], mems=mems)
-        mems = output.mems
-```"""
-_USE_LONGFORMER = """Name the tokens that a task turns on in `global_attention_mask` [batch, tokens], 1 for those that
-see the whole text and are seen by it: the first for classification, those of the question for question answering."""
-_USE_OF = {
-    ("ernie_doc", "segments"): _USE_SEGMENTS,
-    ("transformer_xl", "stream"): _USE_STREAM,
-    ("ran", "rows"): _USE_RAN,
-    ("ran", "stream"): _USE_RAN_STREAM,
-    ("longformer", "packed"): _USE_LONGFORMER,
-    ("longformer", "rows"): _USE_LONGFORMER,
-}
-"""By the name of a model and the kind of data that it learnt from."""
 
 
 def _in_transformers(config: type[PretrainedConfig]) -> bool:

@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from training.assembly import spec_of
 from training.checkpoint.restore import restore_model
-from training.config import SegmentSettings, TrainSettings
-from training.data.source import open_source
+from training.config import TrainSettings
+from training.data.kinds import open_dataset
+from training.data.readings import SegmentSettings
 from training.exchange.export import model_card, write_huggingface
 from training.metrics import quality, read_metrics
+from training.objectives import objective_of
 from training.provenance import corpus_facts
 
 
@@ -17,7 +20,7 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
 
     Raises `UserError` if the run has no (such) checkpoint.
     """
-    source = open_source(settings.data, settings.seed, "train")
+    source = open_dataset(settings.data, settings.seed, "train")
     model, step = restore_model(run, settings, source, step)
     if isinstance(settings.data, SegmentSettings):
         model.config.segment_length = settings.data.sequence_length  # `read` cuts a document as training did
@@ -35,7 +38,7 @@ def _card(run: Path, settings: TrainSettings, step: int, examples: list[str]) ->
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
     summary = f"Pretrained by reread for {step:,} steps of {settings.global_batch:,} rows."
-    return model_card(settings.model["type"], settings.data.kind, summary, sections, examples)
+    return model_card(spec_of(settings), objective_of(settings), summary, sections, examples)
 
 
 def _corpus(folder: Path) -> dict[str, Any]:

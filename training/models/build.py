@@ -19,10 +19,8 @@ from transformers.utils import logging as reports
 
 from preprocessing.errors import UserError, nearest
 from preprocessing.tokens.vocabulary import read_vocabulary
-from training.config import AnyData, DataSettings, SegmentSettings, TrainSettings
-from training.data.segments import reorder_classes
-from training.models import ModelSpec, model_spec
-from training.models.bounds import LARGEST, check_number
+from training.models.bounds import check_number
+from training.models.spec import ModelSpec
 
 log = logging.getLogger("reread")
 
@@ -37,7 +35,7 @@ def model_config(
     Raises `UserError` for keys and values that the constructor does not take, for an `init` of another model, and for
     a vocabulary smaller than the corpus'.
     """
-    given = _checked(spec, {key: value for key, value in values.items() if key != "type"})
+    given = checked_values(spec, values)
     start = _config_of(spec, init) if init else {}
     try:
         known = inspect.signature(spec.config).parameters
@@ -49,46 +47,6 @@ def model_config(
     if config.vocab_size < vocab_size:
         raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
     return config
-
-
-def check_model(settings: TrainSettings) -> None:
-    """Raises `UserError` for a model that training would refuse whatever the corpus, before there is one."""
-    spec = model_spec(settings.model.get("type", ""))
-    init = settings.init if settings.init and (settings.init / "config.json").exists() else None
-    given = _checked(spec, {key: value for key, value in settings.model.items() if key != "type"})
-    if init is None and settings.init is not None:
-        spec.head(settings.data.kind)  # the rest is known when the recipe's `start` has made it
-        return
-    vocab_size = 1 if init else given.get("vocab_size", LARGEST)
-    check_data(spec, model_config(spec, settings.model, vocab_size, init), settings.data)
-
-
-def check_data(spec: ModelSpec, config: PretrainedConfig, data: AnyData) -> None:
-    """Raises `UserError` if the model does not learn from such data, has too few positions or classes for it, or would
-    read documents twice and remember nothing."""
-    spec.head(data.kind)
-    if isinstance(data, DataSettings) and data.special_tokens == (spec.frame == "bare"):
-        raise UserError(
-            f"train.data.special_tokens: {str(data.special_tokens).lower()}, but {spec.name} reads text "
-            f"{'without' if data.special_tokens else 'with'} [CLS] and [SEP]; set it to "
-            f"{str(not data.special_tokens).lower()}"
-        )
-    longest = spec.longest(config)
-    if longest is not None and data.sequence_length > longest:
-        raise UserError(
-            f"train.data.sequence_length: {data.sequence_length}, but this model's positions end at {longest}; lower "
-            "it, or raise train.model.max_position_embeddings (of a Longformer's start: `reread convert --length`)"
-        )
-    if isinstance(data, SegmentSettings) and data.retrospective and not config.slots:
-        raise UserError(
-            "train.data.retrospective: documents would be read twice by a model without memory, which learns nothing "
-            "from it; set it to false, or give the model a recurrence and a memory_length"
-        )
-    if isinstance(data, SegmentSettings) and config.reorder_classes < reorder_classes(data.reorder_chunks):
-        raise UserError(
-            f"train.model.reorder_classes: {config.reorder_classes}, but {data.reorder_chunks} chunks have "
-            f"{reorder_classes(data.reorder_chunks)} orders; raise it, or lower train.data.reorder_chunks"
-        )
 
 
 def check_vocabulary(init: Path, tokenizer: Path) -> None:
@@ -168,12 +126,12 @@ def _random(head: type[PreTrainedModel], config: PretrainedConfig) -> PreTrained
         raise UserError(f"train.model: {text if isinstance(error, ValueError) else repr(error)}") from None
 
 
-def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Collection[str]) -> None:
+def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Collection[str]) -> dict[str, int]:
     """Let only parameters learn whose names match one of the globs `trainable`, where it is given, and none of modules
     named in `copied` (`ModelSpec.copied`).
 
-    After a glob `[n:]` leaves the first n rows as they are: their gradient is zero, and `MasterWeights.learning` gives
-    the optimiser the other rows alone, by the parameter's attribute `first_row`.
+    After a glob `[n:]` leaves the first n rows as they are: their gradient is zero. Returns n by name, for
+    `MasterWeights`, which gives the optimiser the other rows alone.
     Raises `UserError` for a glob that matches none that could learn, or that leaves no row, and if there are no globs.
     """
     names = [name for name, _ in model.named_parameters() if not set(name.split(".")) & set(copied)]
@@ -188,7 +146,8 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Coll
             raise UserError(
                 f"train.trainable: `{glob}` matches no parameter that can learn; these can: {', '.join(names[:4])}, ..."
             )
-    learning = {}
+    learning: dict[str, int] = {}
+    first_rows: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         rows = [row for glob, row in globs if fnmatchcase(name, glob)]
         parameter.requires_grad_(name in names and (trainable is None or bool(rows)))
@@ -196,7 +155,7 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Coll
         if first and first >= len(parameter):
             raise UserError(f"train.trainable: {name} has {len(parameter)} rows, so none is left from row {first} on")
         if first:
-            parameter.first_row = first  # type: ignore[attr-defined]
+            first_rows[name] = first
             parameter.register_hook(partial(_without_rows, first))
         if parameter.requires_grad:
             told = f"{name} from row {first} on" if first else name
@@ -204,6 +163,7 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Coll
     if trainable is not None:
         total = sum(parameter.numel() for parameter in model.parameters())
         log.info("training %s of %s parameters: %s", f"{sum(learning.values()):,}", f"{total:,}", ", ".join(learning))
+    return first_rows
 
 
 _ROWS = re.compile(r"\[(\d+):\]$")
@@ -215,8 +175,9 @@ def _without_rows(first: int, gradient: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
-def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:
-    """`given` as the constructor's annotations want it: YAML reads 1e-5 as text."""
+def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's `model` but for `type`, as the constructor's annotations want it: YAML reads 1e-5 as text."""
+    given = {key: value for key, value in values.items() if key != "type"}
     known = {name: one for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"}
     checked = {}
     for key, value in given.items():

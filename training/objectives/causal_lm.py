@@ -7,21 +7,20 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from training.config import StreamSettings
-from training.data.loader import Loader, Rows
-from training.data.masking import IGNORED
+from training.data.loader import Loader
+from training.data.rows import IGNORED, Rows
+from training.data.stream import StreamSettings
 from training.objectives.memory import LaneMemory
-from training.objectives.objective import Pass, Task, pieces
+from training.objectives.objective import Card, Objective, Pass, pieces
 from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class CausalLMObjective(Task):
+class CausalLMObjective(Objective):
     """Loss: the mean negative log-likelihood of the next token. Memory runs on over the borders of documents.
 
     Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus
@@ -29,20 +28,18 @@ class CausalLMObjective(Task):
     comparable with Segatron's, and a little higher than Transformer-XL's, which counts the easy <eos> of blank lines.
     """
 
+    name = "causal_lm"
+    card = Card("AutoModelForCausalLM", "text-generation", "causal-language-model")
+    counted = ("predicted",)
     figures = ("nll_sum", "predicted", "words", "rows", "tokens")
     shown = {"ppl": "perplexity"}
 
     data: StreamSettings
 
     @cached_property
-    def memory(self) -> LaneMemory:
+    def memory(self) -> LaneMemory:  # type: ignore[override]
         """Of the lanes that train; evaluation needs none of it."""
         return LaneMemory(self.model, len(self.lanes))
-
-    @property
-    def _has_slots(self) -> bool:
-        """Whether its memory has a length (Transformer-XL's), and its positions count sentences."""
-        return hasattr(self.model.config, "mem_len")
 
     def batches(self, step: int) -> Loader:
         lanes = np.arange(self.lanes.start, self.lanes.stop, dtype=np.int64)
@@ -50,15 +47,15 @@ class CausalLMObjective(Task):
 
         def draw(step: int) -> Iterator[Rows]:
             while True:
-                yield self.source.rows(self.source.start(lanes, self.total_lanes(), step, length), length)
+                yield self.dataset.rows(self.dataset.start(lanes, self.total_lanes, step, length), length)
                 step += 1
 
         return Loader(draw(step))
 
-    def counts(self, batch: Rows) -> NDArray[np.float64]:
-        return np.array([batch["labels"].size], np.float64)
+    def counts(self, batch: Rows) -> dict[str, int]:
+        return {"predicted": batch["labels"].size}
 
-    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
         for rows in micro_batches:
             self.seed_dropout(step, self.lanes.start + int(rows[0]))
@@ -66,7 +63,7 @@ class CausalLMObjective(Task):
             micro_batch = {name: values[rows] for name, values in batch.items()}
             total, figures, mems = self._loss(micro_batch, self.memory.of(lanes))
             self.memory.keep(lanes, mems)
-            yield Pass(total / counts[0], figures, rows is micro_batches[-1])
+            yield Pass(total / totals["predicted"], figures, rows is micro_batches[-1])
 
     @torch.no_grad()
     def evaluate(self, limit: int | None) -> Tensor:
@@ -97,7 +94,7 @@ class CausalLMObjective(Task):
 
     def _say(self, lanes: int) -> None:
         ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
-        memory = f"; memory of {self.data.evaluation_memory} tokens" if self._has_slots else ""
+        memory = f"; memory of {self.data.evaluation_memory} tokens" if hasattr(self.model.config, "mem_len") else ""
         text = (
             "1 lane reads all text, as for papers' figures"
             if lanes == 1
@@ -115,25 +112,26 @@ class CausalLMObjective(Task):
         }
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        return self.memory.state(self.total_lanes(), self.mesh)
+        return self.memory.state(self.total_lanes, self.mesh)
 
     def _loss(
         self, rows: Rows, mems: tuple[Tensor, ...] | None, memory_length: int | None = None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Summed loss, figures and new memory."""
         labels = self.put(rows["labels"])
-        if self._has_slots:
-            ends = {name: self.put(rows[name]) for name in ("sentence_ends", "paragraph_ends")}
-            output = self.model(self.put(rows["input_ids"]), mems, labels=labels, mem_len=memory_length, **ends)
-            total = output.losses.sum()
-        elif hasattr(self.model, "softmax"):  # an adaptive one gives losses instead of logits
-            output = self.model(self.put(rows["input_ids"]), mems, next_ids=labels)
-            total = output.losses.sum()
-        else:
-            output = self.model(self.put(rows["input_ids"]), mems=mems)
-            is_known = labels.flatten() != IGNORED
+        output = self.model.predict_next(
+            self.put(rows["input_ids"]),
+            labels,
+            mems,
+            sentence_ends=self.put(rows["sentence_ends"]),
+            paragraph_ends=self.put(rows["paragraph_ends"]),
+            memory_length=memory_length,
+        )
+        if output.losses is None:  # the logits may be split over devices
             losses = vocab_cross_entropy(output.logits.flatten(0, 1), labels.flatten().clamp(min=0), self.mesh)
-            total = (losses * is_known).sum()
+            total = (losses * (labels.flatten() != IGNORED)).sum()
+        else:
+            total = output.losses.sum()
         figures = self.sums(
             nll_sum=total.detach(),
             predicted=int((rows["labels"] != IGNORED).sum()),

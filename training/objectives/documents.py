@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,19 +11,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.config import SegmentSettings
-from training.data.lanes import Lanes, lanes_for
-from training.data.loader import Loader, Rows
-from training.data.masking import IGNORED
+from preprocessing.errors import UserError
+from training.data.lanes import Lanes, first_cursors
+from training.data.loader import Loader
+from training.data.readings import SegmentSettings, reorder_classes
+from training.data.rows import IGNORED, Rows
+from training.data.settings import DataSettings
 from training.objectives.memory import LaneMemory, lane_slice
-from training.objectives.objective import Pass, Task, pieces
+from training.objectives.objective import Card, Objective, Pass, pieces
 from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class DocumentObjective(Task):
+class DocumentObjective(Objective):
     """Masked language modelling on all segments that learn, and the order of the chunks at a document's last one.
 
     In a step some lanes skim while others learn. Skimming rows run forward alone, without an autograd graph, and hand
@@ -30,6 +33,9 @@ class DocumentObjective(Task):
     that sum is no curve: `loss` is the masked tokens' mean alone, `reorder_loss` that over the documents that ended.
     """
 
+    name = "documents"
+    card = Card("AutoModelForMaskedLM", "fill-mask", "masked-language-model")
+    counted = ("predicted", "reordered")
     figures = (
         "masked_lm_sum",
         "correct",
@@ -50,35 +56,46 @@ class DocumentObjective(Task):
 
     data: SegmentSettings
 
+    @staticmethod
+    def check(config: Any, data: DataSettings) -> None:
+        """Also for a model that would read documents twice and remember nothing, or has too few reordering classes."""
+        assert isinstance(data, SegmentSettings)
+        if data.retrospective and not config.slots:
+            raise UserError(
+                "train.data.retrospective: documents would be read twice by a model without memory, which learns "
+                "nothing from it; set it to false, or give the model a recurrence and a memory_length"
+            )
+        if config.reorder_classes < reorder_classes(data.reorder_chunks):
+            raise UserError(
+                f"train.model.reorder_classes: {config.reorder_classes}, but {data.reorder_chunks} chunks have "
+                f"{reorder_classes(data.reorder_chunks)} orders; raise it, or lower train.data.reorder_chunks"
+            )
+
     @cached_property
-    def memory(self) -> LaneMemory:
+    def memory(self) -> LaneMemory:  # type: ignore[override]
         """Of the lanes that train, as the cursors are: evaluation needs neither, and they may be large."""
         return LaneMemory(self.model, len(self.lanes))
 
     @cached_property
     def cursors(self) -> Tensor:
         """int64 [lanes, 3]: see `Lanes`."""
-        return torch.from_numpy(self._open_lanes().cursors)
-
-    def total_lanes(self) -> int:
-        return lanes_for(self.data, self.settings.global_batch)
+        return torch.from_numpy(first_cursors(self.data, self.lanes))
 
     def batches(self, step: int) -> Loader:
         """From the cursors on, which a checkpoint has set: `step` is where they stand."""
 
         def draw() -> Iterator[Rows]:
-            for rows, cursors in self._open_lanes(self.cursors.numpy().copy()):
+            lanes: Lanes = self.dataset.lanes(self.total_lanes, self.lanes, self.cursors.numpy().copy())
+            for rows, cursors in lanes:
                 yield {**rows, "cursors": cursors}
 
         return Loader(draw())
 
-    def counts(self, batch: Rows) -> NDArray[np.float64]:
-        learns = batch["learns"]
-        return np.array(
-            [(batch["labels"][learns] != IGNORED).sum(), (batch["reorder_label"] != IGNORED).sum()], np.float64
-        )
+    def counts(self, batch: Rows) -> dict[str, int]:
+        predicted = batch["labels"][batch["learns"]] != IGNORED
+        return {"predicted": int(predicted.sum()), "reordered": int((batch["reorder_label"] != IGNORED).sum())}
 
-    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         size = self.settings.micro_batch
         self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
         for rows in pieces(np.flatnonzero(~batch["learns"]), size):
@@ -88,7 +105,7 @@ class DocumentObjective(Task):
         for rows in learning:
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 0)
             mems = self.memory.of(self.put(rows))
-            loss, figures, mems = self._loss({name: values[rows] for name, values in batch.items()}, mems, counts)
+            loss, figures, mems = self._loss({name: values[rows] for name, values in batch.items()}, mems, totals)
             self.memory.keep(self.put(rows), mems)
             yield Pass(loss, figures, rows is learning[-1])
         self.cursors.copy_(torch.from_numpy(batch["cursors"]))
@@ -109,7 +126,7 @@ class DocumentObjective(Task):
                     break
                 rows, lanes_here = {name: values[unread] for name, values in batch.items()}, self.put(unread)
                 memory.empty(self.put(unread[rows["begins"]]))
-                _, figures, mems = self._loss(rows, memory.of(lanes_here), [1.0, 1.0])
+                _, figures, mems = self._loss(rows, memory.of(lanes_here), {"predicted": 1.0, "reordered": 1.0})
                 memory.keep(lanes_here, mems)
                 total += figures + self.sums(skimmed=(~rows["learns"]).sum())
                 before = cursors
@@ -142,13 +159,10 @@ class DocumentObjective(Task):
         return figures | {"learning_rows": totals["rows"] / steps, "skimmed_rows": totals["skimmed"] / steps}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        tensors, slices = self.memory.state(self.total_lanes(), self.mesh)
+        tensors, slices = self.memory.state(self.total_lanes, self.mesh)
         tensors["cursors"] = self.cursors
-        slices["cursors"] = lane_slice(self.cursors, 0, self.total_lanes(), self.mesh)
+        slices["cursors"] = lane_slice(self.cursors, 0, self.total_lanes, self.mesh)
         return tensors, slices
-
-    def _open_lanes(self, cursors: NDArray[np.int64] | None = None) -> Lanes:
-        return self.source.lanes(self.total_lanes(), self.lanes, cursors)
 
     @torch.no_grad()
     def _skim(self, batch: Rows, rows: NDArray[np.int64]) -> Tensor:
@@ -162,10 +176,9 @@ class DocumentObjective(Task):
         return self.sums(skimmed=len(rows))
 
     def _loss(
-        self, rows: Rows, mems: tuple[Tensor, ...], counts: list[float]
+        self, rows: Rows, mems: tuple[Tensor, ...], counted: Mapping[str, float]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Loss, figures and new memory of rows; those that do not learn have no labels and are not counted."""
-        all_predicted, all_reordered = counts[0], max(counts[1], 1.0)
         labels = rows["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         output = self.model(
@@ -175,13 +188,13 @@ class DocumentObjective(Task):
             masked_positions=self.put(positions),
         )
         targets, order = self.put(labels[positions]), self.put(rows["reorder_label"])
-        masked_lm = vocab_cross_entropy(output.prediction_logits, targets, self.mesh).sum()
+        masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
         # of all rows, though few have a label: a head must not be used in one pass and not in the next
         logits = output.reorder_logits.float()
         reorder = F.cross_entropy(logits, order, reduction="sum", ignore_index=IGNORED)
         figures = self.sums(
             masked_lm_sum=masked_lm.detach(),
-            correct=(vocab_argmax(output.prediction_logits.detach(), self.mesh) == targets).sum(),
+            correct=(vocab_argmax(output.logits.detach(), self.mesh) == targets).sum(),
             predicted=len(positions),
             reorder_sum=reorder.detach(),
             reorder_correct=(logits.detach().argmax(-1) == order).sum(),
@@ -189,4 +202,5 @@ class DocumentObjective(Task):
             rows=int(rows["learns"].sum()),
             tokens=float(rows["attention_mask"][rows["learns"]].sum()),
         )
-        return masked_lm / all_predicted + reorder / all_reordered, figures, output.mems
+        loss = masked_lm / counted["predicted"] + reorder / max(counted["reordered"], 1.0)
+        return loss, figures, output.mems

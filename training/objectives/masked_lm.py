@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from training.data.loader import Loader, Rows, rows_by_step
-from training.data.masking import IGNORED, span_boundaries
-from training.objectives.objective import Pass, Task, pieces
+from training.data.loader import Loader, rows_by_step
+from training.data.masking import span_boundaries
+from training.data.rows import IGNORED, Rows
+from training.objectives.objective import Card, Objective, Pass, pieces
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 
-class MaskedLMObjective(Task):
+class MaskedLMObjective(Objective):
     """Minimised: the mean over masked tokens plus the mean over labelled pairs (Devlin et al. 2019, A.2).
 
     A model with `span_boundary` predicts each masked token a second time, from the tokens around its span; the mean of
@@ -25,6 +25,9 @@ class MaskedLMObjective(Task):
     masked_lm_loss / ln 2.
     """
 
+    name = "masked_lm"
+    card = Card("AutoModelForMaskedLM", "fill-mask", "masked-language-model")
+    counted = ("predicted", "pairs")
     figures = (
         *("masked_lm_sum", "correct", "predicted"),
         *("next_sentence_sum", "next_sentence_correct", "pairs"),
@@ -39,19 +42,18 @@ class MaskedLMObjective(Task):
     }
 
     def batches(self, step: int) -> Loader:
-        return Loader(rows_by_step(self.source, self.settings.global_batch, self.lanes, step))
+        return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step))
 
-    def counts(self, batch: Rows) -> NDArray[np.float64]:
-        labels = batch["labels"]
-        pairs = batch.get("next_sentence_label", labels[:, 0]) != IGNORED
-        return np.array([(labels != IGNORED).sum(), pairs.sum()], np.float64)
+    def counts(self, batch: Rows) -> dict[str, int]:
+        pairs = int((batch["next_sentence_label"] != IGNORED).sum()) if "next_sentence_label" in batch else 0
+        return {"predicted": int((batch["labels"] != IGNORED).sum()), "pairs": pairs}
 
-    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
+    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
         for rows in micro_batches:
             # By the rows, not the rank: the same dropout on any number of data-parallel ranks
             self.seed_dropout(step, self.lanes.start + int(rows[0]))
-            loss, figures = self._loss({name: values[rows] for name, values in batch.items()}, *counts)
+            loss, figures = self._loss({name: values[rows] for name, values in batch.items()}, totals)
             yield Pass(loss, figures, rows is micro_batches[-1])
 
     @torch.no_grad()
@@ -61,7 +63,7 @@ class MaskedLMObjective(Task):
         rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
         share = self.mesh.share(rows)
         for positions in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
-            total += self._loss(self.held_out.rows(positions), 1.0, 1.0)[1]
+            total += self._loss(self.held_out.rows(positions), {"predicted": 1.0, "pairs": 1.0})[1]
         return total
 
     @staticmethod
@@ -83,7 +85,7 @@ class MaskedLMObjective(Task):
             **({"span_loss": span} if totals["in_spans"] else {}),
         }
 
-    def _loss(self, batch: Rows, all_predicted: float, all_pairs: float) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Rows, counted: Mapping[str, float]) -> tuple[Tensor, Tensor]:
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         names = (name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch)
@@ -92,26 +94,25 @@ class MaskedLMObjective(Task):
             inputs["span_boundaries"] = self.put(span_boundaries(batch["labels"]))
         output = self.model(**inputs, masked_positions=self.put(positions))
         targets = self.put(labels[positions])
-        predictions = output.logits if "logits" in output else output.prediction_logits
-        masked_lm = vocab_cross_entropy(predictions, targets, self.mesh).sum()
-        loss = masked_lm / all_predicted
+        masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
+        loss = masked_lm / counted["predicted"]
         figures = self.sums(
             masked_lm_sum=masked_lm.detach(),
-            correct=(vocab_argmax(predictions.detach(), self.mesh) == targets).sum(),
+            correct=(vocab_argmax(output.logits.detach(), self.mesh) == targets).sum(),
             predicted=len(positions),
             rows=len(batch["labels"]),
             tokens=float(batch["attention_mask"].sum()),
         )
         if "span_boundaries" in inputs:
             span = vocab_cross_entropy(output.span_logits, targets, self.mesh).sum()
-            loss = loss + span / all_predicted
+            loss = loss + span / counted["predicted"]
             figures += self.sums(span_sum=span.detach(), in_spans=len(positions))
         if "next_sentence_label" in batch:
             is_random = self.put(batch["next_sentence_label"])
             logits = output.seq_relationship_logits.float()
             next_sentence = F.cross_entropy(logits, is_random, reduction="sum", ignore_index=IGNORED)
-            loss = loss + next_sentence / max(all_pairs, 1.0)
+            loss = loss + next_sentence / max(counted["pairs"], 1.0)
             right = (logits.detach().argmax(-1) == is_random).sum()
-            pairs = int((batch["next_sentence_label"] != IGNORED).sum())
+            pairs = self.counts(batch)["pairs"]
             figures += self.sums(next_sentence_sum=next_sentence.detach(), next_sentence_correct=right, pairs=pairs)
         return loss, figures

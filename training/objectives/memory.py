@@ -39,7 +39,7 @@ class LaneMemory:
             held.index_copy_(self.dim, lanes, torch.where(good, tensor, 0).to(held.dtype))
 
     def state(self, total: int, mesh: Mesh) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """As `Task.state`, for `total` lanes over all data-parallel ranks."""
+        """As `Objective.state`, for `total` lanes over all data-parallel ranks."""
         tensors = {f"memory.{number:03d}": tensor for number, tensor in enumerate(self.mems)}
         return tensors, {name: lane_slice(tensor, self.dim, total, mesh) for name, tensor in tensors.items()}
 

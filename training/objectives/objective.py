@@ -1,4 +1,4 @@
-"""What a form of data asks of a model: which batches it reads, what it minimises, what it remembers between steps."""
+"""What is learned: which batches it reads, what it minimises, what it counts and shows, what it remembers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -6,14 +6,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.config import TrainSettings
 from training.data import random
-from training.data.loader import Loader, Rows
+from training.data.dataset import Dataset
+from training.data.loader import Loader
+from training.data.rows import Rows
+from training.data.settings import DataSettings
+from training.objectives.memory import LaneMemory
 from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
@@ -24,58 +29,88 @@ class Pass(NamedTuple):
     loss: Tensor | None
     """This pass' share of the global batch's loss; None where nothing is learned."""
     figures: Tensor
-    """float64 [len(Task.figures)], without gradient."""
+    """float64 [len(Objective.figures)], without gradient."""
     is_last: bool
     """Whether its backward pass is the last one of this rank in the step."""
 
 
-class Task(ABC):
+class Card(NamedTuple):
+    """What the card of an exported model says of what it learned."""
+
+    auto_class: str
+    """transformers' Auto class that loads it with its head."""
+    pipeline: str
+    """transformers' pipeline that uses it."""
+    tag: str
+
+
+class Objective(ABC):
     """A model, the rows it learns from and the state that both carry from step to step.
 
     The loss of a step is a sum over its predictions divided by their number in the whole global batch, so it is the
     same however the batch is split over ranks and micro-batches.
     """
 
+    name: ClassVar[str]
+    """Of `train.objective`; models have their heads by it (`ModelSpec.heads`)."""
+    card: ClassVar[Card]
+    counted: ClassVar[tuple[str, ...]]
+    """What `counts` counts, by name."""
     figures: ClassVar[tuple[str, ...]]
-    """What is summed up for the log; sums add over passes and ranks. `rows` and `tokens` are among them."""
+    """What is summed up for the log, by name; sums add over passes and ranks. `rows` and `tokens` are among them."""
     shown: ClassVar[Mapping[str, str]]
     """Short name in the progress line -> figure of `summary`."""
 
-    def __init__(self, model: PreTrainedModel, settings: TrainSettings, mesh: Mesh, source: Any, held_out: Any) -> None:
-        """`source` and `held_out` are what `open_source` gives for the train and the validation split."""
+    memory: LaneMemory | None = None
+    """What the lanes of this rank carry from step to step."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        settings: TrainSettings,
+        mesh: Mesh,
+        dataset: Dataset[Any] | None = None,
+        held_out: Dataset[Any] | None = None,
+    ) -> None:
+        """`dataset` is the split that is learned from, which `batches` needs, and `held_out` what `evaluate` reads."""
         self.model: Any = model
         self.settings, self.mesh = settings, mesh
         self.data: Any = settings.data
-        self.source, self.held_out = source, held_out
-        self.lanes = mesh.share(self.total_lanes())
+        self.dataset: Any = dataset
+        self.held_out: Any = held_out
+        self.total_lanes = settings.data.lanes(settings.global_batch)
+        """Rows of a global batch, over all processes."""
+        self.lanes = mesh.share(self.total_lanes)
         if settings.global_batch < mesh.data_size:
             raise UserError(
                 f"train.global_batch: {settings.global_batch} rows are fewer than the {mesh.data_size} data-parallel "
                 "processes; raise it, or start fewer processes"
             )
 
-    def total_lanes(self) -> int:
-        """Rows of the global batch, over all processes."""
-        return self.settings.global_batch
+    @staticmethod
+    def check(config: PretrainedConfig, data: DataSettings) -> None:
+        """Raises `UserError` for a model that cannot learn this from such data; its head and its length are checked
+        elsewhere (training.assembly)."""
+        return  # nothing in general
 
     @abstractmethod
     def batches(self, step: int) -> Loader:
         """This rank's rows of each global batch from `step` on."""
 
     @abstractmethod
-    def counts(self, batch: Rows) -> NDArray[np.float64]:
-        """What the loss is divided by, for this rank's rows; the first is the number of predictions."""
+    def counts(self, batch: Rows) -> dict[str, int]:
+        """What the losses are divided by, for this rank's rows, by the names in `counted`."""
 
     @abstractmethod
-    def losses(self, batch: Rows, counts: list[float], step: int) -> Iterator[Pass]:
-        """The passes of a step, one after the other; `counts` are sums over all ranks."""
+    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
+        """The passes of a step, one after the other; `totals` are `counts` summed over all ranks."""
 
     @abstractmethod
     def evaluate(self, limit: int | None) -> Tensor:
         """`figures` summed over this rank's share of the held-out text: of all of it, or of a sample.
 
-        A sample costs about `limit` global batches, is spread over the text and the same each time; what it reads
-        exactly is the task's own. The model is in evaluation mode and no gradient is recorded.
+        A sample costs about `limit` global batches, is spread over the text and the same each time; each objective says
+        what it reads. The model is in evaluation mode and no gradient is recorded.
         """
 
     @staticmethod
@@ -90,6 +125,20 @@ class Task(ABC):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         """Tensors to save beside the weights, by name, and where each lies; loading fills them in place."""
         return {}, {}
+
+    def held_out_summary(self, limit: int | None) -> dict[str, float]:
+        """`summary` of held-out text, the same on all ranks (collective); `limit` as `evaluate` has it."""
+        self.model.eval()
+        sums = self.evaluate(limit)
+        self.model.train()
+        return self.summary(self.totals_of(sums), 1)
+
+    def totals_of(self, sums: Tensor) -> dict[str, float]:
+        """`figures` by name, summed over the data-parallel ranks (collective)."""
+        if self.mesh.data_size > 1:
+            sums = sums.clone()
+            dist.all_reduce(sums, group=self.mesh.data_group)
+        return dict(zip(self.figures, sums.tolist(), strict=True))
 
     def seed_dropout(self, step: int, *words: int) -> None:
         """Dropout depends on the step and the rows, not on the number of steps since the last start."""

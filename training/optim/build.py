@@ -2,9 +2,9 @@
 
 import importlib.util
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,40 +15,57 @@ from training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
 
 def build_optimizer(
     named_parameters: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings, mesh: Mesh
 ) -> torch.optim.Optimizer:
-    """Adam as RoBERTa uses it, or LAMB, with its state made; biases and layer norms are not decayed.
-
-    apex's FusedLAMB does the `standard` LAMB where it is installed and nothing is split.
-    """
-    groups = _groups(named_parameters, settings.weight_decay)
+    """Adam as RoBERTa uses it, or LAMB, with its state made; biases and layer norms are not decayed."""
     common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
-    optimizer: torch.optim.Optimizer
-    if settings.name == "adam":
-        optimizer = torch.optim.AdamW(groups, **common)
-    elif (missing := _why_not_apex(settings, mesh)) is None:
+    groups = _groups(named_parameters, settings.weight_decay)
+    optimizer = OPTIMIZERS[settings.name].make(groups, common, settings, mesh)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = {name: torch.zeros_like(parameter) for name in OPTIMIZERS[settings.name].state}
+            optimizer.state[parameter].update(state)
+    set_steps_taken(optimizer, 0)
+    return optimizer
+
+
+def _adam(
+    groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
+) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, **common)
+
+
+def _lamb(
+    groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
+) -> torch.optim.Optimizer:
+    """apex's FusedLAMB does the `standard` LAMB where it is installed and nothing is split."""
+    if (missing := _why_not_apex(settings, mesh)) is None:
         from apex.optimizers import FusedLAMB
 
         log.info("optimizer: lamb standard, by apex's FusedLAMB")
         # gradients come clipped
-        optimizer = FusedLAMB(groups, weight_decay=settings.weight_decay, max_grad_norm=float("inf"), **common)
-    else:
-        log.info("optimizer: lamb %s, by our own kernels (%s)", settings.variant, missing)
-        optimizer = Lamb(
-            groups,
-            weight_decay=settings.weight_decay,
-            variant=settings.variant,
-            tensor_group=mesh.tensor_group,
-            **common,
+        fused: torch.optim.Optimizer = FusedLAMB(
+            groups, weight_decay=settings.weight_decay, max_grad_norm=float("inf"), **common
         )
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-            optimizer.state[parameter].update(moments)
-    set_steps_taken(optimizer, 0)
-    return optimizer
+        return fused
+    log.info("optimizer: lamb %s, by our own kernels (%s)", settings.variant, missing)
+    common |= {"weight_decay": settings.weight_decay, "variant": settings.variant}
+    return Lamb(groups, tensor_group=mesh.tensor_group, **common)
+
+
+class OptimizerRow(NamedTuple):
+    make: Callable[[list[dict[str, Any]], dict[str, Any], OptimizerSettings, Mesh], torch.optim.Optimizer]
+    """(parameter groups, learning rate and what else all have, settings, mesh) -> the optimiser."""
+    state: tuple[str, ...]
+    """Tensors that it keeps for each parameter, in its shape; they are saved and loaded."""
+
+
+OPTIMIZERS = {"lamb": OptimizerRow(_lamb, MOMENTS), "adam": OptimizerRow(_adam, MOMENTS)}
+"""By `train.optimizer.name`."""
 
 
 def steps_taken(optimizer: torch.optim.Optimizer) -> int:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -96,13 +96,19 @@ class MasterWeights:
     masters are the model's own parameters. Masters keep the marks of tensor-parallel parameters.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype, first_rows: Mapping[str, int] = {}) -> None:
+        """`first_rows`: parameters of which only the rows from there on learn (`training.models.build.freeze`)."""
+        self.first_rows = first_rows
         self.model_parameters = dict(model.named_parameters())
         self.masters = self.model_parameters
         if dtype != torch.float32:
             self.masters = {name: _master(parameter) for name, parameter in self.model_parameters.items()}
             model.to(dtype)
-        self._learning = {name: _learning(master) for name, master in self.masters.items() if master.requires_grad}
+        self._learning = {
+            name: nn.Parameter(master.detach()[first_rows[name] :]) if name in first_rows else master
+            for name, master in self.masters.items()
+            if master.requires_grad
+        }
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return iter(self.masters.items())
@@ -118,8 +124,7 @@ class MasterWeights:
             group["lr"] = rate
         for name, master in self.learning():
             gradient = gradients.grad_of(self.model_parameters[name])
-            first = getattr(self.masters[name], "first_row", 0)
-            master.grad = gradient[first:] if first else gradient
+            master.grad = gradient[self.first_rows[name] :] if name in self.first_rows else gradient
         optimizer.step()
         self.to_model()
 
@@ -137,11 +142,5 @@ class MasterWeights:
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
     master = nn.Parameter(parameter.detach().to(torch.float32, copy=True), requires_grad=parameter.requires_grad)
-    for mark in ("tensor_model_parallel", "first_row"):
-        setattr(master, mark, getattr(parameter, mark, False))
+    master.tensor_model_parallel = getattr(parameter, "tensor_model_parallel", False)  # type: ignore[attr-defined]
     return master
-
-
-def _learning(master: nn.Parameter) -> nn.Parameter:
-    first = getattr(master, "first_row", 0)
-    return nn.Parameter(master.detach()[first:]) if first else master

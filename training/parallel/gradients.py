@@ -51,6 +51,10 @@ class GradientBuckets:
         self._reducing = False
         self.zero()
 
+    @property
+    def nbytes(self) -> int:
+        return self._flat.nbytes
+
     def grad_of(self, parameter: nn.Parameter) -> Tensor:
         """Float32 view in the parameter's shape."""
         return self._views[parameter]

@@ -13,7 +13,7 @@ A plan maps globs of module or parameter names to kinds; the first that matches 
     shared      a Parameter that every tensor rank holds whole but uses for its own heads: its gradient is summed
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ VOCABULARY_MULTIPLE = 128
 """Rows a process: tensor cores want aligned matrices."""
 
 
-def parallelise(model: nn.Module, plan: dict[str, str], mesh: Mesh) -> None:
+def parallelise(model: nn.Module, plan: Mapping[str, str], mesh: Mesh) -> None:
     """Cut `model`'s full weights in place to this tensor rank's part; tied parameters stay tied.
 
     With one tensor rank only the vocabulary is padded. Raises `UserError` if a layer or the attention heads do not
@@ -111,8 +111,6 @@ class _Cut:
         """`multiple` pads dimension `dim` with zeros to that many rows a process; without, it must divide."""
         if id(full) in self.done:
             return self.done[id(full)][1]
-        if hasattr(full, "first_row"):
-            raise UserError(f"train.trainable: {name} can be split over devices, so it learns whole or not at all")
         size, ranks = full.shape[dim], self.mesh.tensor_size
         if multiple is None and size % ranks:
             raise UserError(f"train.parallel.tensor: {name} of size {size} does not divide by {ranks}")
@@ -131,7 +129,7 @@ class _Cut:
         return part
 
 
-def _kind(name: str, plan: dict[str, str]) -> str | None:
+def _kind(name: str, plan: Mapping[str, str]) -> str | None:
     return next((kind for pattern, kind in plan.items() if fnmatchcase(name, pattern)), None)
 
 

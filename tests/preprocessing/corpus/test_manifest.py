@@ -20,9 +20,9 @@ from preprocessing.errors import UserError
 from preprocessing.execution.work_plan import finished, write_record
 from preprocessing.seal import CHECKSUM, TOKENIZER_FILES, seal
 from tests.corpora import make_corpus
-from training.config import DataSettings
+from training.data.kinds import open_dataset
 from training.data.materialize import materialize
-from training.data.source import open_source
+from training.data.samples import RowSettings
 
 OPTIONS: dict[str, Any] = {"sequence_length": 64, "copies": 2}
 
@@ -41,13 +41,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"corpus": corpus.folder, "samples": folder / "samples"}
 
 
-def settings_of(folder: Path) -> DataSettings:
-    return DataSettings(corpus=folder, **OPTIONS)
+def settings_of(folder: Path) -> RowSettings:
+    return RowSettings(corpus=folder, **OPTIONS)
 
 
 def use(folder: Path) -> None:
     """What training and `inspect --verify` do."""
-    source: Any = open_source(settings_of(folder), 0, "train")
+    source: Any = open_dataset(settings_of(folder), 0, "train")
     source.verify()
     source.rows(np.arange(8))
 

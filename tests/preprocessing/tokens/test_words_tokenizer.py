@@ -21,9 +21,8 @@ from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.encode import Encoder
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
 from tests.conftest import SHARED
-from training.config import DataSettings, StreamSettings
-from training.data.samples import Samples
-from training.data.stream import Stream
+from training.data.samples import RowSettings, Samples
+from training.data.stream import Stream, StreamSettings
 
 DATA = SHARED / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
@@ -239,7 +238,7 @@ def test_a_language_model_reads_it_and_a_masked_one_refuses_it_in_one_line(corpu
     with pytest.raises(
         UserError, match=r"data\.corpus: .*words.* no token for pad, cls, sep, mask; .*stream"
     ) as raised:
-        Samples(corpus, DataSettings(corpus=corpus.folder, sequence_length=64), 0)
+        Samples(corpus, RowSettings(corpus=corpus.folder, sequence_length=64), 0)
     assert "\n" not in str(raised.value)
 
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from preprocessing.corpus import Corpus
 from tests.corpora import make_corpus
 from tests.training.data.test_segments import segments_of
-from training.config import SegmentSettings
-from training.data.lanes import Lanes, lanes_for
-from training.data.masking import IGNORED
+from training.data.lanes import Lanes
 from training.data.order import locate
+from training.data.readings import SegmentSettings
+from training.data.rows import IGNORED
 from training.data.segments import Segments
 
 LENGTHS = [1, 2, 62, 63, *np.random.default_rng(3).integers(1, 500, 40).tolist()]
@@ -129,8 +129,8 @@ def test_cursors_handed_out_stay_as_they_were(corpus: Corpus) -> None:
 
 def test_half_of_the_rows_learn_from_the_first_step_on(tmp_path: Path) -> None:
     settings = SegmentSettings(kind="segments", corpus=tmp_path)
-    assert lanes_for(settings, 64) == 128
-    assert lanes_for(settings.model_copy(update={"retrospective": False}), 64) == 64
+    assert settings.lanes(64) == 128
+    assert settings.model_copy(update={"retrospective": False}).lanes(64) == 64
     equal = segments_of(make_corpus(tmp_path / "equal", [150] * 30, words=False))
     assert all(rows["learns"].sum() == 64 for rows, _ in take(equal.lanes(128, range(128)), 40))
     without = [rows["learns"].sum() for rows, _ in take(equal.lanes(128, range(128), stagger=False), 6)]

@@ -8,10 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.corpora import make_corpus
-from training.config import DataSettings
 from training.data import loader as loader_module
 from training.data.loader import Loader, rows_by_step
-from training.data.samples import Samples
+from training.data.samples import RowSettings, Samples
 
 
 class Echo:
@@ -36,7 +35,7 @@ def test_steps_and_lanes_give_positions() -> None:
 
 def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path / "corpus", [300] * 20)
-    samples = Samples(corpus, DataSettings(corpus=corpus.folder), 0)
+    samples = Samples(corpus, RowSettings(corpus=corpus.folder), 0)
 
     def run(start: int, lanes: range, steps: int) -> list[dict[str, NDArray[Any]]]:
         with Loader(rows_by_step(samples, 12, lanes, start)) as loader:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training.config import MaskingSettings
 from training.data import random
-from training.data.masking import IGNORED, mask
+from training.data.masking import mask
 from training.data.random import Purpose
+from training.data.rows import IGNORED
+from training.data.settings import MaskingSettings
 
 MASK_ID = 4
 VOCABULARY = 21128

@@ -13,16 +13,16 @@ import webdataset
 from preprocessing.corpus import Corpus, TarWriter
 from preprocessing.errors import UserError
 from tests.corpora import make_corpus
-from training.config import DataSettings, MaskingSettings
+from training.data.kinds import open_dataset
 from training.data.materialize import MaterializedSamples, is_materialized, materialize
-from training.data.samples import Samples
-from training.data.source import open_source
+from training.data.samples import RowSettings, Samples
+from training.data.settings import MaskingSettings
 
 LENGTHS = np.random.default_rng(2).integers(1, 700, 60).tolist()
 OPTIONS: dict[str, Any] = {"copies": 2, "sequence_length": 64}
 
 
-def write(corpus: Corpus, out: Path, settings: DataSettings, seed: int = 0, workers: int = 1) -> None:
+def write(corpus: Corpus, out: Path, settings: RowSettings, seed: int = 0, workers: int = 1) -> None:
     materialize(corpus.folder, out, settings, seed, workers, block_rows=4)
 
 
@@ -36,8 +36,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus(corpus.folder)
 
 
-def settings_of(corpus: Corpus, **settings: Any) -> DataSettings:
-    return DataSettings(**{"corpus": corpus.folder, **OPTIONS, **settings})
+def settings_of(corpus: Corpus, **settings: Any) -> RowSettings:
+    return RowSettings(**{"corpus": corpus.folder, **OPTIONS, **settings})
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def test_written_samples_equal_drawn_ones(corpus: Corpus, tmp_path: Path, option
     settings = settings_of(corpus, **options)
     write(corpus, tmp_path / "out", settings, 3)
     drawn = Samples(corpus, settings, 3)
-    written = open_source(settings.model_copy(update={"corpus": tmp_path / "out"}), 3, "train")
+    written = open_dataset(settings.model_copy(update={"corpus": tmp_path / "out"}), 3, "train")
     assert isinstance(written, MaterializedSamples)
     assert len(written) == len(drawn) and written.fingerprint == drawn.fingerprint
     assert (written.vocab_size, written.corpus_fingerprint) == (drawn.vocab_size, drawn.corpus_fingerprint)
@@ -122,7 +122,7 @@ def test_other_settings_are_refused_and_named(corpus: Corpus, tmp_path: Path) ->
     out = tmp_path / "out"
     write(corpus, out, settings_of(corpus))
     with pytest.raises(UserError, match=r"seed 0 \(now 1\), data\.masking\.strategy whole-word \(now token\)"):
-        open_source(DataSettings(**{**OPTIONS, "masking": {"strategy": "token"}}, corpus=out), 1, "train")
+        open_dataset(RowSettings(**{**OPTIONS, "masking": {"strategy": "token"}}, corpus=out), 1, "train")
     with pytest.raises(UserError, match=r"data\.copies 2 \(now 3\).*empty folder"):
         write(corpus, out, settings_of(corpus, copies=3))
     with pytest.raises(UserError, match="not a corpus"):

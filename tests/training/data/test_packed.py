@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest, ShardWriter
 from preprocessing.errors import UserError
 from tests.corpora import SPECIAL, VOCABULARY, make_corpus, with_statistics
-from training.config import MaskingSettings, PackedSettings
+from training.data.kinds import open_dataset
 from training.data.loader import rows_by_step
-from training.data.masking import IGNORED
-from training.data.packed import Packed
-from training.data.source import open_source
+from training.data.packed import Packed, PackedSettings
+from training.data.rows import IGNORED
+from training.data.settings import MaskingSettings
 
 LENGTHS = [*np.random.default_rng(5).geometric(1 / 60, 400).tolist(), 1, 1, 3000, 62, 61]
 """In blocks of 2000 tokens: tiny documents, one longer than a block, and a row's text with and without its [SEP]."""
@@ -155,8 +155,8 @@ def test_a_split_shorter_than_a_row_is_one_padded_row(tmp_path: Path) -> None:
 
 def test_an_empty_split_has_no_rows(corpus: Corpus) -> None:
     settings = PackedSettings(kind="packed", corpus=corpus.folder)
-    assert len(open_source(settings, 0, "validation")) == 0
-    assert isinstance(open_source(settings, 0, "train"), Packed)
+    assert len(open_dataset(settings, 0, "validation")) == 0
+    assert isinstance(open_dataset(settings, 0, "train"), Packed)
 
 
 def test_large_ids_and_a_hundred_thousand_documents_of_which_nothing_is_held(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_whole_words_without_chinese_words_are_refused(corpus: Corpus, tmp_path:
     folder = with_statistics(corpus, tmp_path / "corpus", han_tokens=50_000, han_tokens_in_multi_token_words=12)
     settings = PackedSettings(kind="packed", corpus=folder, sequence_length=64)
     with pytest.raises(UserError, match="12 of 50,000 Chinese tokens"):
-        open_source(settings, 0, "train")
-    open_source(settings.model_copy(update={"masking": MaskingSettings(strategy="token")}), 0, "train")
+        open_dataset(settings, 0, "train")
+    open_dataset(settings.model_copy(update={"masking": MaskingSettings(strategy="token")}), 0, "train")
 
 
 def test_fingerprint_names_what_decides_rows(corpus: Corpus, tmp_path: Path) -> None:

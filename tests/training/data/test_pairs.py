@@ -6,10 +6,9 @@ from numpy.typing import NDArray
 
 from preprocessing.corpus import SENTENCE_END, Corpus
 from tests.corpora import make_corpus, write_corpus
-from training.config import DataSettings
 from training.data.chunks import Chunks, Text
 from training.data.pairs import Pairs
-from training.data.samples import Samples
+from training.data.samples import RowSettings, Samples
 
 LONGEST = 125
 
@@ -70,7 +69,7 @@ def test_what_has_no_second_part_has_no_label(tmp_path: Path) -> None:
     several = np.where(np.arange(30) % 10 == 9, SENTENCE_END, 0).astype(np.uint8)
     ids = np.arange(5, 35)
     folder = write_corpus(tmp_path / "corpus", {"train": [(ids, flags)] * 40 + [(ids, several)] * 40}, 100)
-    rows = Samples(Corpus(folder), DataSettings(corpus=folder, short_sequence_probability=0), 0).at(
+    rows = Samples(Corpus(folder), RowSettings(corpus=folder, short_sequence_probability=0), 0).at(
         np.zeros(80, np.int64), np.arange(80)
     )
     assert (rows["next_sentence_label"][:40] == -100).all() and not rows["token_type_ids"][:40].any()
@@ -98,7 +97,7 @@ SHORT = np.random.default_rng(4).geometric(1 / 90, 9000)
 @pytest.mark.parametrize("documents", [[6000] * 150, SHORT.tolist(), [60] * 6000], ids=["long", "short", "equal"])
 def test_lengths_do_not_tell_which_pairs_are_random(tmp_path: Path, documents: list[int], length: int) -> None:
     corpus = make_corpus(tmp_path / "corpus", documents)
-    samples = Samples(corpus, DataSettings(corpus=corpus.folder, sequence_length=length), 0)
+    samples = Samples(corpus, RowSettings(corpus=corpus.folder, sequence_length=length), 0)
     parts = [samples.rows(np.arange(begin, begin + 2000)) for begin in range(0, 8000, 2000)]
     label = np.concatenate([rows["next_sentence_label"] for rows in parts])
     second = np.concatenate([rows["token_type_ids"].sum(axis=1) for rows in parts])
@@ -112,7 +111,7 @@ def test_lengths_do_not_tell_which_pairs_are_random(tmp_path: Path, documents: l
     if documents[0] == 6000:
         full = np.concatenate([rows["attention_mask"] for rows in parts]).sum(axis=1) == length
         assert full.mean() > 0.87  # the rest are BERT's short rows
-        settings = DataSettings(corpus=corpus.folder, sequence_length=length, short_sequence_probability=0)
+        settings = RowSettings(corpus=corpus.folder, sequence_length=length, short_sequence_probability=0)
         assert Samples(corpus, settings, 0).rows(np.arange(2000))["attention_mask"].mean() > 0.99
 
 

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer, models
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
 from tests.corpora import SPECIAL, VOCABULARY, make_corpus, with_statistics
-from training.config import DataSettings, MaskingSettings
-from training.data.samples import Samples
-from training.data.source import open_source
+from training.data.kinds import open_dataset
+from training.data.samples import RowSettings, Samples
+from training.data.settings import MaskingSettings
 
 LENGTHS = np.random.default_rng(2).integers(1, 700, 300).tolist()
 
@@ -26,7 +26,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def samples_of(corpus: Corpus, seed: int = 0, **settings: Any) -> Samples:
-    return Samples(corpus, DataSettings(corpus=corpus.folder, **settings), seed)
+    return Samples(corpus, RowSettings(corpus=corpus.folder, **settings), seed)
 
 
 def same(a: dict[str, NDArray[Any]], b: dict[str, NDArray[Any]], rows: Any = slice(None)) -> bool:
@@ -76,7 +76,7 @@ def test_rows_without_special_tokens_are_text_alone(corpus: Corpus, length: int)
 
 def test_pairs_without_special_tokens_are_refused() -> None:
     with pytest.raises(UserError, match=r"data: special_tokens: .*false needs next_sentence: false"):
-        DataSettings.parse({"corpus": "x", "special_tokens": False}, "data")
+        RowSettings.parse({"corpus": "x", "special_tokens": False}, "data")
 
 
 def test_a_sample_is_the_same_wherever_it_is_asked_for(corpus: Corpus) -> None:
@@ -171,7 +171,7 @@ def test_fingerprint_names_what_decides_samples(corpus: Corpus, tmp_path: Path) 
 
 
 def test_an_empty_split_has_no_samples(corpus: Corpus) -> None:
-    assert len(open_source(DataSettings(corpus=corpus.folder), 0, "validation")) == 0
+    assert len(open_dataset(RowSettings(corpus=corpus.folder), 0, "validation")) == 0
 
 
 def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Path) -> None:
@@ -188,12 +188,12 @@ def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Pat
 @pytest.mark.parametrize("strategy", ["whole-word", "span"])
 def test_whole_words_without_chinese_words_are_refused(corpus: Corpus, tmp_path: Path, strategy: Any) -> None:
     without = with_statistics(corpus, tmp_path / "a", han_tokens=50_000, han_tokens_in_multi_token_words=12)
-    settings = DataSettings(corpus=without, masking=MaskingSettings(strategy=strategy))
+    settings = RowSettings(corpus=without, masking=MaskingSettings(strategy=strategy))
     with pytest.raises(UserError, match="12 of 50,000 Chinese tokens"):
-        open_source(settings, 0, "train")
-    open_source(settings.model_copy(update={"masking": MaskingSettings(strategy="token")}), 0, "train")
+        open_dataset(settings, 0, "train")
+    open_dataset(settings.model_copy(update={"masking": MaskingSettings(strategy="token")}), 0, "train")
     good = with_statistics(corpus, tmp_path / "b", han_tokens=50_000, han_tokens_in_multi_token_words=30_000)
-    open_source(settings.model_copy(update={"corpus": good}), 0, "train")
+    open_dataset(settings.model_copy(update={"corpus": good}), 0, "train")
 
 
 def test_chinese_words_are_looked_for_where_they_were_not_counted(corpus: Corpus, tmp_path: Path) -> None:
@@ -202,13 +202,13 @@ def test_chinese_words_are_looked_for_where_they_were_not_counted(corpus: Corpus
     vocabulary = {"[UNK]": 1, **{chr(0x4E00 + number): number for number in range(VOCABULARY) if number != 1}}
     Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]")).save(str(folder / "tokenizer" / "tokenizer.json"))
     corpus.manifest.write(folder)
-    open_source(DataSettings(corpus=folder), 0, "train")
+    open_dataset(RowSettings(corpus=folder), 0, "train")
     without = make_corpus(tmp_path / "without", LENGTHS, words=False)
     shutil.copytree(folder / "tokenizer", without.folder / "tokenizer")
     without.manifest.write(without.folder)
     assert not (without.document(0)[1] & CONTINUES_WORD).any() and not Manifest.read(without.folder).statistics
     with pytest.raises(UserError, match=r"only 0 of .* Chinese tokens"):
-        open_source(DataSettings(corpus=without.folder), 0, "train")
+        open_dataset(RowSettings(corpus=without.folder), 0, "train")
 
 
 def test_samples_need_no_torch() -> None:

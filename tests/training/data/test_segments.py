@@ -14,11 +14,11 @@ from preprocessing.errors import UserError
 from preprocessing.execution.build import build
 from tests.conftest import SHARED
 from tests.corpora import SPECIAL, make_corpus, with_statistics
-from training.config import MaskingSettings, SegmentSettings
-from training.data.checks import check_masking
-from training.data.masking import IGNORED
 from training.data.order import locate
-from training.data.segments import LONGEST_WORD, Reading, Segments, reorder_classes
+from training.data.readings import LONGEST_WORD, Reading, SegmentSettings, reorder_classes, segment_bounds
+from training.data.rows import IGNORED
+from training.data.segments import Segments
+from training.data.settings import MaskingSettings
 
 NOVELS = SHARED / "data" / "zh_novels"
 LENGTHS = [1, 2, 61, 62, 63, 64, 124, *np.random.default_rng(2).integers(1, 900, 200).tolist()]
@@ -142,11 +142,11 @@ def test_a_segment_is_as_long_as_it_can_be_without_cutting_a_word(corpus: Corpus
 def test_a_word_longer_than_the_reach_is_cut(corpus: Corpus) -> None:
     source = segments_of(corpus, reorder_chunks=1)
     flags = np.full(200, CONTINUES_WORD)
-    assert list(source._bounds(flags, [(0, 200)])) == [0, 62, 124, 186, 200]
+    assert list(segment_bounds(flags, [(0, 200)], source._capacity)) == [0, 62, 124, 186, 200]
     flags[62 - 15] = 0  # the earliest place in reach
-    assert list(source._bounds(flags, [(0, 200)]))[:2] == [0, 47]
+    assert list(segment_bounds(flags, [(0, 200)], source._capacity))[:2] == [0, 47]
     flags[62 - 15], flags[62 - 16] = CONTINUES_WORD, 0
-    assert list(source._bounds(flags, [(0, 200)]))[:2] == [0, 62]
+    assert list(segment_bounds(flags, [(0, 200)], source._capacity))[:2] == [0, 62]
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, [1]), (62, [62]), (63, [62, 1]), (124, [62, 62])])
@@ -323,11 +323,15 @@ def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Pat
         segments_of(Corpus(folder)).verify()
 
 
+def check(segments: Segments) -> None:
+    segments.check(segments.settings, segments.seed)
+
+
 def test_a_masking_that_does_nothing_is_refused(novel: Corpus, tmp_path: Path) -> None:
-    check_masking(segments_of(novel))
+    check(segments_of(novel))
     folder = with_statistics(novel, tmp_path / "corpus", han_tokens_in_multi_token_words=3)
     with pytest.raises(UserError, match="only 3 of"):
-        check_masking(segments_of(Corpus(folder)))
+        check(segments_of(Corpus(folder)))
 
 
 def test_a_novel_is_read_whole_and_its_words_are_masked_whole(novel: Corpus) -> None:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from preprocessing.corpus import Corpus
 from tests.corpora import make_corpus
 from tests.training.data.test_masking import MASK_ID, make_rows, run
-from training.config import DataSettings, MaskingSettings, PackedSettings, SegmentSettings
 from training.data import random
-from training.data.loader import Rows
-from training.data.masking import IGNORED
-from training.data.packed import Packed
-from training.data.samples import Samples
+from training.data.packed import Packed, PackedSettings
+from training.data.readings import SegmentSettings
+from training.data.rows import IGNORED, Rows
+from training.data.samples import RowSettings, Samples
 from training.data.segments import Segments
+from training.data.settings import MaskingSettings
 from training.data.spans import draw_spans
 
 SPAN = MaskingSettings(strategy="span")
@@ -88,7 +88,7 @@ def test_what_is_realised_in_real_text_has_the_papers_lengths(sample_corpus: Pat
     corpus = Corpus(sample_corpus)
     options: dict[str, Any] = {"corpus": sample_corpus, "sequence_length": 512, "masking": SPAN}
     if kind == "rows":
-        single = DataSettings(next_sentence=False, short_sequence_probability=0, **options)
+        single = RowSettings(next_sentence=False, short_sequence_probability=0, **options)
         batches = batches_of(Samples(corpus, single, 0))
     elif kind == "packed":
         batches = batches_of(Packed(corpus, PackedSettings(kind="packed", **options), 0))

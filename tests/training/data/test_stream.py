@@ -9,8 +9,7 @@ import pytest
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus, Manifest
 from preprocessing.errors import UserError
 from tests.corpora import make_corpus
-from training.config import StreamSettings
-from training.data.stream import Stream
+from training.data.stream import Stream, StreamSettings
 
 LENGTHS = [*np.random.default_rng(3).integers(1, 400, 60).tolist(), 1, 1, 5000, 7]
 

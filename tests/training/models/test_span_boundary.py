@@ -18,7 +18,8 @@ from tests.conftest import span_values
 from tests.training.data.test_masking import make_rows, run
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
-from training.data.masking import IGNORED, span_boundaries
+from training.data.masking import span_boundaries
+from training.data.rows import IGNORED
 from training.evaluation import evaluate_run
 from training.exchange.convert import convert
 from training.exchange.export import write_huggingface

@@ -14,7 +14,7 @@ from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
 from tests.conftest import ran_stream_values, stream_values
 from tests.corpora import write_corpus
 from training.config import TrainSettings
-from training.data.source import open_source
+from training.data.kinds import open_dataset
 from training.models import model_spec
 from training.models.build import build_model, model_config
 from training.objectives.causal_lm import CausalLMObjective
@@ -43,10 +43,10 @@ def task_of(kind: str, corpus: Path, mesh: Mesh | None = None, **data: Any) -> A
     if kind == "transformer_xl":
         values["model"] |= {"cutoffs": [20, 40], "same_length": True, "clamp_len": 20}
     settings = TrainSettings.parse(values, "test")
-    source, held_out = (open_source(settings.data, settings.seed, split) for split in ("train", "validation"))
+    source, held_out = (open_dataset(settings.data, settings.seed, split) for split in ("train", "validation"))
     spec = model_spec(kind)
     config = model_config(spec, settings.model, VOCABULARY, None)
-    model = build_model(spec.head("stream"), config, None, settings.seed).double().eval()
+    model = build_model(spec.heads["causal_lm"], config, None, settings.seed).double().eval()
     return CausalLMObjective(model, settings, mesh or Mesh(), source, held_out)
 
 

@@ -17,7 +17,7 @@ from tests.corpora import write_corpus
 from training.config import TrainSettings
 from training.objectives.memory import LaneMemory
 from training.parallel.mesh import Mesh
-from training.trainer import Trainer, evaluate
+from training.trainer import Trainer
 
 LANES, SLOTS, WIDTH = 5, 3, 4
 SHAPES = [(LANES, SLOTS, WIDTH), (SLOTS, LANES, WIDTH)]
@@ -113,7 +113,7 @@ def figures_of(
     values["checkpoint"] = {"every_steps": 1000}
     trainer = Trainer(TrainSettings.parse({**values, **changes}, "test"), folder, Mesh())
     trainer.train()
-    return evaluate(trainer.task, None)
+    return trainer.objective.held_out_summary(None)
 
 
 BANDS, IN_BAND, IN_SENTENCE = 8, 2, 3

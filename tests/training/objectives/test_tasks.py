@@ -13,18 +13,21 @@ from numpy.typing import NDArray
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END
 from tests.conftest import document_values
 from tests.corpora import write_corpus
+from training.assembly import head_of
 from training.config import TrainSettings
+from training.data.kinds import open_dataset
 from training.data.lanes import LEARN, SKIM
-from training.data.masking import IGNORED
 from training.data.order import locate
-from training.data.source import open_source
+from training.data.rows import IGNORED
 from training.metrics import read_metrics
 from training.models import model_spec
 from training.models.build import build_model, model_config
+from training.objectives import objective_of
 from training.objectives.documents import DocumentObjective
 from training.optim.build import steps_taken
 from training.parallel.mesh import Mesh
-from training.trainer import Trainer, Window, totals_of
+from training.trainer import Trainer
+from training.window import Window
 
 VOCABULARY = 200
 LENGTHS = [5, 130, 40, 22, 75, 23, 100, 60]
@@ -85,9 +88,12 @@ def settings_of(folder: Path, *, official_memory: bool = False, **changes: Any) 
 
 def task_of(settings: TrainSettings, mesh: Mesh | None = None, vocabulary: int = VOCABULARY) -> DocumentObjective:
     spec = model_spec("ernie_doc")
-    source, held_out = (open_source(settings.data, settings.seed, split) for split in ("train", "validation"))
+    source, held_out = (open_dataset(settings.data, settings.seed, split) for split in ("train", "validation"))
     model = build_model(
-        spec.head(settings.data.kind), model_config(spec, settings.model, vocabulary, None), None, settings.seed
+        head_of(spec, objective_of(settings), settings.data),
+        model_config(spec, settings.model, vocabulary, None),
+        None,
+        settings.seed,
     )
     return DocumentObjective(model, settings, mesh or Mesh(), source, held_out)
 
@@ -184,18 +190,19 @@ def test_skimming_rows_leave_no_graph_and_hand_on_their_memory(corpus: Path) -> 
 def test_a_step_in_which_no_row_learns_updates_nothing_and_goes_on(corpus: Path, tmp_path: Path, caplog: Any) -> None:
     settings = settings_of(corpus, global_batch=1, steps=1000, schedule={"decay": "constant"})
     trainer = Trainer(settings, tmp_path, Mesh())
-    task: Any = trainer.task
-    window = Window(trainer.spec, trainer.config, trainer.task, 0)
+    task: Any = trainer.objective
+    window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
     idle = updates = 0
     with task.batches(0) as loader, caplog.at_level(logging.INFO, "reread"):
         for _ in range(60):
             batch = next(loader)
-            before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+            before = [parameter.detach().clone() for parameter in trainer.assembly.model.parameters()]
             memory = task.memory.mems[0].clone()
             trainer._train_step(batch, window)
             trainer.step += 1
             changed = any(
-                not torch.equal(now, then) for now, then in zip(trainer.model.parameters(), before, strict=True)
+                not torch.equal(now, then)
+                for now, then in zip(trainer.assembly.model.parameters(), before, strict=True)
             )
             assert changed == batch["learns"].any()
             assert not torch.equal(task.memory.mems[0], memory)
@@ -203,7 +210,7 @@ def test_a_step_in_which_no_row_learns_updates_nothing_and_goes_on(corpus: Path,
             idle += not changed
             updates += changed
             if updates:
-                assert steps_taken(trainer.optimizer) == updates
+                assert steps_taken(trainer.assembly.optimizer) == updates
     assert idle > 5 and updates > 5
     assert sum("updates nothing" in message for message in caplog.messages) == idle
 
@@ -234,7 +241,7 @@ def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: 
     sums: list[dict[str, float]] = []
 
     def spied(task: Any, totals: torch.Tensor) -> dict[str, float]:
-        sums.append(totals_of(task, totals))
+        sums.append(task.totals_of(totals))
         return sums[-1]
 
     settings = settings_of(corpus, steps=8, validate_every=100)

@@ -486,6 +486,11 @@ class ErnieDocForPreTrainingOutput(ModelOutput):
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
+    @property
+    def logits(self) -> Tensor | None:
+        """Those of the tokens, by the name that other heads give them."""
+        return self.prediction_logits
+
 
 class ErnieDocPreTrainedModel(PreTrainedModel):
     config_class = ErnieDocConfig

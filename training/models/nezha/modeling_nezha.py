@@ -369,6 +369,11 @@ class NezhaForPreTrainingOutput(ModelOutput):
     span_logits: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
+    @property
+    def logits(self) -> Tensor | None:
+        """Those of the tokens, by the name that other heads give them."""
+        return self.prediction_logits
+
 
 class NezhaPreTrainedModel(PreTrainedModel):
     config_class = NezhaConfig

@@ -641,6 +641,13 @@ class RanForCausalLM(RanLanguageModel):
         output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states)
         return _returned(self, output, return_dict)
 
+    def predict_next(
+        self, input_ids: Tensor, next_ids: Tensor, mems: tuple[Tensor, ...] | None, **_: Any
+    ) -> RanCausalLMOutput:
+        """Of pretraining: mems and, with config.cutoffs, `losses` [B, L], else `logits` [B, L, V]. Its memory is a
+        vector a layer, and it counts no sentences."""
+        return cast(RanCausalLMOutput, self(input_ids, mems, next_ids=next_ids if self.config.cutoffs else None))
+
 
 class RanClassifier(RanPreTrainedModel):
     """Dropout and a linear layer."""

@@ -391,3 +391,17 @@ class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
         losses = self.softmax.losses(hidden.flatten(0, 1), labels.flatten(), embedding).view_as(labels)
         loss = losses.sum() / (labels != -100).sum().clamp(min=1)
         return TransformerXLLMOutput(loss=loss, losses=losses, mems=output.mems)
+
+    def predict_next(
+        self,
+        input_ids: Tensor,
+        next_ids: Tensor,
+        mems: Sequence[Tensor] | None,
+        *,
+        sentence_ends: Tensor,
+        paragraph_ends: Tensor,
+        memory_length: int | None = None,
+    ) -> TransformerXLLMOutput:
+        """Of pretraining: `losses` [B, T] and mems; `memory_length` tokens of memory instead of the configuration's."""
+        ends = {"sentence_ends": sentence_ends, "paragraph_ends": paragraph_ends}
+        return self(input_ids, mems, labels=next_ids, mem_len=memory_length, **ends)

@@ -1,8 +1,10 @@
-"""How Transformer-XL is split over tensor-parallel devices, and what a step of it costs."""
+"""Transformer-XL: how it is split over tensor-parallel devices, what a step of it costs, and its heads."""
 
 from collections.abc import Mapping
 
+from training.models.spec import ModelSpec
 from training.models.transformer_xl.configuration_transformer_xl import TransformerXLConfig
+from training.models.transformer_xl.modeling_transformer_xl import TransformerXLForCausalLM
 
 TENSOR_PLAN = {
     "transformer.content_bias": "heads",
@@ -41,3 +43,42 @@ def flops(config: TransformerXLConfig, length: int, totals: Mapping[str, float])
     projected = config.div_val > 1 or config.d_embed != width
     head = 2 * totals["predicted"] * config.d_embed * (words + width * projected)
     return 3.0 * (config.n_layer * layer + head) + 2.0 * config.n_layer * recalled
+
+
+_USAGE = """`logits` are log-probabilities of the next token. Memory goes from one piece of a text to the next. A
+vocabulary of words has `<eos>` for the end of each line, and Segatron's `positions` need to know which tokens end a
+sentence and which a paragraph, that is a line; other models leave the two arguments alone. Sentences are told here by
+their stops, which is close to how the corpus tells them:
+
+```python
+import torch
+
+ids, sentence_ends, paragraph_ends = [], [], []
+eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+stops = set(tokenizer.convert_tokens_to_ids(list(".!?。！？"))) - {tokenizer.unk_token_id}
+for line in filter(str.strip, text.splitlines()):
+    tokens = tokenizer(line, add_special_tokens=False).input_ids
+    ids += tokens + eos
+    sentence_ends += [token in stops for token in tokens[:-1]] + [False] * len(eos) + [True]
+    paragraph_ends += [False] * len(tokens[1:] + eos) + [True]
+
+mems = None
+with torch.no_grad():
+    for start in range(0, len(ids), 150):
+        piece, sentences, paragraphs = (
+            torch.tensor([values[start : start + 150]]) for values in (ids, sentence_ends, paragraph_ends)
+        )
+        output = model(piece, mems=mems, sentence_ends=sentences, paragraph_ends=paragraphs)
+        mems = output.mems
+```"""
+
+
+SPEC = ModelSpec(
+    "transformer_xl",
+    TransformerXLConfig,
+    {"causal_lm": TransformerXLForCausalLM},
+    TENSOR_PLAN,
+    flops,
+    frame="bare",
+    usage={"causal_lm": _USAGE},
+)

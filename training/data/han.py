@@ -1,43 +1,18 @@
-"""A masking that changes nothing in a language it claims to handle is an error at start."""
+"""How much Chinese a corpus holds, and whether its words are known."""
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, Corpus
-from preprocessing.errors import UserError
-from training.data.masking import IGNORED
-
-if TYPE_CHECKING:
-    from training.data.packed import Packed
-    from training.data.samples import Samples
-    from training.data.segments import Segments
 
 FEWEST_HAN_TOKENS = 1000
 LOWEST_WORD_SHARE = 0.01
 """Of Chinese tokens in words of several tokens; in real text it is above a half, in classical Chinese above a fifth."""
 
 _HAN = re.compile(r"(##|▁| )?[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")
-
-
-def check_masking(samples: "Samples | Packed | Segments") -> None:
-    """Raises `UserError` if whole words or spans are masked and Chinese words are not known, or no token is masked."""
-    corpus, strategy = samples.corpus, samples.settings.masking.strategy
-    if strategy != "token":
-        han, in_words = count_han(corpus)
-        if han >= FEWEST_HAN_TOKENS and in_words < LOWEST_WORD_SHARE * han:
-            raise UserError(
-                f"{corpus.folder}: data.masking.strategy is {strategy}, but only {in_words:,} of {han:,} Chinese "
-                "tokens are in words of several tokens, so single characters would be masked; run `reread preprocess` "
-                "again, or set data.masking.strategy=token"
-            )
-    if len(samples):
-        indices = np.linspace(0, len(samples) - 1, min(len(samples), 64)).astype(np.int64)
-        if (samples.at(np.zeros_like(indices), indices)["labels"] == IGNORED).all():
-            raise UserError(f"{corpus.folder}: data.masking: no token of {len(indices)} rows is masked")
 
 
 def count_han(corpus: Corpus) -> tuple[int, int]:

@@ -19,10 +19,13 @@ from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
 from tests.conftest import ROOT
-from training.config import DataSettings, SegmentSettings
+from training.assembly import check_data, check_model
+from training.data.readings import SegmentSettings
+from training.data.samples import RowSettings
 from training.exchange.export import write_huggingface
 from training.models import model_spec
-from training.models.build import build_model, check_data, check_model, check_vocabulary, freeze, model_config
+from training.models.build import build_model, check_vocabulary, freeze, model_config
+from training.objectives import OBJECTIVES
 from training.parallel.mesh import Mesh
 from training.parallel.tensor import parallelise
 
@@ -58,10 +61,10 @@ def test_what_transformers_own_configuration_lets_pass_is_refused_in_one_line() 
     longformer = model_spec("longformer")
     with pytest.raises(UserError, match=r"train.model: attention_window: 7 .* must be even"):
         config = model_config(longformer, {"attention_window": 7, "num_hidden_layers": 1}, 100, None)
-        build_model(longformer.head("packed"), config, None, 0)
+        build_model(longformer.converted, config, None, 0)
     with pytest.raises(UserError, match=r"train.model: KeyError\('gelo'\)"):
         config = model_config(longformer, {**TINY_LONGFORMER, "hidden_act": "gelo"}, 100, None)
-        build_model(longformer.head("packed"), config, None, 0)
+        build_model(longformer.converted, config, None, 0)
     with pytest.raises(UserError, match=r"`hidden_sise` for longformer; did you mean `train\.model\.hidden_size`"):
         model_config(longformer, {"hidden_sise": 8}, 100, None)
 
@@ -72,30 +75,35 @@ def test_numbers_that_yaml_takes_for_text_are_numbers() -> None:
 
 def test_rows_longer_than_the_positions_are_refused_at_the_start() -> None:
     values = {"position_type": "parametric_absolute", "max_position_embeddings": 16}
-    longer = DataSettings(corpus=Path("x"), sequence_length=17)
+    longer = RowSettings(corpus=Path("x"), sequence_length=17)
     with pytest.raises(UserError, match=r"sequence_length: 17, but this model's positions end at 16"):
-        check_data(NEZHA, model_config(NEZHA, values, 100, None), longer)
-    check_data(NEZHA, model_config(NEZHA, {"max_position_embeddings": 16}, 100, None), longer)
+        check_data(NEZHA, OBJECTIVES["masked_lm"], model_config(NEZHA, values, 100, None), longer)
+    check_data(NEZHA, OBJECTIVES["masked_lm"], model_config(NEZHA, {"max_position_embeddings": 16}, 100, None), longer)
 
 
 def test_data_that_a_model_does_not_learn_from_is_refused() -> None:
     ernie_doc = model_spec("ernie_doc")
     config = model_config(ernie_doc, {}, 100, None)
     with pytest.raises(UserError, match=r"train.data.kind: rows, but ernie_doc learns from segments"):
-        check_data(ernie_doc, config, DataSettings(corpus=Path("x")))
+        check_data(ernie_doc, OBJECTIVES["masked_lm"], config, RowSettings(corpus=Path("x")))
     with pytest.raises(UserError, match=r"special_tokens: false, but nezha reads text with"):
-        bare = DataSettings(corpus=Path("x"), next_sentence=False, special_tokens=False)
-        check_data(NEZHA, model_config(NEZHA, {}, 100, None), bare)
+        bare = RowSettings(corpus=Path("x"), next_sentence=False, special_tokens=False)
+        check_data(NEZHA, OBJECTIVES["masked_lm"], model_config(NEZHA, {}, 100, None), bare)
     with pytest.raises(UserError, match=r"reorder_classes: 33, but 5 chunks have 153 orders"):
-        check_data(ernie_doc, config, SegmentSettings(kind="segments", corpus=Path("x"), reorder_chunks=5))
+        check_data(
+            ernie_doc,
+            OBJECTIVES["documents"],
+            config,
+            SegmentSettings(kind="segments", corpus=Path("x"), reorder_chunks=5),
+        )
     segments = SegmentSettings(kind="segments", corpus=Path("x"))
-    check_data(ernie_doc, config, segments)
+    check_data(ernie_doc, OBJECTIVES["documents"], config, segments)
     once = segments.model_copy(update={"retrospective": False})
     for values in ({"recurrence": "none"}, {"memory_length": 0}):
         forgetful = model_config(ernie_doc, values, 100, None)
-        check_data(ernie_doc, forgetful, once)
+        check_data(ernie_doc, OBJECTIVES["documents"], forgetful, once)
         with pytest.raises(UserError, match=r"train.data.retrospective: .* without memory"):
-            check_data(ernie_doc, forgetful, segments)
+            check_data(ernie_doc, OBJECTIVES["documents"], forgetful, segments)
 
 
 def test_a_start_from_half_precision_trains_in_fp32(tmp_path) -> None:
@@ -142,7 +150,7 @@ def test_a_start_with_another_vocabulary_is_refused(tmp_path) -> None:
 def test_what_learns_is_named_and_something_must() -> None:
     longformer = model_spec("longformer")
     config = model_config(longformer, TINY_LONGFORMER, 50, None)
-    model = build_model(longformer.head("packed"), config, None, 0)
+    model = build_model(longformer.converted, config, None, 0)
     freeze(model, ["*.position_embeddings.weight", "lm_head.*"], longformer.copied)
     learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert "longformer.embeddings.position_embeddings.weight" in learning
@@ -150,7 +158,7 @@ def test_what_learns_is_named_and_something_must() -> None:
     freeze(model, None, longformer.copied)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert frozen and all("_global." in name for name in frozen)
-    rows = build_model(longformer.head("packed"), config, None, 0)
+    rows = build_model(longformer.converted, config, None, 0)
     freeze(rows, ["*.position_embeddings.weight[12:]", "*.word_embeddings.weight[5:]"], longformer.copied)
     with pytest.raises(UserError, match=r"word_embeddings can be split over devices, so it learns whole"):
         parallelise(rows, longformer.tensor_plan, Mesh())

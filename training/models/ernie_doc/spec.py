@@ -1,8 +1,10 @@
-"""How ERNIE-Doc is split over tensor-parallel devices, and what a step of it costs."""
+"""ERNIE-Doc: how it is split over tensor-parallel devices, what a step of it costs, and its heads."""
 
 from collections.abc import Mapping
 
 from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
+from training.models.ernie_doc.modeling_ernie_doc import ErnieDocForPreTraining
+from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -19,7 +21,6 @@ TENSOR_PLAN = {
     "cls.predictions.decoder": "vocabulary",
     "cls.predictions.bias": "vocabulary",
 }
-"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
 
 
 def flops(config: ErnieDocConfig, length: int, totals: Mapping[str, float]) -> float:
@@ -35,3 +36,30 @@ def flops(config: ErnieDocConfig, length: int, totals: Mapping[str, float]) -> f
     layer = projections + 6 * length * keys * width
     head = 2 * totals["predicted"] * width * (width + config.vocab_size)
     return (3.0 * totals["rows"] + totals["skimmed"]) * config.num_hidden_layers * layer + 3.0 * head
+
+
+_USAGE = """A text of any length is read whole, twice over, so that its first token knows its last:
+
+```python
+import torch
+from transformers import AutoModel
+
+model = AutoModel.from_pretrained("this/folder", trust_remote_code=True).eval()
+ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
+with torch.no_grad():  # else the second pass keeps what gradients need, of the whole text
+    read = model.read(ids)  # last_hidden_state [tokens, hidden], pooler_output [hidden], mems
+```
+
+To go segment by segment, give each call the `mems` that the call before returned; none begin a document. A segment is
+its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts a single text."""
+
+
+SPEC = ModelSpec(
+    "ernie_doc",
+    ErnieDocConfig,
+    {"documents": ErnieDocForPreTraining},
+    TENSOR_PLAN,
+    flops,
+    frame="segments",
+    usage={"documents": _USAGE},
+)

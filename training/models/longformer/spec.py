@@ -1,10 +1,11 @@
-"""How Longformer is split over tensor-parallel devices, what a step of it costs, and what pretraining leaves alone."""
+"""Longformer: how it is split over tensor-parallel devices, what a step costs, and what pretraining leaves alone."""
 
 from collections.abc import Mapping
 
 from transformers import LongformerConfig
 
-from training.models.longformer.modeling_longformer import windows
+from training.models.longformer.modeling_longformer import LongformerForMaskedLM, windows
+from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -18,7 +19,6 @@ TENSOR_PLAN = {
     "lm_head.decoder": "vocabulary",
     "lm_head.bias": "vocabulary",
 }
-"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
 
 COPIED = {"query_global": "query", "key_global": "key", "value_global": "value"}
 """Pretraining has no global tokens: the projections that meet them are copied from those that it trained."""
@@ -40,3 +40,20 @@ def flops(config: LongformerConfig, length: int, totals: Mapping[str, float]) ->
 def longest(config: LongformerConfig) -> int:
     """Tokens a row may have: positions count from pad_token_id + 1."""
     return config.max_position_embeddings - (config.pad_token_id or 0) - 1
+
+
+_USAGE = """Name the tokens that a task turns on in `global_attention_mask` [batch, tokens], 1 for those that
+see the whole text and are seen by it: the first for classification, those of the question for question answering."""
+
+
+SPEC = ModelSpec(
+    "longformer",
+    LongformerConfig,
+    {"masked_lm": LongformerForMaskedLM},
+    TENSOR_PLAN,
+    flops,
+    longest=longest,
+    copied=COPIED,
+    one_token_type=True,
+    usage={"masked_lm": _USAGE},
+)

@@ -1,8 +1,10 @@
-"""How NEZHA is split over tensor-parallel devices, and what a step of it costs."""
+"""NEZHA: how it is split over tensor-parallel devices, what a step of it costs, and its heads."""
 
 from collections.abc import Mapping
 
 from training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
+from training.models.nezha.modeling_nezha import NezhaForPreTraining
+from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -18,7 +20,6 @@ TENSOR_PLAN = {
     "cls.predictions.decoder": "vocabulary",
     "cls.predictions.bias": "vocabulary",
 }
-"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
 
 
 def flops(config: NezhaConfig, length: int, totals: Mapping[str, float]) -> float:
@@ -34,3 +35,6 @@ def flops(config: NezhaConfig, length: int, totals: Mapping[str, float]) -> floa
     if config.span_boundary:
         head += 3 * width + SPAN_POSITION_SIZE + config.vocab_size
     return 3.0 * (config.num_hidden_layers * layer + 2 * totals["predicted"] * width * head)
+
+
+SPEC = ModelSpec("nezha", NezhaConfig, {"masked_lm": NezhaForPreTraining}, TENSOR_PLAN, flops)

@@ -1,8 +1,10 @@
-"""How RAN is split over tensor-parallel devices, and what a step of it costs."""
+"""RAN: how it is split over tensor-parallel devices, what a step of it costs, and its heads."""
 
 from collections.abc import Mapping
 
 from training.models.ran.configuration_ran import RanConfig
+from training.models.ran.modeling_ran import RanForCausalLM, RanForMaskedLM
+from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -14,7 +16,7 @@ TENSOR_PLAN = {
     "cls.predictions.decoder": "vocabulary",
     "cls.predictions.bias": "vocabulary",
 }
-"""Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole: memory
+"""The rest is whole: memory
 review has one head, what works on cells alone is little, and adaptive tables are whole as Transformer-XL's are."""
 
 
@@ -42,3 +44,31 @@ def flops(config: RanConfig, length: int, totals: Mapping[str, float]) -> float:
     projected = config.div_val > 1
     head = 2 * totals["predicted"] * width * (width * (1 + projected) + words)
     return 3.0 * (totals["rows"] * config.num_hidden_layers * layer + head)
+
+
+_USAGE = """A text of any length is read whole, in windows that hand on what they know; the tokenizer puts no special
+tokens around it."""
+_USAGE_OF_LANGUAGE_MODEL = """`logits` are those of the next token. Memory goes from one piece of a text to the next.
+Windows begin anew with each piece, so make them as long as in training (`sequence_length`), such as 512 tokens:
+
+```python
+import torch
+
+ids = [token for line in filter(str.strip, text.splitlines()) for token in tokenizer(line).input_ids]
+mems = None
+with torch.no_grad():
+    for piece in torch.tensor(ids).split(512):
+        output = model(piece[None], mems=mems)
+        mems = output.mems
+```"""
+
+
+SPEC = ModelSpec(
+    "ran",
+    RanConfig,
+    {"masked_lm": RanForMaskedLM, "causal_lm": RanForCausalLM},
+    TENSOR_PLAN,
+    flops,
+    frame="bare",
+    usage={"masked_lm": _USAGE, "causal_lm": _USAGE_OF_LANGUAGE_MODEL},
+)

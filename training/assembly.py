@@ -1,0 +1,137 @@
+"""A model put together for its objective: for the trainer, for `reread plan`'s rehearsal and for evaluation."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from preprocessing.errors import UserError
+from training.config import TrainSettings
+from training.data.dataset import Dataset
+from training.data.kinds import KINDS
+from training.data.settings import DataSettings
+from training.models import model_spec
+from training.models.bounds import LARGEST
+from training.models.build import build_model, checked_values, freeze, model_config
+from training.models.spec import ModelSpec
+from training.objectives import objective_of
+from training.objectives.objective import Objective
+from training.optim.build import OPTIMIZERS, build_optimizer
+from training.optim.precision import MasterWeights
+from training.parallel.gradients import GradientBuckets
+from training.parallel.layout import Slice
+from training.parallel.mesh import Mesh
+from training.parallel.reduce import reducer
+from training.parallel.tensor import layout, parallelise
+
+
+class Assembly:
+    """A model that computes in `dtype` on this process' device, what steps its weights, and what it learns.
+
+    `init` is a folder to start from, or None for random weights from the recipe's seed.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        config: PretrainedConfig,
+        mesh: Mesh,
+        dtype: torch.dtype,
+        *,
+        init: Path | None = None,
+        dataset: Dataset[Any] | None = None,
+        held_out: Dataset[Any] | None = None,
+    ) -> None:
+        self.spec, self.config, self.mesh = spec_of(settings), config, mesh
+        learned = objective_of(settings)
+        with mesh.device if mesh.device.type == "meta" else nullcontext():
+            self.model = build_model(head_of(self.spec, learned, settings.data), config, init, settings.seed).train()
+        first_rows = freeze(self.model, settings.trainable, self.spec.copied)
+        if settings.activation_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        place(self.model, self.spec, mesh)
+        for name in first_rows:
+            if hasattr(self.model.get_parameter(name), "logical_shape"):
+                raise UserError(f"train.trainable: {name} can be split over devices, so it learns whole or not at all")
+        self.masters = MasterWeights(self.model, dtype, first_rows)
+        self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
+        self._state_names = OPTIMIZERS[settings.optimizer.name].state
+        parallel = settings.parallel
+        self.buckets = GradientBuckets(
+            list(self.model.parameters()), mesh, int(parallel.bucket_megabytes * 2**20), reducer(parallel, mesh)
+        )
+        self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
+
+    def weights(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
+        """Masters and optimiser state by name, as a checkpoint has them, with each one's place in the whole tensor."""
+        slices = layout(self.model, self.mesh)
+        tensors: dict[str, Tensor] = {}
+        places: dict[str, Slice] = {}
+        for name, master in self.masters.named_parameters():
+            tensors[f"model.{name}"] = master.data
+            places[f"model.{name}"] = slices[name]
+        for name, learning in self.masters.learning():
+            whole = slices[name] if name not in self.masters.first_rows else Slice(tuple(learning.shape))
+            for key in self._state_names:
+                tensors[f"{key}.{name}"] = self.optimizer.state[learning][key]
+                places[f"{key}.{name}"] = whole
+        return tensors, places
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
+        """All that a checkpoint holds: `weights` and what the objective carries from step to step."""
+        tensors, places = self.weights()
+        more, their_places = self.objective.state()
+        return tensors | more, places | their_places
+
+
+def place(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
+    """Split the model over the tensor-parallel processes and move this one's part to its device.
+
+    Raises `UserError` where it cannot be split.
+    """
+    parallelise(model, spec.tensor_plan, mesh)
+    model.to(mesh.device)  # type: ignore[arg-type]
+
+
+def spec_of(settings: TrainSettings) -> ModelSpec:
+    return model_spec(settings.model.get("type", ""))
+
+
+def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> type[PreTrainedModel]:
+    """The class that learns `objective`. Raises `UserError` if the model has none."""
+    if objective.name in spec.heads:
+        return spec.heads[objective.name]
+    kinds = " or ".join(kind for kind, row in KINDS.items() if row.objective in spec.heads)
+    raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {kinds}; set it to {kinds}")
+
+
+def check_model(settings: TrainSettings) -> None:
+    """Raises `UserError` for a model that training would refuse whatever the corpus, before there is one."""
+    spec, objective = spec_of(settings), objective_of(settings)
+    head_of(spec, objective, settings.data)
+    init = settings.init if settings.init and (settings.init / "config.json").exists() else None
+    given = checked_values(spec, settings.model)
+    if init is None and settings.init is not None:
+        return  # the rest is known when the recipe's `start` has made it
+    vocab_size = 1 if init else given.get("vocab_size", LARGEST)
+    check_data(spec, objective, model_config(spec, settings.model, vocab_size, init), settings.data)
+
+
+def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedConfig, data: DataSettings) -> None:
+    """Raises `UserError` if the model does not learn that from such data, or has too few positions for its rows."""
+    head_of(spec, objective, data)
+    if data.bare != (spec.frame == "bare"):
+        raise UserError(
+            f"train.data.special_tokens: {str(not data.bare).lower()}, but {spec.name} reads text "
+            f"{'with' if data.bare else 'without'} [CLS] and [SEP]; set it to {str(data.bare).lower()}"
+        )
+    longest = spec.longest(config)
+    if longest is not None and data.sequence_length > longest:
+        raise UserError(
+            f"train.data.sequence_length: {data.sequence_length}, but this model's positions end at {longest}; lower "
+            "it, or raise train.model.max_position_embeddings (of a Longformer's start: `reread convert --length`)"
+        )
+    objective.check(config, data)

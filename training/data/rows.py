@@ -1,0 +1,16 @@
+"""Rows of a batch, as every dataset gives them."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+Rows = dict[str, NDArray[Any]]
+"""Arrays by name; their first dimension is the row."""
+
+IGNORED = -100
+"""The label where nothing is predicted."""
+
+
+def share(part: int, whole: int) -> str:
+    """A percentage, as tables show it."""
+    return f"{100 * part / whole:.2f} %" if whole else "-"

@@ -1,0 +1,73 @@
+"""What the `data` sections of all kinds have in common."""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from preprocessing.settings import Settings
+from training.data.rows import IGNORED, Rows
+
+LONGEST = 1 << 20
+"""Tokens of a row, a segment or a memory."""
+
+
+class MaskingSettings(Settings):
+    """Which tokens are predicted: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""
+
+    strategy: Literal["token", "whole-word", "span"] = "whole-word"
+    probability: float = Field(default=0.15, gt=0, lt=1)
+    mask_share: float = Field(default=0.8, ge=0, le=1)
+    random_share: float = Field(default=0.1, ge=0, le=1)
+    """The rest of the chosen tokens keep their id."""
+    span_geometric: float = Field(default=0.2, gt=0, lt=1)
+    """`span`: parameter of the geometric distribution of span lengths, in words (SpanBERT, section 3.1)."""
+    span_maximum: int = Field(default=10, ge=1, le=1000)
+    """Words of the longest span; the distribution is truncated there and renormalised."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> "MaskingSettings":
+        if self.mask_share + self.random_share > 1:
+            raise ValueError("mask_share + random_share is above 1")
+        return self
+
+
+class DataSettings(Settings):
+    """A `data` section: where the text is, and how rows are made of it. Each kind of data has a class of its own."""
+
+    elastic: ClassVar[frozenset[str]] = frozenset({"corpus"})
+    """Fields that a relaunch may change: a corpus may move (its fingerprint is compared), and what concerns evaluation
+    alone changes nothing that is learned."""
+
+    kind: str
+    corpus: Path
+    sequence_length: int
+
+    @property
+    def bare(self) -> bool:
+        """Whether rows are text alone, without [CLS] and [SEP]."""
+        return False
+
+    def lanes(self, global_batch: int) -> int:
+        """Rows that are open at a time so that about `global_batch` are learned from in a step."""
+        return global_batch
+
+    @abstractmethod
+    def blank(self, rows: int) -> Rows:
+        """Rows as the dataset gives them, full, with the expected share of predictions; all ids are 0."""
+
+
+class MaskedSettings(DataSettings):
+    """Data of which masked tokens are predicted."""
+
+    if TYPE_CHECKING:  # each kind has them in its own order, which fingerprints depend on
+        copies: int
+        masking: MaskingSettings
+
+    def blank(self, rows: int) -> Rows:
+        shape = (rows, self.sequence_length)
+        labels = np.full(shape, IGNORED, np.int32)
+        labels[:, 1 : 1 + round(self.sequence_length * self.masking.probability)] = 0  # behind [CLS]
+        return {"input_ids": np.zeros(shape, np.int32), "labels": labels, "attention_mask": np.ones(shape, np.int32)}
