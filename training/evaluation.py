@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from preprocessing.errors import UserError
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.source import open_source
@@ -13,6 +14,8 @@ from training.models.build import check_data
 from training.objectives import TASKS
 from training.parallel.mesh import Mesh
 from training.parallel.tensor import parallelise
+from training.provenance import corpus_facts
+from training.run_model import read_run_model
 from training.trainer import evaluate, local_device
 
 log = logging.getLogger("reread")
@@ -23,15 +26,21 @@ def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) ->
 
     By one process, in float32. Raises `UserError` if the run has no (such) checkpoint, or the corpus does not fit it.
     """
+    corpus, kept = settings.data.corpus, read_run_model(run, settings)
     held_out = open_source(settings.data, settings.seed, "validation")
     if len(held_out) == 0:
-        log.info("%s holds no documents out: all of it is read", settings.data.corpus)
+        log.info("%s holds no documents out: all of it is read", corpus)
         held_out = open_source(settings.data, settings.seed, "train")
-    model, step = restore_model(run, settings, held_out, step)
+    if kept.corpus["tokenizer"] != corpus_facts(corpus)["tokenizer"]:
+        raise UserError(
+            f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
+            f"tokenizer.path={run / 'model'}, the run's own"
+        )
+    model, step = restore_model(run, settings, kept.config, step)
     spec, mesh = model_spec(settings.model["type"]), Mesh(device=torch.device(local_device()))
     check_data(spec, model.config, settings.data)
     parallelise(model, spec.tensor_plan, mesh)
     model.to(mesh.device)  # type: ignore[arg-type]
     task = TASKS[settings.data.kind](model, settings, mesh, held_out, held_out)
-    log.info("step %d of %s on %s", step, run, settings.data.corpus)
+    log.info("step %d of %s on %s", step, run, corpus)
     return evaluate(task, None)

@@ -23,7 +23,7 @@ from training.data.loader import Loader, Rows
 from training.data.source import open_source
 from training.metrics import MetricsLog, peak_flops, progress_line
 from training.models import ModelSpec, model_spec
-from training.models.build import build_model, check_data, check_vocabulary, freeze, model_config
+from training.models.build import build_model, check_data, check_vocabulary, freeze
 from training.objectives import TASKS, Task
 from training.optim.build import build_optimizer, set_steps_taken, steps_taken
 from training.optim.precision import LossScale, MasterWeights, resolve_precision
@@ -34,6 +34,7 @@ from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.parallel.reduce import reducer
 from training.parallel.tensor import layout, parallelise
 from training.provenance import corpus_changes, corpus_facts
+from training.run_model import new_run_model, read_run_model, write_run_model
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress
 
 log = logging.getLogger("reread")
@@ -100,13 +101,15 @@ class Trainer:
         held_out = open_source(settings.data, settings.seed, "validation")
         if len(held_out) == 0:
             log.info("no validation loss: the corpus holds no documents out (preprocess.validation_share)")
-        self.config = model_config(
-            self.spec, settings.model, self.source.vocab_size, settings.init, self.source.special
-        )
+        self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
+        self.begun = bool(self.store.steps())
+        self.kept = read_run_model(run, settings) if self.begun else new_run_model(settings, self.source)
+        self.config = self.kept.config
         check_data(self.spec, self.config, settings.data)
-        if settings.init:
-            check_vocabulary(settings.init, self.source.tokenizer_folder)
-        self.model = build_model(self.spec.head(settings.data.kind), self.config, settings.init, settings.seed).train()
+        init = None if self.begun else settings.init  # a checkpoint holds every weight
+        if init:
+            check_vocabulary(init, self.source.tokenizer_folder)
+        self.model = build_model(self.spec.head(settings.data.kind), self.config, init, settings.seed).train()
         freeze(self.model, settings.trainable, self.spec.copied)
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -121,7 +124,6 @@ class Trainer:
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.task = TASKS[settings.data.kind](self.model, settings, mesh, self.source, held_out)
-        self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
         self.stopped = False
@@ -129,6 +131,9 @@ class Trainer:
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
+        with mesh.together():
+            if mesh.rank == 0 and not (self.begun and (self.run / "model").exists()):
+                write_run_model(self.run, self.kept)
         if self.step >= settings.steps and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return

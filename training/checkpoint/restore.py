@@ -2,26 +2,23 @@
 
 from pathlib import Path
 
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
-from training.data.source import Source
 from training.exchange.export import copy_projections
 from training.models import model_spec
-from training.models.build import model_config
 from training.parallel.mesh import Mesh
-from training.provenance import corpus_facts
 
 
 def restore_model(
-    run: Path, settings: TrainSettings, source: Source, step: int | None = None
+    run: Path, settings: TrainSettings, config: PretrainedConfig, step: int | None = None
 ) -> tuple[PreTrainedModel, int]:
-    """The model of checkpoint `step`, or of the last one, on CPU, and the step; `source` is a split of
-    `settings.data.corpus`.
+    """The model of checkpoint `step`, or of the last one, on CPU, and the step; `config` is the run's
+    (`read_run_model`).
 
-    Raises `UserError` if the run has no (such) checkpoint, it is damaged, or corpus or `settings.model` do not fit it.
+    Raises `UserError` if the run has no (such) checkpoint, it is damaged, or `config` does not fit it.
     """
     store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
     step = store.latest() if step is None else step
@@ -31,14 +28,7 @@ def restore_model(
         raise UserError(f"{run / 'checkpoints'}: none of step {step}; there are {', '.join(map(str, store.steps()))}")
     if fault := store.fault(step):
         raise UserError(f"{run / 'checkpoints'}: that of step {step} is damaged ({fault}); take another with --step")
-    corpus = settings.data.corpus
-    if store.state(step)["corpus"]["tokenizer"] != corpus_facts(corpus)["tokenizer"]:
-        raise UserError(
-            f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
-            "tokenizer.path=CORPUS/tokenizer, that corpus' own"
-        )
     spec = model_spec(settings.model["type"])
-    config = model_config(spec, settings.model, source.vocab_size, settings.init, source.special)
     model = spec.head(settings.data.kind)(config)
     weights = store.read_full(step, "model.")
     tied = set(model._tied_weights_keys or {})
