@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pipeline.commands import RUNS, evaluate_stage, preprocess_stage, start_stage, train_stage
 from pipeline.launch import inside_distributed_run
-from pipeline.recipe import Ablation, available_recipes, load_recipe
+from pipeline.recipe import Ablation, available_recipes, has_checkpoints, load_recipe
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 
@@ -33,7 +33,8 @@ def ablate(name: str, overrides: list[str]) -> None:
     trained = [load_recipe(name, changed, "train") for changed in changes]  # a mistake is told before hours of work
     if recipe.preprocess is not None:
         preprocess_stage(recipe)
-    start_stage(recipe)
+    if not all(has_checkpoints(RUNS / one.name) for one in trained):
+        start_stage(recipe)
     measured = {}
     for row, changed, one in zip(recipe.ablations, changes, trained, strict=True):
         print(f"{row.name}: {' '.join(row.overrides) or 'as the recipe says'}", file=sys.stderr)

@@ -17,6 +17,7 @@ from pipeline.recipe import (
     Recipe,
     apply_overrides,
     check_same_run,
+    has_checkpoints,
     load_recipe,
     override,
     write_recipe,
@@ -138,13 +139,13 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
 
 
 def missing_start(recipe: Recipe) -> Path | None:
-    """The folder that `start` is to make, unless it is there."""
+    """The folder that `start` is to make, unless it is there or a checkpoint of the run holds every weight already."""
     if recipe.start is None:
         return None
     init = train_section(recipe).init
     if init is None:
         raise UserError(f"recipe {recipe.name}: `start` makes train.init, which is null; name it, or set start=null")
-    return None if (init / "config.json").exists() else init
+    return None if (init / "config.json").exists() or has_checkpoints(RUNS / recipe.name) else init
 
 
 def export_stage(run: Path, output: Path | None, step: int | None = None) -> Path:

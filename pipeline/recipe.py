@@ -147,7 +147,7 @@ def written_recipe(path: Path) -> Recipe:
 def check_same_run(run: Path, recipe: Recipe) -> None:
     """Raises `UserError` if the run folder holds checkpoints of a recipe that trains something else."""
     path = run / "recipe.yaml"
-    if not path.exists() or not _has_checkpoints(run / "checkpoints"):
+    if not path.exists() or not has_checkpoints(run):
         return
     begun = written_recipe(path)  # what came later than it is there with its default
     old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
@@ -159,8 +159,9 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
         )
 
 
-def _has_checkpoints(folder: Path) -> bool:
-    """Raises `UserError` if the folder cannot be listed now; to Path.glob it would be an empty one."""
+def has_checkpoints(run: Path) -> bool:
+    """Raises `UserError` if their folder cannot be listed now; to Path.glob it would be an empty one."""
+    folder = run / "checkpoints"
     try:
         return any(name.startswith("step-") for name in os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):

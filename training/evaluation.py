@@ -5,12 +5,15 @@ from pathlib import Path
 
 import torch
 
+from preprocessing.errors import UserError
 from training.assembly import check_data, place, spec_of
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.kinds import open_dataset
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
+from training.provenance import corpus_facts
+from training.run_model import read_run_model
 from training.trainer import local_device
 
 log = logging.getLogger("reread")
@@ -21,15 +24,21 @@ def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) ->
 
     By one process, in float32. Raises `UserError` if the run has no (such) checkpoint, or the corpus does not fit it.
     """
+    corpus, kept = settings.data.corpus, read_run_model(run, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:
-        log.info("%s holds no documents out: all of it is read", settings.data.corpus)
+        log.info("%s holds no documents out: all of it is read", corpus)
         held_out = open_dataset(settings.data, settings.seed, "train")
-    model, step = restore_model(run, settings, held_out, step)
+    if kept.corpus["tokenizer"] != corpus_facts(corpus)["tokenizer"]:
+        raise UserError(
+            f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
+            f"tokenizer.path={run / 'model'}, the run's own"
+        )
+    model, step = restore_model(run, settings, kept.config, step)
     mesh = Mesh(device=torch.device(local_device()))
     spec, learned = spec_of(settings), objective_of(settings)
     check_data(spec, learned, model.config, settings.data)
     place(model, spec, mesh)
     objective = learned(model, settings, mesh, held_out=held_out)
-    log.info("step %d of %s on %s", step, run, settings.data.corpus)
+    log.info("step %d of %s on %s", step, run, corpus)
     return objective.held_out_summary(None)

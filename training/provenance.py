@@ -20,6 +20,16 @@ def corpus_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def corpus_card(folder: Path) -> dict[str, Any]:
+    """What a model card shows of the corpus in `folder`: `corpus_facts`, what was dropped, and names of sources."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return {
+        **corpus_facts(folder),
+        "dropped": manifest.get("dropped", {}),
+        "sources": [Path(source["path"]).name for source in manifest.get("sources", [])],
+    }
+
+
 def corpus_changes(old: dict[str, Any], new: dict[str, Any]) -> str:
     """`name old -> new` of the facts that differ; empty if it is the same corpus."""
     if old["fingerprint"] == new["fingerprint"]:

@@ -21,13 +21,14 @@ from training.data.kinds import open_dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.metrics import MetricsLog, progress_line
-from training.models.build import check_vocabulary, model_config
+from training.models.build import check_vocabulary
 from training.objectives import objective_of
 from training.optim.build import set_steps_taken, steps_taken
 from training.optim.precision import LossScale, resolve_precision
 from training.optim.schedule import learning_rate
 from training.parallel.mesh import Mesh, close_mesh, init_mesh
 from training.provenance import corpus_changes, corpus_facts
+from training.run_model import new_run_model, read_run_model, write_run_model
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress
 from training.window import Window
 
@@ -92,19 +93,20 @@ class Trainer:
         held_out = open_dataset(settings.data, settings.seed, "validation")
         if len(held_out) == 0:
             log.info("no validation loss: the corpus holds no documents out (preprocess.validation_share)")
-        spec = spec_of(settings)
-        config = model_config(spec, settings.model, self.dataset.vocab_size, settings.init, self.dataset.special)
-        check_data(spec, objective_of(settings), config, settings.data)
-        if settings.init:
-            check_vocabulary(settings.init, self.dataset.tokenizer_folder)
+        self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
+        self.begun = bool(self.store.steps())
+        self.kept = read_run_model(run, settings) if self.begun else new_run_model(settings, self.dataset)
+        check_data(spec_of(settings), objective_of(settings), self.kept.config, settings.data)
+        init = None if self.begun else settings.init  # a checkpoint holds every weight
+        if init:
+            check_vocabulary(init, self.dataset.tokenizer_folder)
         self.assembly = Assembly(
-            settings, config, mesh, dtype, init=settings.init, dataset=self.dataset, held_out=held_out
+            settings, self.kept.config, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out
         )
         self.objective = self.assembly.objective
         self.assembly.model.register_forward_hook(self.progress.tick)
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
-        self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
         self.stopped = False
@@ -112,6 +114,9 @@ class Trainer:
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
+        with mesh.together():
+            if mesh.rank == 0 and not (self.begun and (self.run / "model").exists()):
+                write_run_model(self.run, self.kept)
         if self.step >= settings.steps and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return

@@ -23,6 +23,7 @@ from training.config import TrainSettings
 from training.data.kinds import open_dataset
 from training.evaluation import evaluate_run
 from training.metrics import read_metrics
+from training.run_model import read_run_model
 
 KINDS = {"documents": document_values, "stream": stream_values}
 AUTO = {"documents": "AutoModelForMaskedLM", "stream": "AutoModelForCausalLM"}
@@ -131,12 +132,11 @@ def test_the_exported_folder_remembers_as_the_trained_model(kind: str, uninterru
     """Two segments, mems out of the first into the second: in a fresh process, with transformers alone."""
     output = reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))
     assert "exported to" in output
-    settings = TrainSettings.parse(
-        yaml.safe_load((uninterrupted / "runs" / "tiny" / "recipe.yaml").read_text())["train"], "test"
-    )
-    source = open_dataset(settings.data, settings.seed, "train")
-    trained: Any = restore_model(uninterrupted / "runs" / "tiny", settings, source)[0].eval()
-    ids = torch.arange(2 * 2 * 24).reshape(2, 2, 24) * 7 % source.vocab_size
+    run = uninterrupted / "runs" / "tiny"
+    settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
+    config = read_run_model(run, settings).config
+    trained: Any = restore_model(run, settings, config)[0].eval()
+    ids = torch.arange(2 * 2 * 24).reshape(2, 2, 24) * 7 % config.vocab_size
     ends = {"sentence_ends": ids % 5 == 0, "paragraph_ends": ids % 25 == 0} if kind == "stream" else {}
     inputs = [{"input_ids": ids[k], **{name: values[k] for name, values in ends.items()}} for k in (0, 1)]
     with torch.no_grad():

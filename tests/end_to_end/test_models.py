@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.end_to_end.test_lanes import figures, reread
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
-from training.data.kinds import open_dataset
+from training.run_model import read_run_model
 
 KINDS = {"ran": ran_values, "longformer": longformer_values}
 
@@ -69,11 +70,11 @@ def test_inspect_shows_the_rows_of_a_recipe(kind: str, sample_corpus: Path, unin
 def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path) -> None:
     """In a fresh process: RAN by the code beside its weights, Longformer by transformers' own class and no code."""
     reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))
-    recipe = yaml.safe_load((uninterrupted / "runs" / "tiny" / "recipe.yaml").read_text())
-    settings = TrainSettings.parse(recipe["train"], "test")
-    source = open_dataset(settings.data, settings.seed, "train")
-    trained: Any = restore_model(uninterrupted / "runs" / "tiny", settings, source)[0].eval()
-    ids = 5 + torch.arange(2 * 40).reshape(2, 40) * 7 % (source.vocab_size - 5)
+    run = uninterrupted / "runs" / "tiny"
+    settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
+    config = read_run_model(run, settings).config
+    trained: Any = restore_model(run, settings, config)[0].eval()
+    ids = 5 + torch.arange(2 * 40).reshape(2, 40) * 7 % (config.vocab_size - 5)
     mask = torch.ones_like(ids)
     mask[1, 25:] = 0
     with torch.no_grad():
@@ -128,4 +129,6 @@ def test_table_1_is_one_command(sample_corpus: Path, tmp_path: Path) -> None:
     assert bits["copied"] > bits["positions"]
     assert output.count("recipe small is trained and converted") == 2  # once for each way, trained once
     assert output.count("step 20/20 100%") == 1
+    for folder in ("models", "runs/small"):
+        shutil.rmtree(tmp_path / folder)  # rows that are trained need their start no more
     assert reread(tmp_path, "ablate", "long.yaml").count("is trained and converted") == 0

@@ -84,3 +84,13 @@ def test_below_torchrun_a_missing_start_is_told(done: list[Any], tmp_path: Path)
     ):
         pass
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_has_begun_needs_its_start_no_more(done: list[Any], tmp_path: Path) -> None:
+    """Its checkpoint holds every weight: nothing is trained again, by itself or below torchrun."""
+    recipe = recipe_of(tmp_path)
+    (tmp_path / "runs" / "long" / "checkpoints" / "step-00000002").mkdir(parents=True)
+    commands.start_stage(recipe)
+    with commands._run_folder(recipe, tmp_path / "runs" / "long"):
+        pass
+    assert done == []

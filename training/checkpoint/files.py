@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from preprocessing.corpus import sync_folder
 from preprocessing.errors import UserError
 from training.parallel.layout import Slice
 
@@ -47,6 +48,21 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, folder: Path) -> None:
+    """Sync the files of the folder `temporary` and rename it to `folder`; what was there is replaced."""
+    for file in temporary.iterdir():
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+    sync_folder(temporary)
+    earlier = folder.with_name(folder.name + ".old")
+    remove(earlier)
+    if folder.exists():
+        folder.rename(earlier)
+    temporary.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 class TensorFiles:

@@ -1,29 +1,25 @@
 """A run's checkpoint -> the model it holds, whole, whatever the split it was saved at."""
 
 from pathlib import Path
-from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.assembly import head_of, spec_of
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
-from training.data.dataset import Dataset
 from training.exchange.export import copy_projections
-from training.models.build import model_config
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
-from training.provenance import corpus_facts
 
 
 def restore_model(
-    run: Path, settings: TrainSettings, dataset: Dataset[Any], step: int | None = None
+    run: Path, settings: TrainSettings, config: PretrainedConfig, step: int | None = None
 ) -> tuple[PreTrainedModel, int]:
-    """The model of checkpoint `step`, or of the last one, on CPU, and the step; `dataset` is a split of
-    `settings.data.corpus`.
+    """The model of checkpoint `step`, or of the last one, on CPU, and the step; `config` is the run's
+    (`read_run_model`).
 
-    Raises `UserError` if the run has no (such) checkpoint, it is damaged, or corpus or `settings.model` do not fit it.
+    Raises `UserError` if the run has no (such) checkpoint, it is damaged, or `config` does not fit it.
     """
     store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
     step = store.latest() if step is None else step
@@ -33,14 +29,7 @@ def restore_model(
         raise UserError(f"{run / 'checkpoints'}: none of step {step}; there are {', '.join(map(str, store.steps()))}")
     if fault := store.fault(step):
         raise UserError(f"{run / 'checkpoints'}: that of step {step} is damaged ({fault}); take another with --step")
-    corpus = settings.data.corpus
-    if store.state(step)["corpus"]["tokenizer"] != corpus_facts(corpus)["tokenizer"]:
-        raise UserError(
-            f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
-            "tokenizer.path=CORPUS/tokenizer, that corpus' own"
-        )
     spec = spec_of(settings)
-    config = model_config(spec, settings.model, dataset.vocab_size, settings.init, dataset.special)
     model = head_of(spec, objective_of(settings), settings.data)(config)
     weights = store.read_full(step, "model.")
     tied = set(model._tied_weights_keys or {})

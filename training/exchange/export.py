@@ -6,7 +6,6 @@ The code of a model that transformers does not have lies in the folder, for `tru
 import copy
 import inspect
 import json
-import os
 import re
 import shutil
 import sys
@@ -19,9 +18,8 @@ import yaml
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from preprocessing.corpus import sync_folder
 from preprocessing.errors import UserError
-from training.checkpoint.files import remove, save_tensors
+from training.checkpoint.files import put_in_place, remove, save_tensors
 from training.exchange.tokenizer import frame_tokenizer
 from training.models import model_spec
 from training.models.spec import ModelSpec
@@ -71,7 +69,7 @@ def write_huggingface(
         ids = frame_tokenizer(aside, spec.frame, inputs, spec.longest(model.config))
     (aside / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
-    _put_in_place(aside, folder)
+    put_in_place(aside, folder)
 
 
 def model_card(
@@ -196,17 +194,3 @@ def _config_json(model: PreTrainedModel, ids: Mapping[str, int]) -> str:
         if name + suffix in classes:
             config.auto_map[auto] = f"{Path(inspect.getfile(type(model))).stem}.{name}{suffix}"
     return config.to_json_string()
-
-
-def _put_in_place(aside: Path, folder: Path) -> None:
-    for file in aside.iterdir():
-        with file.open("rb") as written:
-            os.fsync(written.fileno())
-    sync_folder(aside)
-    earlier = folder.with_name(folder.name + ".old")
-    remove(earlier)
-    if folder.exists():
-        folder.rename(earlier)
-    aside.rename(folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(earlier, ignore_errors=True)

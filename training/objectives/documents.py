@@ -71,6 +71,10 @@ class DocumentObjective(Objective):
                 f"{reorder_classes(data.reorder_chunks)} orders; raise it, or lower train.data.reorder_chunks"
             )
 
+    @staticmethod
+    def configure(config: Any, data: DataSettings) -> None:
+        config.segment_length = data.sequence_length  # `read` cuts a document as training does
+
     @cached_property
     def memory(self) -> LaneMemory:  # type: ignore[override]
         """Of the lanes that train, as the cursors are: evaluation needs neither, and they may be large."""

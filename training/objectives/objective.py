@@ -93,6 +93,11 @@ class Objective(ABC):
         elsewhere (training.assembly)."""
         return  # nothing in general
 
+    @staticmethod
+    def configure(config: Any, data: DataSettings) -> None:
+        """Put into the configuration what a model that learned from such data is used with."""
+        return  # nothing in general
+
     @abstractmethod
     def batches(self, step: int) -> Loader:
         """This rank's rows of each global batch from `step` on."""

@@ -1,0 +1,90 @@
+"""The model of a run but for its weights, kept in the run folder: a checkpoint and RUN/model are all of a model.
+
+RUN/model holds config.json and the tokenizer's files, RUN/corpus.json the facts about the corpus that a model card
+shows. Both are written before the first step, so that a run can be resumed, evaluated and exported without the folder
+it started from, and exported without its corpus.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from preprocessing.corpus import write_atomically
+from preprocessing.errors import UserError
+from training.assembly import spec_of
+from training.checkpoint.files import put_in_place, remove
+from training.config import TrainSettings
+from training.data.dataset import Dataset
+from training.data.kinds import open_dataset
+from training.models.build import model_config
+from training.objectives import objective_of
+from training.provenance import corpus_card
+
+
+@dataclass(frozen=True)
+class RunModel:
+    config: PretrainedConfig
+    tokenizer_folder: Path
+    corpus: dict[str, Any]
+    """`corpus_card` of the corpus that the run began with."""
+
+
+def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
+    """The model as recipe, `init` and corpus give it; `dataset` is a split of that corpus.
+
+    Raises `UserError` if they do not fit each other (`model_config`).
+    """
+    config = model_config(spec_of(settings), settings.model, dataset.vocab_size, settings.init, dataset.special)
+    objective_of(settings).configure(config, settings.data)
+    return RunModel(config, dataset.tokenizer_folder, corpus_card(settings.data.corpus))
+
+
+def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
+    """The model of a run that has begun, with the keys of `settings.model` over its configuration.
+
+    A run begun by an earlier version has no RUN/model: there it comes from the corpus and `init`.
+    Raises `UserError` for files that cannot be read.
+    """
+    folder = run / "model"
+    if not folder.exists():
+        return new_run_model(settings, open_dataset(settings.data, settings.seed, "train"))
+    corpus, _ = (_read_json(path, folder) for path in (run / "corpus.json", folder / "config.json"))
+    config = model_config(spec_of(settings), settings.model, 1, folder)
+    return RunModel(config, folder, corpus)
+
+
+def write_run_model(run: Path, model: RunModel) -> None:
+    """Write RUN/corpus.json and RUN/model, which is there whole or not at all; an earlier one is replaced.
+
+    Raises `UserError` if the run folder cannot be written.
+    """
+    folder, temporary = run / "model", run / "model.tmp"
+    try:
+        remove(temporary)
+        temporary.mkdir(parents=True)
+        write_atomically(run / "corpus.json", json.dumps(model.corpus, ensure_ascii=False, indent=1).encode())
+        for file in model.tokenizer_folder.glob("*.*"):
+            shutil.copyfile(file, temporary / file.name)
+        # all values: defaults of a later version change nothing
+        text = model.config.to_json_string(use_diff=False)
+        (temporary / "config.json").write_text(text, encoding="utf-8")
+        put_in_place(temporary, folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror}); make room or fix the run folder, then start again"
+        ) from None
+
+
+def _read_json(path: Path, folder: Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not readable as JSON ({error}); remove {folder}, and `reread train` writes both anew from corpus "
+            "and train.init"
+        ) from None
+    return values
