@@ -30,8 +30,9 @@ from training.optim.precision import LossScale, MasterWeights, resolve_precision
 from training.optim.schedule import learning_rate
 from training.parallel.gradients import GradientBuckets
 from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh, close_mesh, init_mesh
+from training.parallel.mesh import Mesh
 from training.parallel.reduce import reducer
+from training.parallel.rendezvous import close_mesh, init_mesh
 from training.parallel.tensor import layout, parallelise
 from training.provenance import corpus_changes, corpus_facts
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress
@@ -115,9 +116,8 @@ class Trainer:
         self.model.register_forward_hook(self.progress.tick)
         self.masters = MasterWeights(self.model, dtype)
         self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
-        bucket_bytes = int(settings.parallel.bucket_megabytes * 2**20)
         reduce = reducer(settings.parallel, mesh)
-        self.buckets = GradientBuckets(list(self.model.parameters()), mesh, bucket_bytes, reduce)
+        self.buckets = GradientBuckets(list(self.model.parameters()), mesh, settings.parallel.bucket_bytes, reduce)
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.task = TASKS[settings.data.kind](self.model, settings, mesh, self.source, held_out)

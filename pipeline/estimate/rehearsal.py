@@ -33,7 +33,8 @@ from training.objectives import TASKS
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import Mesh, close_mesh
+from training.parallel.mesh import Mesh
+from training.parallel.rendezvous import close_mesh
 from training.parallel.tensor import layout, parallelise
 
 aten = torch.ops.aten
@@ -235,7 +236,7 @@ def rehearse(
             for group in optimizer.param_groups:
                 group.update({"foreach": True} if "foreach" in group else {})
         before = ledger.live
-        buckets = GradientBuckets(parameters, mesh, int(settings.parallel.bucket_megabytes * 2**20))
+        buckets = GradientBuckets(parameters, mesh, settings.parallel.bucket_bytes)
         gradients = ledger.live - before
         lanes = lanes_of(settings.data, micro_batch)
         source: Any = SimpleNamespace(lanes=lambda *_: SimpleNamespace(cursors=np.zeros((lanes, 3), np.int64)))

@@ -42,7 +42,7 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
 
 
 def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, float], dict[str, float]]:
-    from training.parallel.mesh import init_mesh
+    from training.parallel.rendezvous import init_mesh
     from training.trainer import Trainer, evaluate
 
     task = Trainer(TrainSettings.parse(values, "test"), run, init_mesh()).task
