@@ -36,8 +36,9 @@ from torch import Tensor
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.parallel import horovod
 from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import Mesh, close_mesh, init_mesh
+from training.parallel.mesh import Mesh
 from training.parallel.reduce import Reduce, in_fp16, in_torch
+from training.parallel.rendezvous import close_mesh, init_mesh
 
 BACKENDS = ("torch", "Horovod")
 ORDERS = ("beside", "after")

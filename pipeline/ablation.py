@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.commands import RUNS, evaluate_stage, preprocess_stage, start_stage, train_stage
-from pipeline.launch import inside_distributed_run
 from pipeline.recipe import Ablation, available_recipes, has_checkpoints, load_recipe
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from training.parallel.place import place
 
 
 def ablate(name: str, overrides: list[str]) -> None:
@@ -21,7 +21,7 @@ def ablate(name: str, overrides: list[str]) -> None:
     Rows that are trained already are not trained again. The figures are kept in runs/<recipe>-ablation.json.
     Raises `UserError` if the recipe has no ablations, and below torchrun or srun: each row starts its own processes.
     """
-    if inside_distributed_run():
+    if place().launcher:
         raise UserError("reread ablate: start it by itself, not by torchrun or srun; set parallel.processes instead")
     recipe = load_recipe(name, overrides, "train")
     if not recipe.ablations:

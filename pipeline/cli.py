@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from pipeline.launch import inside_distributed_run, own_rank
 from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
+from training.parallel.place import place
 
 app = typer.Typer(
     name="reread",
@@ -192,11 +192,12 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("reread").setLevel(logging.INFO)
     logging.raiseExceptions = False  # a full disk is told by what cannot go on without it
-    quiet = own_rank() != "0"
+    here = place()
+    quiet = here.rank != 0
     if quiet:  # its log file has the rest
         logging.getLogger().handlers[0].setLevel(logging.ERROR)
     status = _status_of_command(quiet)
-    if inside_distributed_run():
+    if here.launcher:
         # The threads of gloo may still be letting go of tensors, and the interpreter's end under them is an abort.
         sys.stdout.flush()
         sys.stderr.flush()

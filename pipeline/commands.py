@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.launch import inside_distributed_run, launch, own_rank, stop_at_once
+from pipeline.launch import launch, stop_at_once
 from pipeline.recipe import (
     SAMPLES,
     Recipe,
@@ -30,6 +30,7 @@ from training.config import TrainSettings
 from training.data.kinds import KINDS
 from training.data.samples import RowSettings
 from training.data.settings import DataSettings
+from training.parallel.place import place
 
 log = logging.getLogger("reread")
 
@@ -87,7 +88,7 @@ def train_stage(recipe: Recipe, arguments: list[str]) -> None:
     stop_at_once()
     train = train_section(recipe)
     run = RUNS / recipe.name
-    if inside_distributed_run():
+    if place().launcher:
         _train_here(recipe, train, run)
         return
     check_same_run(run, recipe)
@@ -179,12 +180,12 @@ def run_stages(name: str, overrides: list[str]) -> None:
     recipe = load_recipe(name, overrides)
     if recipe.train is not None:
         check_model(recipe.train)  # before hours of preprocessing
-    if recipe.preprocess is not None and not inside_distributed_run():
+    if recipe.preprocess is not None and not place().launcher:
         preprocess_stage(recipe)
     if recipe.train is None:
         return
     train_stage(recipe, ["train", name, *overrides])
-    if own_rank() != "0":
+    if place().rank != 0:
         return
     run = RUNS / recipe.name
     folder = export_stage(run, None)
@@ -205,7 +206,7 @@ def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
     """Hold the run folder and say in it what runs; the first process does, the others only log there."""
     with ExitStack() as stack:
         try:
-            if own_rank() == "0":
+            if place().rank == 0:
                 check_same_run(run, recipe)
                 if missing := missing_start(recipe):
                     raise UserError(
@@ -256,7 +257,7 @@ def _environment() -> dict[str, str]:
 def _log_file(run: Path) -> Iterator[None]:
     """Repeat the log in RUN/logs/, one file a process."""
     (run / "logs").mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(run / "logs" / f"rank-{own_rank()}.log", encoding="utf-8")
+    handler = logging.FileHandler(run / "logs" / f"rank-{place().rank}.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
     try:

@@ -12,6 +12,7 @@ import time
 from types import FrameType
 
 from training.config import STOPPED
+from training.parallel.place import place
 
 GRACE_SECONDS = {STOPPED: 120.0}
 """How long the other processes may take to end once one has ended with a status; then they are killed."""
@@ -21,17 +22,6 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _LAUNCHER = "REREAD_LAUNCHER"
 """In the environment of a worker: the process that started it, which it does not outlive."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def inside_distributed_run() -> bool:
-    """Whether torchrun (RANK), horovodrun or srun (SLURM_STEP_NUM_TASKS, which batch scripts lack) started us."""
-    started = "RANK" in os.environ or "HOROVOD_RANK" in os.environ
-    return started or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
-
-
-def own_rank() -> str:
-    """The number of this process in its run, "0" where it is alone."""
-    return next((os.environ[name] for name in ("RANK", "HOROVOD_RANK", "SLURM_PROCID") if name in os.environ), "0")
 
 
 def stop_at_once() -> None:
@@ -60,7 +50,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     if not _ending.acquire(blocking=False):
         return
     launcher = os.environ.get(_LAUNCHER)
-    if own_rank() == "0" and launcher in (None, str(os.getppid())):  # one that has ended has told it, or cannot
+    if place().rank == 0 and launcher in (None, str(os.getppid())):  # one that has ended printed it, or was killed
         os.write(2, b"reread: stopped outside of the training steps; the same command goes on\n")
     os._exit(STOPPED)
 
@@ -83,7 +73,7 @@ def launch(arguments: list[str], processes: int) -> int:
     """Run `reread ARGUMENTS` in `processes` processes of one distributed run and return the exit status.
 
     SIGTERM and SIGINT are passed on, so that every process checkpoints and ends; they do so, too, when this process
-    ends without a word. When one process dies, the others are stopped and its status is returned.
+    is killed. When one process dies, the others are stopped and its status is returned.
     """
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     shared = {

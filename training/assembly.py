@@ -61,7 +61,7 @@ class Assembly:
         self._state_names = OPTIMIZERS[settings.optimizer.name].state
         parallel = settings.parallel
         self.buckets = GradientBuckets(
-            list(self.model.parameters()), mesh, int(parallel.bucket_megabytes * 2**20), reducer(parallel, mesh)
+            list(self.model.parameters()), mesh, parallel.bucket_bytes, reducer(parallel, mesh)
         )
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
 

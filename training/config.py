@@ -69,6 +69,10 @@ class ParallelSettings(Settings):
     bucket_megabytes: float = Field(default=25.0, gt=0, le=1 << 20)
     """Gradients are reduced in buckets of this size while the backward pass goes on."""
 
+    @property
+    def bucket_bytes(self) -> int:
+        return int(self.bucket_megabytes * 2**20)
+
 
 class CheckpointSettings(Settings):
     every_steps: int = Field(default=1000, ge=1, le=MOST_STEPS)

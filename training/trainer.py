@@ -26,7 +26,8 @@ from training.objectives import objective_of
 from training.optim.build import set_steps_taken, steps_taken
 from training.optim.precision import LossScale, resolve_precision
 from training.optim.schedule import learning_rate
-from training.parallel.mesh import Mesh, close_mesh, init_mesh
+from training.parallel.mesh import Mesh
+from training.parallel.rendezvous import close_mesh, init_mesh
 from training.provenance import corpus_changes, corpus_facts
 from training.run_model import new_run_model, read_run_model, write_run_model
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress

@@ -127,7 +127,7 @@ class Planner:
             self.flops * arrangement.rows * arrangement.data / self.train.global_batch,  # the fullest GPU's, on all
             wire_bytes=arrangement.wire,
             accumulation=arrangement.accumulation,
-            bucket_bytes=self.train.parallel.bucket_megabytes * 2**20,
+            bucket_bytes=self.train.parallel.bucket_bytes,
             flop_share=self.flop_share,
         )
 

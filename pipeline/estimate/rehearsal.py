@@ -26,7 +26,8 @@ from training.assembly import Assembly
 from training.config import TrainSettings
 from training.data.rows import IGNORED
 from training.data.settings import DataSettings
-from training.parallel.mesh import Mesh, close_mesh
+from training.parallel.mesh import Mesh
+from training.parallel.rendezvous import close_mesh
 
 aten = torch.ops.aten
 META = torch.device("meta")

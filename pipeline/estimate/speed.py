@@ -65,7 +65,7 @@ def step_time(
     *,
     wire_bytes: float,
     accumulation: int,
-    bucket_bytes: float,
+    bucket_bytes: int,
     flop_share: float,
 ) -> StepTime:
     """flops: of the whole global batch, without what activation checkpointing computes again. wire_bytes: of the

@@ -9,17 +9,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from training.models.nezha.plan import TENSOR_PLAN
 
 from preprocessing.errors import UserError
 from training.config import OptimizerSettings, ParallelSettings
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.models.nezha.plan import TENSOR_PLAN
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
 from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh, init_mesh
+from training.parallel.mesh import Mesh
 from training.parallel.reduce import in_torch, reducer
+from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 ROWS, LENGTH, VOCABULARY = 8, 12, 200

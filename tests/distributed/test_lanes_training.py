@@ -42,10 +42,10 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
 
 
 def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, float], dict[str, float]]:
-    from training.parallel.mesh import init_mesh
+    from training.parallel.rendezvous import init_mesh
     from training.trainer import Trainer
 
-    task = Trainer(TrainSettings.parse(values, "test"), run, init_mesh()).task
+    task = Trainer(TrainSettings.parse(values, "test"), run, init_mesh()).objective
     return task.held_out_summary(None), task.held_out_summary(1)
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from training.models.longformer.plan import TENSOR_PLAN
 
 from training.models.longformer import LongformerConfig, LongformerForMaskedLM, modeling_longformer
-from training.models.longformer.plan import TENSOR_PLAN
 from training.parallel.layout import Slice
-from training.parallel.mesh import init_mesh
+from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 VOCABULARY, LENGTH = 300, 75

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from preprocessing.errors import UserError
 from tests.conftest import not_here
-from training.parallel.mesh import first_host, init_mesh
+from training.parallel.rendezvous import first_host, init_mesh
 
 
 def _places(tensor: int) -> tuple[int, ...]:

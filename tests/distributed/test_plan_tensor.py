@@ -16,7 +16,7 @@ from training.objectives import objective_of
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import init_mesh
+from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import parallelise
 
 VOCABULARY = 500

@@ -4,11 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from training.models.ran.plan import TENSOR_PLAN
 
 from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
-from training.models.ran.plan import TENSOR_PLAN
 from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh, init_mesh
+from training.parallel.mesh import Mesh
+from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 VOCABULARY = 300

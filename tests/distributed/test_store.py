@@ -15,7 +15,8 @@ from preprocessing.errors import UserError
 from training.checkpoint import store as store_module
 from training.checkpoint.store import CheckpointStore
 from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh, init_mesh
+from training.parallel.mesh import Mesh
+from training.parallel.rendezvous import init_mesh
 
 PADDED = 6  # rows of `vocabulary` a process; 9 are real, so one of two ranks has padding and two of four nothing else
 

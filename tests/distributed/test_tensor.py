@@ -6,12 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from training.models.nezha.plan import TENSOR_PLAN
 
 from preprocessing.errors import UserError
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.models.nezha.plan import TENSOR_PLAN
 from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh, init_mesh
+from training.parallel.mesh import Mesh
+from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_argmax, vocab_cross_entropy
 
 VOCABULARY = 300

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from training.data.kinds import open_dataset
 from transformers import AutoTokenizer
 
 from preprocessing.errors import UserError
 from tests.conftest import document_values, longformer_values, stream_values, train_values
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
+from training.data.kinds import open_dataset
 from training.evaluation import evaluate_run
 from training.exchange.run_export import export_run
 from training.parallel.mesh import Mesh

@@ -1,8 +1,8 @@
 """Horovod beside torch.distributed: its ring sums gradients over data-parallel ranks, one process set a tensor rank.
 
-torch's groups come first. Under horovodrun (HOROVOD_RANK ...) they meet through the store of its launcher, and Horovod
-finds what it needs in the environment; under torchrun and srun process 0 opens such a store and the variables are set
-here. What the environment has already stays, so any of Horovod's settings can be given from outside.
+torch's groups come first. Under horovodrun they meet through the store of its launcher, and Horovod finds what it needs
+in the environment; under torchrun and srun process 0 opens such a store and the variables are set here. Variables that
+are set already stay, so any of Horovod's settings can be given from outside.
 """
 
 import ctypes
@@ -25,15 +25,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.parallel.mesh import Mesh, on_one_machine, open_store
+from training.parallel.mesh import Mesh
+from training.parallel.place import place
+from training.parallel.tcp_store import on_one_machine, open_store
 
 POLL_SECONDS = 1e-4
 """Horovod's own wait spins, and takes the interpreter from the thread that makes the next batch."""
 STORE_SECONDS = 300.0
-"""How long processes wait under horovodrun for process 0 to say where it listens."""
+"""How long processes wait under horovodrun until process 0 publishes where it listens."""
 
 _LOST = ("Horovod has been shut down", "gloo", "not exist, or has not been registered")
-"""What Horovod says when another process is gone: it was told so, it noticed, its sets are dissolved."""
+"""Horovod's errors when another process is gone: it was notified, it noticed, its sets are dissolved."""
 
 _running: dict[str, Any] = {}
 """From `start` to `stop`: this process' set, the store if it is here, the variables that were set."""
@@ -56,9 +58,9 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(60 * timeout_minutes)),
     }
     if mesh.tensor_size == 1:
-        settings["HOROVOD_LOG_LEVEL"] = "fatal"  # that a process is gone, the trainer says
-    if "HOROVOD_RANK" not in os.environ:
-        settings |= _place(mesh)
+        settings["HOROVOD_LOG_LEVEL"] = "fatal"  # the trainer reports that a process is gone
+    if place().launcher != "horovodrun":
+        settings |= _slot_variables(mesh)
     _running["set here"] = [name for name in settings if name not in os.environ]
     for name, value in settings.items():
         os.environ.setdefault(name, value)
@@ -66,10 +68,10 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
     if mesh.tensor_size > 1:
         sets = [hvd.ProcessSet(range(rank, mesh.world, mesh.tensor_size)) for rank in range(mesh.tensor_size)]
     try:
-        # not "dynamic": then it asks all processes for new sets all the time, with a lock that a hung one makes it keep
+        # not "dynamic": then it keeps asking all processes for new sets, under a lock that a hung process makes it keep
         hvd.init(process_sets=sets)
     except ValueError as error:
-        raise UserError(f"train.parallel.gradients: Horovod: {error} (HOROVOD_LOG_LEVEL=info says more)") from None
+        raise UserError(f"train.parallel.gradients: Horovod: {error} (HOROVOD_LOG_LEVEL=info logs more)") from None
     _running["process set"] = sets[mesh.tensor_rank] if sets else hvd.global_process_set
     if sets:
         _end_quietly_when_aborted()
@@ -78,20 +80,20 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
 def ring(buffer: Tensor, bucket: int) -> Callable[[], object]:
     """A `Reduce` over Horovod's ring. Raises `DistNetworkError`, as torch does, when another process is gone."""
     hvd = _horovod()
-    with _told_as_by_torch():
+    with _raising_as_torch_does():
         handle = hvd.allreduce_async_(buffer, name=f"bucket {bucket}", op=hvd.Sum, process_set=_running["process set"])
 
     def wait() -> None:
         while not hvd.poll(handle):
             time.sleep(POLL_SECONDS)
-        with _told_as_by_torch():
+        with _raising_as_torch_does():
             hvd.synchronize(handle)
 
     return wait
 
 
 def stop() -> None:
-    """Leave; the other processes' reductions break off if they have any left."""
+    """Leave, if `start` was called; the other processes' reductions break off if they have any left."""
     if not _running:
         return
     _horovod().shutdown()
@@ -104,7 +106,7 @@ def stop() -> None:
 
 
 def torch_store(rank: int, world: int) -> dist.TCPStore:
-    """Under horovodrun: torch's store on process 0, which tells where it is through the launcher's."""
+    """Under horovodrun: torch's store on process 0, which publishes its address in the launcher's store."""
     if rank == 0:
         addresses = psutil.net_if_addrs()[os.environ["HOROVOD_GLOO_IFACE"]]  # all hosts reach each other through it
         address = next(one.address for one in addresses if one.family == socket.AF_INET)
@@ -114,7 +116,7 @@ def torch_store(rank: int, world: int) -> dist.TCPStore:
     deadline = time.monotonic() + STORE_SECONDS
     while not (answer := _launcher("GET")):
         if time.monotonic() > deadline:
-            raise UserError(f"process {rank}: no word of process 0 in {STORE_SECONDS:.0f} s")
+            raise UserError(f"process {rank}: no response from process 0 in {STORE_SECONDS:.0f} s")
         time.sleep(0.1)
     address, port = json.loads(answer)
     return dist.TCPStore(address, port, world, is_master=False)
@@ -131,10 +133,10 @@ def _horovod() -> Any:
     return hvd
 
 
-def _place(mesh: Mesh) -> dict[str, str]:
+def _slot_variables(mesh: Mesh) -> dict[str, str]:
     """The variables that horovodrun would set; process 0 opens the store where the processes find each other.
 
-    Raises `UserError` where Horovod would listen in vain.
+    Raises `UserError` where Horovod would listen at an address that the others cannot reach.
     """
     host, master = socket.gethostname(), os.environ["MASTER_ADDR"]
     port = 0
@@ -161,7 +163,10 @@ def _place(mesh: Mesh) -> dict[str, str]:
 
 
 def check_address(host: str, alone: bool) -> None:
-    """Process sets listen where the name of this host leads, whatever HOROVOD_GLOO_IFACE says."""
+    """Raise `UserError` if other hosts cannot reach this host by its name.
+
+    Process sets listen at the address of that name, whatever HOROVOD_GLOO_IFACE is. `alone`: there is no other host.
+    """
     try:
         address = socket.gethostbyname(host)
     except OSError:
@@ -174,7 +179,7 @@ def check_address(host: str, alone: bool) -> None:
 
 
 def slot(hosts: list[int], rank: int) -> dict[str, int]:
-    """Where `rank` stands on its own host, and among those of its place on all hosts, by the hosts of all ranks."""
+    """Where `rank` stands on its host, and among the ranks of the same local rank on all hosts; `hosts` is by rank."""
     places = [hosts[:other].count(host) for other, host in enumerate(hosts)]
     across = [other for other, place in enumerate(places) if place == places[rank]]
     return {
@@ -198,7 +203,7 @@ def _interface_towards(host: str) -> str:
 
 
 def _launcher(method: str, body: str | None = None) -> str:
-    """Put to, or get from, the store of horovodrun; nothing got is an empty text."""
+    """PUT to, or GET from, the store of horovodrun; an empty text where nothing is there yet."""
     address, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT"))
     connection = HTTPConnection(address, int(port), timeout=30)
     connection.request(method, "/reread/torch", body)
@@ -209,7 +214,7 @@ def _launcher(method: str, body: str | None = None) -> str:
 
 
 @contextmanager
-def _told_as_by_torch() -> Iterator[None]:
+def _raising_as_torch_does() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -219,11 +224,11 @@ def _told_as_by_torch() -> Iterator[None]:
 
 
 def _end_quietly_when_aborted() -> None:
-    """Make of a C++ exception that nobody catches an exit with status 6: no more text, no core file.
+    """Turn an uncaught C++ exception into an exit with status 6, without more output or a core file.
 
-    With process sets Horovod's thread meets a second such exception while it clears up after the first, that a process
-    is gone, which it has told in its log. It holds a lock then on which the main thread may stand with the interpreter
-    in its hands, so nothing in Python can run any more.
+    With process sets Horovod's thread meets a second such exception while it cleans up after the first (a process is
+    gone), which it has logged. It then holds a lock on which the main thread may be waiting while it holds Python's
+    interpreter lock, so nothing in Python can run any more.
     """
     libc = ctypes.CDLL(None)
     ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(libc.abort)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.config import ParallelSettings
+from training.parallel import horovod
 from training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
@@ -25,8 +26,6 @@ def reducer(settings: ParallelSettings, mesh: Mesh) -> Reduce:
         return in_torch(mesh)
     reduce, by = in_torch(mesh), "torch.distributed"
     if settings.gradients == "horovod":
-        from training.parallel import horovod
-
         reduce, by = horovod.ring, "Horovod"
     beside = f" beside tensor groups of {mesh.tensor_size}" if mesh.tensor_size > 1 else ""
     log.info(

@@ -10,8 +10,9 @@ import torch
 from preprocessing.errors import UserError
 from training.config import ParallelSettings
 from training.parallel.horovod import check_address, slot
-from training.parallel.mesh import Mesh, pin_ring
+from training.parallel.mesh import Mesh
 from training.parallel.reduce import reducer
+from training.parallel.rendezvous import pin_ring
 
 TWO = {"world": 4, "tensor_size": 2, "data_size": 2}
 CUDA = torch.device("cuda")

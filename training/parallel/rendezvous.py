@@ -1,0 +1,125 @@
+"""Processes meet and become a mesh: torch.distributed, megatron-core's groups, and Horovod where it is set."""
+
+import os
+import re
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from preprocessing.errors import UserError
+from training.parallel import horovod
+from training.parallel.mesh import Mesh, megatron_groups
+from training.parallel.place import Place, place
+from training.parallel.tcp_store import on_one_machine, open_store
+
+
+def init_mesh(
+    tensor: int = 1, device: torch.device | str = "cpu", gradients: str = "torch", timeout_minutes: float = 30.0
+) -> Mesh:
+    """Join the processes that torchrun (RANK ...), horovodrun (HOROVOD_RANK ...) or srun (SLURM_PROCID ...) started;
+    alone without any of them.
+
+    `device` is "cpu" (gloo) or "cuda" (NCCL, one GPU a process by local rank). With `gradients` "horovod" its processes
+    are joined too; with another than "torch" NCCL's ring is pinned. A collective gives up after `timeout_minutes`: keep
+    them above what the watchdog takes, which can tell why. Raises `UserError` when the number of processes is
+    no multiple of `tensor`, and when Horovod is not there.
+    """
+    here = place()
+    rank, world = here.rank, here.world
+    if world % tensor:
+        error = UserError(
+            f"train.parallel.tensor: {world} processes cannot be split into tensor groups of {tensor}; "
+            f"start a multiple of {tensor} or lower train.parallel.tensor"
+        )
+        raise Mesh(rank=rank, world=world).reported_once(error)
+    if tensor > 1:  # megatron-core's way to have an all-reduce start before the matrix product beside it
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    device = torch.device(device)
+    if device.type == "cuda":
+        seen = torch.cuda.device_count()
+        if here.local_rank >= seen > 1:
+            raise UserError(f"train.parallel.processes: this machine has {seen} GPUs; start no more processes on it")
+        # srun --gpus-per-task shows each process its own GPU only
+        device = torch.device("cuda", 0 if seen == 1 else here.local_rank)
+        torch.cuda.set_device(device)
+        if gradients != "torch":
+            pin_ring(gradients)
+    if world == 1:
+        return Mesh(device=device)
+    if not dist.is_initialized():
+        _rendezvous(here, device, timedelta(minutes=timeout_minutes))
+    if tensor > 1:
+        megatron_groups().initialize_model_parallel(
+            tensor_model_parallel_size=tensor,
+            create_gloo_process_groups=False,
+            distributed_timeout_minutes=timeout_minutes,
+        )
+    mesh = Mesh(
+        rank=rank,
+        world=world,
+        tensor_rank=rank % tensor,
+        tensor_size=tensor,
+        data_rank=rank // tensor,
+        data_size=world // tensor,
+        device=device,
+    )
+    if gradients == "horovod" and mesh.data_size > 1:
+        horovod.start(mesh, timeout_minutes)
+    return mesh
+
+
+def close_mesh() -> None:
+    """Leave all groups, at the end of the process."""
+    horovod.stop()
+    if dist.is_initialized():
+        if "megatron.core.parallel_state" in sys.modules:
+            megatron_groups().destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+def pin_ring(gradients: str) -> None:
+    """Have NCCL reduce by its ring; to be called before it makes its first communicator."""
+    algorithm = os.environ.setdefault("NCCL_ALGO", "Ring")
+    if gradients == "nccl-ring" and algorithm.lower() != "ring":
+        raise UserError(f"train.parallel.gradients: nccl-ring, but NCCL_ALGO={algorithm} is set; unset one of them")
+
+
+def first_host(nodes: str) -> str:
+    """The first of Slurm's list of hosts, where process 0 is: `node[03-05,9],other` -> `node03`."""
+    first = re.split(r",(?![^\[]*\])", nodes)[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
+
+
+def _rendezvous(here: Place, device: torch.device, timeout: timedelta) -> None:
+    """Make torch.distributed's group of all processes. Raises `UserError` where no address to meet at is known."""
+    environment = os.environ
+    store: dist.Store | None = None  # torch makes one by MASTER_ADDR and MASTER_PORT
+    if here.launcher == "horovodrun":
+        store = horovod.torch_store(here.rank, here.world)
+    elif here.launcher == "srun":
+        # not SLURM_LAUNCH_NODE_IPADDR: srun may have been started on a login node
+        alone = environment.get("SLURM_STEP_NUM_NODES") == "1"
+        first = "127.0.0.1" if alone else first_host(environment["SLURM_STEP_NODELIST"])
+        environment.setdefault("MASTER_ADDR", first)
+        # a port per job, out of the kernel's ephemeral range
+        environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
+    if store is None and not ("MASTER_ADDR" in environment and "MASTER_PORT" in environment):
+        raise UserError(
+            f"{here.world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun, srun or horovodrun"
+        )
+    if on_one_machine():
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)  # else where the host's name leads
+        environment.setdefault("NCCL_SOCKET_IFNAME", loopback)
+        if store is None and "TORCHELASTIC_USE_AGENT_STORE" not in environment:  # else torchrun has opened it
+            address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+            open_or_join = open_store if here.rank == 0 else dist.TCPStore
+            store = open_or_join(address, port, here.world, timeout=timeout)
+    group: dict[str, Any] = {"store": store, "rank": here.rank, "world_size": here.world, "timeout": timeout}
+    if device.type == "cuda":
+        dist.init_process_group("nccl", device_id=device, **group)
+    else:
+        dist.init_process_group("gloo", **group)
