@@ -22,12 +22,12 @@ format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# What a GPU can tell, in under nine minutes: tests/gpu, then speed, memory and attention kernels of each model beside
-# transformers' (benchmarks/gpu.py). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
-# imports, and installs nothing; OUT is the folder of the results. Without a GPU it says what it would do.
+# What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and attention kernels of each model beside
+# transformers' (benchmarks/gpu). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
+# imports, and installs nothing; OUT is the folder of the results. Without a GPU it prints what it would run.
 OUT ?= runs/gpu
 gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
-	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu.py --out "$(OUT)"
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)"
 
 # A Slurm for tests/slurm, which start it themselves (Debian's packages)
 slurm:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LongformerConfig
 
-from benchmarks.gpu import attention_of
+from benchmarks.gpu.measure import attention_of
 from tests.conftest import (
     document_values,
     longformer_values,

@@ -1,38 +1,36 @@
-"""`reread plan` against what is measured here, and against published figures.
+"""`reread plan` against the trainer on this CPU: memory and time of a step.
 
-    python benchmarks/plan_calibration.py [memory] [time] [ring] [published]
+    python benchmarks/estimate/trainer.py [--part memory] [--only ran]
 
-memory: what torch allocates in the real trainer on CPU, as its allocator reports it to the profiler: the state once the
-trainer stands, and the most that a training step takes beside it. The rehearsal on the meta device is told to use a
-CPU's kernels. time: the share of the peak is taken from one model and the others' steps are predicted with it. ring and
-published: see plan_ring.py and plan_published.py.
+memory: what torch allocates in the trainer, as its allocator reports it to the profiler: the state once the trainer is
+assembled, and the most that a training step takes beside it. The rehearsal on the meta device uses a CPU's kernels.
+time: the share of the peak is taken from the first model and predicts the steps of the others.
 """
 
-import argparse
-import gc
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import accumulate
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from nezha_training import VOCABULARY, random_corpus
-from plan_published import published, settings_of
-from plan_ring import ring
-from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.estimate.published import settings_of
+from benchmarks.harness import allocated, heading, in_turns, parser, row, seconds
+from benchmarks.random_corpus import random_corpus
+from benchmarks.trainer_steps import TrainerSteps
 from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import model_config
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
-from training.window import Window
 
+VOCABULARY = 21128
 MIB = 2**20
 FUSED = {"attention_probs_dropout_prob": 0.0}
 """With dropout of probabilities a CPU has no fused attention."""
@@ -78,40 +76,26 @@ def memory_cases(corpus: Path) -> list[tuple[str, TrainSettings]]:
     return cases
 
 
-def allocated(action: Callable[[], Any]) -> tuple[int, int, Any]:
-    """Bytes that `action` allocated in the end and at most, and what it gave."""
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        result = action()
-        gc.collect()
-    events = watched.profiler.kineto_results.events()  # type: ignore[union-attr]
-    sums = list(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
-    return sums[-1], max(sums), result
-
-
 def measured(settings: TrainSettings) -> tuple[int, int]:
     """Bytes of the trainer's state, and the most that a step takes beside it."""
     with tempfile.TemporaryDirectory() as run:
-        state, _, trainer = allocated(lambda: Trainer(settings, Path(run), Mesh()))
-        window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
-        if hasattr(trainer.objective, "memory"):
-            state += sum(tensor.nbytes for tensor in trainer.objective.memory.mems)
-        with trainer.objective.batches(0) as loader:
-            batch = next(loader)
-            trainer._train_step(batch, window)  # what is made once
-            _, most, _ = allocated(lambda: trainer._train_step(next(loader), window))
+        state, _, steps = allocated(lambda: TrainerSteps(settings, Path(run)))
+        state += steps.lane_memory()
+        with steps.batches as batches:
+            window = steps.window()
+            steps.step(next(batches), window)  # optimiser state and the like are made once
+            _, most, _ = allocated(lambda: steps.step(next(batches), window))
     return state, most
 
 
-def planned(settings: TrainSettings) -> Any:
+def config_of(settings: TrainSettings) -> Any:
     return model_config(model_spec(settings.model["type"]), settings.model, VOCABULARY, None)
 
 
 def predicted(settings: TrainSettings) -> Footprint:
     return rehearse(
         settings,
-        model_spec(settings.model["type"]),
-        planned(settings),
+        config_of(settings),
         torch.float32,
         tensor=1,
         micro_batch=settings.micro_batch,
@@ -120,41 +104,32 @@ def predicted(settings: TrainSettings) -> Footprint:
     )
 
 
-def memory(corpus: Path) -> None:
-    print("| trainer on CPU, fp32 | state MiB | predicted | step MiB | predicted | predicted / measured |")
-    print("|---|---:|---:|---:|---:|---:|")
+def memory(cases: list[tuple[str, TrainSettings]]) -> None:
+    heading("trainer on CPU, fp32", "state MiB", "predicted", "step MiB", "predicted", "predicted / measured")
     errors = []
-    for name, settings in memory_cases(corpus):
+    for name, settings in cases:
         state, most = measured(settings)
         footprint = predicted(settings)
         lanes = settings.global_batch * (2 if settings.data.kind == "segments" else 1)
         held = footprint.state + footprint.memory_a_lane * lanes
         errors.append(footprint.passing / most)
-        print(
-            f"| {name} | {state / MIB:.1f} | {held / MIB:.1f} | {most / MIB:.1f} | {footprint.passing / MIB:.1f} "
-            f"| {errors[-1]:.3f} |",
-            flush=True,
-        )
-    print(
-        f"\nsteps: {min(errors):.3f} to {max(errors):.3f} of what was measured, median {statistics.median(errors):.3f}"
-    )
+        row(name, *(f"{size / MIB:.1f}" for size in (state, held, most, footprint.passing)), f"{errors[-1]:.3f}")
+    print(f"\nsteps: {spread(errors)} of what was measured")
+
+
+def spread(ratios: list[float]) -> str:
+    return f"{min(ratios):.3f} to {max(ratios):.3f}, median {statistics.median(ratios):.3f}"
 
 
 def cpu_rates() -> tuple[float, float]:
-    """FLOP/s of a 1024^3 product and bytes/s of a large sum, on one thread, by CPU seconds: others are at work here."""
+    """FLOP/s of a 1024^3 product and bytes/s of a large sum, on one thread."""
     a, b = torch.ones(1024, 1024), torch.ones(1024, 1024)
     c, d = torch.ones(1 << 25), torch.ones(1 << 25)
 
     def best(action: Callable[[], Any]) -> float:
-        return min(cpu_seconds(action) for _ in range(7))
+        return min(seconds(action) for _ in range(7))
 
     return 2 * 1024**3 / best(lambda: a @ b), 3 * c.nbytes / best(lambda: torch.add(c, d, out=c))
-
-
-def cpu_seconds(action: Callable[[], Any]) -> float:
-    begin = time.process_time()
-    action()
-    return time.process_time() - begin
 
 
 def time_cases(corpus: Path) -> list[tuple[str, TrainSettings]]:
@@ -193,61 +168,49 @@ def time_cases(corpus: Path) -> list[tuple[str, TrainSettings]]:
     return cases
 
 
-def step_seconds(cases: list[TrainSettings], rounds: int = 5) -> list[float]:
-    """CPU seconds of the trainers' steps, the least of some: they take turns, and neighbours only ever add."""
-    taken: list[list[float]] = [[] for _ in cases]
+def step_seconds(cases: list[TrainSettings], rounds: int) -> list[float]:
+    """CPU seconds of the trainers' steps, the best of several; they take turns."""
     with ExitStack() as stack:
-        steps = []
-        for settings in cases:
-            trainer = Trainer(settings, Path(stack.enter_context(tempfile.TemporaryDirectory())), Mesh())
-            window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
-            loader = stack.enter_context(trainer.objective.batches(0))
-            steps.append(lambda t=trainer, w=window, batches=loader: t._train_step(next(batches), w))
-        for _ in range(rounds + 1):
-            for times, step in zip(taken, steps, strict=True):
-                times.append(cpu_seconds(step))
-    return [min(times[1:]) for times in taken]
+        sides = {}
+        for number, settings in enumerate(cases):
+            steps = TrainerSteps(settings, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            batches = stack.enter_context(steps.batches)
+            step = partial(lambda s, w, b: s.step(next(b), w), steps, steps.window(), batches)
+            step()
+            sides[number] = partial(seconds, step)
+        return [min(taken) for taken in in_turns(sides, rounds).values()]
 
 
-def speed(corpus: Path) -> None:
+def time(cases: list[tuple[str, TrainSettings]], rounds: int = 5) -> None:
     peak, bandwidth = cpu_rates()
     print(f"one thread: {peak / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s\n")
-    print("| step of the trainer, CPU seconds | measured | predicted | predicted / measured |")
-    print("|---|---:|---:|---:|")
+    heading("step of the trainer, CPU seconds", "measured", "predicted", "predicted / measured")
     share, errors = 0.0, []
-    cases = time_cases(corpus)
-    measured_seconds = step_seconds([settings for _, settings in cases])
-    for (name, settings), seconds in zip(cases, measured_seconds, strict=True):
-        footprint = predicted(settings)
-        spec = model_spec(settings.model["type"])
-        config = planned(settings)
+    found = step_seconds([settings for _, settings in cases], rounds)
+    for (name, settings), taken in zip(cases, found, strict=True):
         totals = step_totals(settings.data, settings.global_batch)
         again = 4 / 3 if settings.activation_checkpointing else 1.0
-        work = again * spec.flops(config, settings.data.sequence_length, totals) / peak
-        update = footprint.update_traffic / bandwidth
-        share = share or work / (seconds - update)
+        flops = model_spec(settings.model["type"]).flops(config_of(settings), settings.data.sequence_length, totals)
+        work, update = again * flops / peak, predicted(settings).update_traffic / bandwidth
+        share = share or work / (taken - update)
         expected = work / share + update
-        errors.append(expected / seconds)
-        print(f"| {name} | {seconds:.3f} | {expected:.3f} | {errors[-1]:.2f} |", flush=True)
-    others = errors[1:]
-    print(
-        f"\nshare of the peak from the first: {share:.2f}; the others {min(others):.2f} to {max(others):.2f}, median "
-        f"{statistics.median(others):.2f}"
-    )
+        errors.append(expected / taken)
+        row(name, f"{taken:.3f}", f"{expected:.3f}", f"{errors[-1]:.2f}")
+    print(f"\nshare of the peak from the first: {share:.2f}; predicted / measured: {spread(errors)}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {"memory": memory, "time": speed, "ring": ring, "published": published}
-    parser.add_argument("part", nargs="*", help="default: all four")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--part", choices=("memory", "time"), help="default: both")
+    arguments.add_argument("--only", default="", help="cases whose name holds this, for example ran")
+    options = arguments.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder)
-        random_corpus(corpus)
-        for part in options.part or parts:
-            parts[part](corpus)
-            print()
+        corpus = random_corpus(Path(folder), VOCABULARY, [2000] * 400)
+        for part, cases in ((memory, memory_cases(corpus)), (time, time_cases(corpus))):
+            if options.part in (None, part.__name__):
+                part([case for case in cases if options.only in case[0]])
+                print()
 
 
 if __name__ == "__main__":

@@ -1,27 +1,30 @@
 """Words and WordPiece alone: MB of raw UTF-8 per CPU-second on one core, against rjieba + `tokenizers`.
 
-    python benchmarks/segmentation.py [--vocabulary vocab.txt] [FILE ...]
+    python benchmarks/data/segmentation.py [--vocabulary vocab.txt] [FILE ...]
 
 FILE may be .xz; without any, the novels and books of ../shared/data are taken. All ways do the same work: token ids,
-where each token begins, and which tokens continue a word of jieba's. Medians of alternating rounds.
+where each token begins, and which tokens continue a word of jieba's. They take turns.
 """
 
-import argparse
-import lzma
-import statistics
-import time
-from collections.abc import Callable
-from itertools import accumulate
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import lzma
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
 
 import numpy as np
 import rjieba
 
+from benchmarks.harness import heading, in_turns, parser, ratio, row, seconds
 from preprocessing.config import TokenizerSettings, WordSettings
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.tokenizer import WordPiece, load_tokenizer
 
-DATA = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 ROUNDS = 3
 DOCUMENT = 10_000
 
@@ -41,17 +44,17 @@ def read(paths: list[Path]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--vocabulary", type=Path)
-    given = parser.parse_args()
-    if given.files:
-        sets = {"text": (given.files, given.vocabulary or DATA / "vocab/bert-base-chinese.vocab.txt")}
+    arguments = parser(__doc__)
+    arguments.add_argument("files", nargs="*", type=Path)
+    arguments.add_argument("--vocabulary", type=Path)
+    options = arguments.parse_args()
+    if options.files:
+        sets = {"text": (options.files, options.vocabulary or DATA / "vocab/bert-base-chinese.vocab.txt")}
     else:
         novels, books = sorted(DATA.glob("zh_novels/*.xz")), sorted(DATA.glob("en_books/pg*.xz"))
         sets = {
-            "Chinese novels": (novels, given.vocabulary or DATA / "vocab/bert-base-chinese.vocab.txt"),
-            "English books": (books, given.vocabulary or DATA / "vocab/bert-uncased.vocab.txt"),
+            "Chinese novels": (novels, options.vocabulary or DATA / "vocab/bert-base-chinese.vocab.txt"),
+            "English books": (books, options.vocabulary or DATA / "vocab/bert-uncased.vocab.txt"),
         }
     for name, (files, vocabulary) in sets.items():
         measure(name, read(files), vocabulary)
@@ -81,18 +84,16 @@ def measure(name: str, texts: list[str], vocabulary: Path) -> None:
         "starts + table WordPiece": ours,
     }
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    speeds: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(ROUNDS):
-        for way, run in ways.items():
-            begin = time.process_time()
-            for text in texts:
-                run(text)
-            speeds[way].append(megabytes / (time.process_time() - begin))
-    print(f"{name}: {megabytes:.1f} MB, {vocabulary.name}")
-    for way, found in speeds.items():
-        print(f"  {way:26s} {statistics.median(found):7.1f} MB per CPU-second  (first round {found[0]:.1f})")
-    ratio = statistics.median(speeds["starts + table WordPiece"]) / statistics.median(speeds["rjieba + tokenizers"])
-    print(f"  both together: {ratio:.1f} times the rival's")
+    taken = in_turns({way: partial(encode_all, encode, texts) for way, encode in ways.items()}, ROUNDS)
+    print(f"\n{name}: {megabytes:.1f} MB, {vocabulary.name}\n")
+    heading("", "MB / CPU-s", "slower than ours")
+    for way, found in taken.items():
+        row(way, f"{megabytes / min(found):.1f}", ratio(taken["starts + table WordPiece"], found))
+
+
+def encode_all(encode: Callable[[str], object], texts: list[str]) -> float:
+    """CPU seconds."""
+    return seconds(lambda: [encode(text) for text in texts])
 
 
 if __name__ == "__main__":

@@ -15,24 +15,26 @@ and no more (tc's token bucket; no latency is added). With --elsewhere computing
 third of them forward, each parameter's share of the rest before its gradient: as if a GPU did it.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import argparse
+import json
 import os
 import random
-import shutil
-import socket
-import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.harness import heading, parser, row
+from benchmarks.network import launch
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.parallel import horovod
 from training.parallel.gradients import GradientBuckets
@@ -119,121 +121,60 @@ class Steps:
 def measure(mesh: Mesh, options: argparse.Namespace) -> Figures:
     steps = {megabytes: Steps(mesh, megabytes, options) for megabytes in options.buckets}
     figures: Figures = defaultdict(list)
-    dice = random.Random(0)  # the same turns on all processes
-    for turn in range(options.rounds + 1):
+    shuffled = random.Random(0)  # the same turns on all processes
+    for number in range(options.rounds + 1):
         for backend in BACKENDS:
             if backend == "Horovod":
                 horovod.start(mesh)
             orders = ORDERS if backend == "Horovod" else (*ORDERS, ALONE)
-            plan = [(megabytes, order) for megabytes in steps for order in orders]
-            dice.shuffle(plan)
-            for megabytes, order in plan:
+            turns = [(megabytes, order) for megabytes in steps for order in orders]
+            shuffled.shuffle(turns)
+            for megabytes, order in turns:
                 seconds = steps[megabytes](backend, order)
-                if turn:  # the first round is warm-up
+                if number:  # the first round is warm-up
                     figures[backend, megabytes, order].append(seconds)
             if backend == "Horovod":
                 horovod.stop()
     return figures
 
 
-def report(figures: Figures, options: argparse.Namespace) -> None:
-    print("| processes | backend | bucket MB | step without | exposed beside | exposed after | ratio |")
-    print("|---|---|---|---|---|---|---|")
+def waits(figures: Figures, options: argparse.Namespace) -> list[tuple[str, float, float, float, float]]:
+    """Backend, megabytes, seconds of a step without communication, exposed seconds beside and after."""
     alone = min(min(figures["torch", megabytes, ALONE]) for megabytes in options.buckets)
-    for backend in BACKENDS:
-        for megabytes in options.buckets:
-            beside, after = (min(figures[backend, megabytes, order]) - alone for order in ORDERS)
-            print(
-                f"| {options.world} | {backend} | {megabytes:g} | {alone:.2f} s | {beside:.2f} s | {after:.2f} s | "
-                f"{beside / after:.2f} |"
-            )
-
-
-@contextmanager
-def hosts(processes: int, rate: str | None) -> Iterator[list[list[str]]]:
-    """What to put before each process' command; with a rate, namespaces on a bridge that are taken down at the end."""
-    if rate is None:
-        yield [[]] * processes
-        return
-    bridge = f"rr{os.getpid() % 10_000}"
-    names = [f"{bridge}-{number}" for number in range(processes)]
-    run(f"ip link add {bridge} type bridge", f"ip link set {bridge} up")
-    try:
-        for number, name in enumerate(names):
-            # Horovod's process sets listen where the machine's name leads
-            Path(f"/etc/netns/{name}").mkdir(parents=True)
-            Path(f"/etc/netns/{name}/hosts").write_text(f"10.213.0.{number + 1} {socket.gethostname()}\n")
-            run(
-                f"ip netns add {name}",
-                f"ip link add {bridge}v{number} type veth peer name eth0 netns {name}",
-                f"ip link set {bridge}v{number} master {bridge} up",
-                f"ip netns exec {name} ip link set lo up",
-                f"ip netns exec {name} ip address add 10.213.0.{number + 1}/24 dev eth0",
-                f"ip netns exec {name} ip link set eth0 up",
-                f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {rate} burst 256kb latency 400ms",
-            )
-        yield [["ip", "netns", "exec", name] for name in names]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False)
-            shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
-        subprocess.run(["ip", "link", "delete", bridge], check=False)
-
-
-def run(*commands: str) -> None:
-    for command in commands:
-        subprocess.run(command.split(), check=True)
-
-
-def launch(processes: int, rate: str | None) -> None:
-    """This script again in `processes` processes."""
-    shared = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "10.213.0.1" if rate else "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "GLOO_SOCKET_IFNAME": "eth0" if rate else "lo",
-    }
-    with hosts(processes, rate) as prefixes:
-        command = [sys.executable, *sys.argv]
-        workers = [
-            subprocess.Popen([*prefix, *command], env={**shared, "RANK": str(rank)})
-            for rank, prefix in enumerate(prefixes)
-        ]
-        statuses = [worker.wait() for worker in workers]
-        if any(statuses):
-            sys.exit(f"processes ended with {statuses}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return [
+        (backend, megabytes, alone, *(min(figures[backend, megabytes, order]) - alone for order in ORDERS))
+        for backend in BACKENDS
+        for megabytes in options.buckets
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--buckets", type=float, nargs="+", default=[1, 5, 25, 100], help="megabytes")
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=128, help="of one row, the micro-batch")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--dtype", choices=["fp32", "fp16"], default="fp32", help="in which gradients travel")
-    parser.add_argument("--elsewhere", type=float, metavar="SECONDS", help="waiting stands in for computing")
-    parser.add_argument("--rate", help="what a process may send, as tc writes it: 1gbit")
-    options = parser.parse_args()
-    if "RANK" not in os.environ:
-        for processes in options.processes:
-            launch(processes, options.rate)
-        return
+    arguments = parser(__doc__)
+    arguments.add_argument("--processes", type=int, nargs="+", default=[2, 4])
+    arguments.add_argument("--buckets", type=float, nargs="+", default=[1, 5, 25, 100], help="megabytes")
+    arguments.add_argument("--layers", type=int, default=8)
+    arguments.add_argument("--hidden", type=int, default=512)
+    arguments.add_argument("--tokens", type=int, default=128, help="of one row, the micro-batch")
+    arguments.add_argument("--rounds", type=int, default=7)
+    arguments.add_argument("--dtype", choices=["fp32", "fp16"], default="fp32", help="in which gradients travel")
+    arguments.add_argument("--elsewhere", type=float, metavar="SECONDS", help="waiting stands in for computing")
+    arguments.add_argument("--rate", help="what a process may send, as tc writes it: 1gbit")
+    options = arguments.parse_args()
+    if "RANK" in os.environ:
+        as_rank(options)
+    heading("processes", "backend", "bucket MB", "step without", "exposed beside", "exposed after", "ratio")
+    for processes in options.processes:
+        for backend, megabytes, *times in launch([sys.executable, *sys.argv], processes, options.rate):
+            shown = [f"{seconds:.2f} s" for seconds in times]
+            row(processes, backend, f"{megabytes:g}", *shown, f"{times[1] / times[2]:.2f}")
+
+
+def as_rank(options: argparse.Namespace) -> NoReturn:
     torch.set_num_threads(1)
     mesh = init_mesh()
-    options.world = mesh.world
     figures = measure(mesh, options)
     if mesh.rank == 0:
-        report(figures, options)
+        print(json.dumps(waits(figures, options)))
     close_mesh()
     sys.stdout.flush()
     os._exit(0)  # as the command line ends

@@ -1,21 +1,27 @@
 """`reread plan` against figures of other people's runs, with the one share of the peak that it assumes.
 
+    python benchmarks/estimate/published.py
+
 BERT-large's sequences a second (NVIDIA's DeepLearningExamples, short DLE; DeepSpeed's post), Horovod's scaling over 512
 GPUs, and which micro-batches fitted. Nothing is fitted to any of them.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import math
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.harness import heading, row
 from pipeline.estimate.arrangement import Planner
 from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster, cluster, gpu_named, network_named
-from pipeline.estimate.speed import exposed_seconds
-from pipeline.estimate.speed import ring as speed_ring
+from pipeline.estimate.speed import exposed_seconds, ring
 from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import model_config
@@ -74,53 +80,50 @@ def bert_large(corpus: Path, length: int, micro_batch: int, where: Cluster, **ot
     return Planner(settings, spec, model_config(spec, settings.model, 30522, None), where, FLOP_SHARE)
 
 
-def published(corpus: Path) -> None:
+def throughput(corpus: Path) -> list[tuple[float, float]]:
+    """BERT-large's sequences a second; returns those published and predicted by row of `PUBLISHED`."""
     print(f"BERT-large, {FLOP_SHARE:.0%} of every GPU's peak\n")
-    print("| source | GPUs | length | sequences/s published | predicted | predicted / published | exposed ring |")
-    print("|---|---|---:|---:|---:|---:|---:|")
+    predicted = "sequences/s published", "predicted", "predicted / published"
+    heading("source", "GPUs", "length", *predicted, "exposed ring")
     rates = []
     for source, gpu, gpus, per_node, network, length, micro_batch, accumulation, found in PUBLISHED:
-        where = cluster(gpus, gpu, per_node, network)
+        planner = bert_large(corpus, length, micro_batch, cluster(gpus, gpu, per_node, network))
         rows = micro_batch * accumulation * gpus
-        planner = bert_large(corpus, length, micro_batch, where)
         planner.train = planner.train.model_copy(update={"global_batch": rows})
-        one = planner.arrangement(1, micro_batch, False)
-        seconds = planner.time(one)
-        rates.append((found, rows / seconds.total))
-        print(
-            f"| {source} | {gpus} {gpu} | {length} | {found:,.0f} | {rates[-1][1]:,.0f} "
-            f"| {rates[-1][1] / found:.2f} "
-            f"| {seconds.exposed / seconds.total:.1%} |",
-            flush=True,
-        )
+        seconds = planner.time(planner.arrangement(1, micro_batch, False))
+        ours = rows / seconds.total
+        rates.append((found, ours))
+        shown = f"{found:,.0f}", f"{ours:,.0f}", f"{ours / found:.2f}", f"{seconds.exposed / seconds.total:.1%}"
+        row(source, f"{gpus} {gpu}", length, *shown)
     ratios = [ours / theirs for theirs, ours in rates]
     print(f"\n{min(ratios):.2f} to {max(ratios):.2f}, median {statistics.median(ratios):.2f}\n")
-    print("| from 1 to 32 machines | published | predicted |\n|---|---:|---:|")
+    return rates
+
+
+def scaling(rates: list[tuple[float, float]]) -> None:
+    heading("from 1 to 32 machines", "published", "predicted")
     for name, (one, many) in SCALING.items():
         theirs, ours = (rates[many][which] / rates[one][which] for which in (0, 1))
-        print(f"| {name} | {theirs:.1f}x | {ours:.1f}x |")
+        row(name, f"{theirs:.1f}x", f"{ours:.1f}x")
     print()
-
-    print("| Horovod on 512 P100, 25 Gbit/s | scaling published | predicted |\n|---|---:|---:|")
+    heading("Horovod on 512 P100, 25 Gbit/s", "scaling published", "predicted")
     where = Cluster(replace(gpu_named("t4"), name="p100"), 512, 4, network_named("ib25"))
-    across = speed_ring(where, 4, 128)
-    for name, images, parameters, scaling in VISION:
+    across = ring(where, 4, 128)
+    for name, images, parameters, share in VISION:
         compute, buckets = 64 / images, math.ceil(4 * parameters / 64e6)  # Horovod fuses up to 64 MB
         exposed = exposed_seconds(across, 4 * parameters, buckets, backward=compute * 2 / 3)
-        print(f"| {name} | {scaling:.0%} | {compute / (compute + exposed):.0%} |")
+        row(name, f"{share:.0%}", f"{compute / (compute + exposed):.0%}")
+    print()
 
-    print("\n| BERT-large with LAMB, TensorFlow | length | micro-batch | published | predicted GiB | usable | |")
-    print("|---|---:|---:|---|---:|---:|---|")
+
+def fitting(corpus: Path) -> None:
+    heading("BERT-large with LAMB, TensorFlow", "length", "micro-batch", "published", "predicted GiB", "usable", "")
     for gpu, dtype, length, micro_batch, fits in FITTING:
         precision = "fp32" if dtype == torch.float32 else "fp16"
-        one = bert_large(corpus, length, micro_batch, cluster(1, gpu, 8, "ib100"), precision=precision).arrangement(
-            1, micro_batch, False
-        )
-        print(
-            f"| {gpu} {precision} | {length} | {micro_batch} | {'fits' if fits else 'does not fit'} "
-            f"| {one.bytes / GIB:.1f} | {one.limit / GIB:.1f} | {'agrees' if one.fits == fits else 'differs'} |",
-            flush=True,
-        )
+        planner = bert_large(corpus, length, micro_batch, cluster(1, gpu, 8, "ib100"), precision=precision)
+        one = planner.arrangement(1, micro_batch, False)
+        sizes = f"{one.bytes / GIB:.1f}", f"{one.limit / GIB:.1f}", "agrees" if one.fits == fits else "differs"
+        row(f"{gpu} {precision}", length, micro_batch, "fits" if fits else "does not fit", *sizes)
 
 
 def settings_of(corpus: Path, model: dict[str, Any], data: dict[str, Any], rows: int, **others: Any) -> TrainSettings:
@@ -137,3 +140,9 @@ def settings_of(corpus: Path, model: dict[str, Any], data: dict[str, Any], rows:
         },
         "calibration",
     )
+
+
+if __name__ == "__main__":
+    nowhere = Path("corpus")  # rehearsals read no corpus
+    scaling(throughput(nowhere))
+    fitting(nowhere)

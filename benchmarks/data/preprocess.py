@@ -1,0 +1,163 @@
+"""What `reread preprocess` costs, beside its rivals on the same text in the same run.
+
+    python benchmarks/data/preprocess.py TEXT... --vocabulary vocab.txt [--megabytes 60] [--sizes 30 100 300]
+
+TEXT are files or folders of Chinese text. CPU seconds of `reread preprocess` are those of a fresh process with all its
+imports, dictionaries and pictures; the rivals are charged for their loops alone. The sides take turns.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import chain, count, pairwise
+from typing import Any
+
+from benchmarks.data.bert_recipe import Vocabulary, features, python_wordpiece, samples
+from benchmarks.harness import heading, in_process, in_turns, measured, parser, ratio, row
+
+ROUNDS = 3
+BERT_MEGABYTES = 6.5  # it holds all its samples in memory
+COPIES, LENGTH, PREDICTIONS = 10, 128, 20
+
+
+def preprocess(text: Path, vocabulary: Path, output: Path, workers: int) -> dict[str, Any]:
+    from preprocessing.config import PreprocessSettings
+    from preprocessing.execution.build import build
+
+    shutil.rmtree(output, ignore_errors=True)
+    values = {
+        "input": {"paths": [str(text)]},
+        "output": str(output),
+        "tokenizer": {"path": str(vocabulary)},
+        "workers": workers,
+    }
+    return build(PreprocessSettings.parse(values, "benchmark")).statistics
+
+
+def segment_and_encode(text: Path, vocabulary: Path) -> float:
+    """The rival of the whole: rjieba's words, then `tokenizers` with offsets. Returns CPU seconds."""
+    import rjieba
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(str(vocabulary))
+    rjieba.cut("加载词典")
+    begin = time.process_time()
+    with text.open(encoding="utf-8") as file:
+        for line in file:
+            for paragraph in json.loads(line)["text"].split("\n"):
+                rjieba.cut(paragraph)
+                encoding = tokenizer.encode(paragraph, add_special_tokens=False)
+                _ = encoding.ids, encoding.offsets
+    return time.process_time() - begin
+
+
+def bert_static_copies(text: Path, vocabulary: Path, output: Path) -> float:
+    """`COPIES` copies of masked sentence pairs, held, shuffled and written out. Returns CPU seconds."""
+    from preprocessing.text.sentences import sentence_ends
+
+    ids = {token: number for number, token in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
+    tokens = Vocabulary("[CLS]", "[SEP]", "[MASK]", ids.__getitem__, list(ids))
+    generator = random.Random(0)
+    with text.open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in file]
+    split = [[t[a:b] for a, b in pairwise([0, *sentence_ends(t).tolist()])] for t in texts]  # its input: one a line
+    begin = time.process_time()
+    tokenised = [[python_wordpiece(sentence, ids) for sentence in document] for document in split]
+    documents = [document for sentences in tokenised if (document := [pieces for pieces in sentences if pieces])]
+    generator.shuffle(documents)
+    rows = [made for _ in range(COPIES) for made in samples(documents, tokens, LENGTH, PREDICTIONS, generator)]
+    generator.shuffle(rows)
+    with output.open("w", encoding="utf-8") as file:
+        for sample in rows:
+            file.write(json.dumps(features(sample, tokens, LENGTH, PREDICTIONS)) + "\n")
+    return time.process_time() - begin
+
+
+def documents_of(paths: list[str]) -> Iterator[str]:
+    from preprocessing.config import CleanSettings, InputSettings
+    from preprocessing.input.readers import read
+    from preprocessing.input.sources import find_files, plan_parts
+    from preprocessing.text.clean import Cleaner
+
+    settings, cleaner = InputSettings(paths=paths), Cleaner(CleanSettings())
+    for piece in chain.from_iterable(plan_parts(find_files(settings), 1 << 26)):
+        for document in read(piece, settings, lambda problem: None):
+            yield cleaner.clean(document.text)
+
+
+def recombined(documents: list[str]) -> Iterator[str]:
+    """Endless documents, each different: lines drawn at random, under a running number."""
+    lines = [line for document in documents for line in document.split("\n")]
+    generator = random.Random(0)
+    for number in count():
+        yield "\n".join([f"第{number}篇", *generator.choices(lines, k=20)])
+
+
+def write_json_lines(path: Path, documents: Iterator[str], megabytes: float) -> Path:
+    size = 0
+    with path.open("w", encoding="utf-8") as file:
+        for document in documents:
+            file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+            size += len(document.encode())
+            if size >= megabytes * 1e6:
+                break
+    return path
+
+
+def speeds(folder: Path, documents: list[str], vocabulary: Path, megabytes: float) -> None:
+    whole = write_json_lines(folder / "whole.jsonl", iter(documents), megabytes)
+    small = write_json_lines(folder / "small.jsonl", iter(documents), BERT_MEGABYTES)
+    sizes = {path: sum(len(json.loads(line)["text"].encode()) for line in path.open()) / 1e6 for path in (whole, small)}
+    ours, encode, bert = in_turns(
+        {
+            "ours": lambda: measured(preprocess, whole, vocabulary, folder / "corpus", 1).cpu_seconds / sizes[whole],
+            "encode": lambda: in_process(segment_and_encode, whole, vocabulary) / sizes[whole],
+            "bert": lambda: in_process(bert_static_copies, small, vocabulary, folder / "copies.jsonl") / sizes[small],
+        },
+        ROUNDS,
+    ).values()
+    print(f"\n{sizes[whole]:.0f} MB of text ({sizes[small]:.1f} MB for BERT's recipe), best of {ROUNDS} rounds\n")
+    heading("", "MB / CPU-s", "ours is faster")
+    row("reread preprocess, for one copy or ten (masks are drawn when read)", f"{1 / min(ours):.2f}", "1")
+    row("rjieba + tokenizers with offsets", f"{1 / min(encode):.2f}", ratio(ours, encode))
+    row(f"BERT's recipe, {COPIES} static copies", f"{1 / min(bert):.3f}", ratio(ours, bert))
+
+
+def memory(folder: Path, documents: list[str], vocabulary: Path, sizes: list[int]) -> None:
+    from preprocessing.text.dedup import KEY
+
+    print()
+    heading("MB of input", "documents", "peak MB", "MB / CPU-s", "keys, MB on disk")
+    for size in sizes:
+        path = write_json_lines(folder / "recombined.jsonl", recombined(documents), size)
+        cost = measured(preprocess, path, vocabulary, folder / "corpus", 1)
+        total = cost.result["documents_read"]
+        assert cost.result["documents"] == total
+        keys = KEY.itemsize * total / 1e6
+        row(size, f"{total:,}", f"{cost.peak_megabytes:.0f}", f"{size / cost.cpu_seconds:.2f}", f"{keys:.2f}")
+    print(f"\nDeduplication keys: {KEY.itemsize} bytes a document.")
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("text", nargs="+", help="files or folders of Chinese text")
+    arguments.add_argument("--vocabulary", type=Path, required=True, help="vocab.txt")
+    arguments.add_argument("--megabytes", type=float, default=60.0, help="the most text to use for the speeds")
+    arguments.add_argument("--sizes", type=int, nargs="*", default=[30, 100, 300], help="MB of input for the memory")
+    options = arguments.parse_args()
+    documents = list(documents_of(options.text))
+    with tempfile.TemporaryDirectory() as name:
+        speeds(Path(name), documents, options.vocabulary, options.megabytes)
+        memory(Path(name), documents, options.vocabulary, options.sizes)
+
+
+if __name__ == "__main__":
+    main()
