@@ -73,6 +73,8 @@ def test_files_that_the_documents_point_to_exist() -> None:
     for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+    for picture in re.findall(r'<img src="([^"]+)"', README):
+        assert (ROOT / picture).exists(), picture
 
 
 def test_make_targets_of_the_readme_exist() -> None:
