@@ -18,7 +18,7 @@ from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
-from tests.conftest import ROOT
+from tests.conftest import shared
 from training.config import DataSettings, SegmentSettings
 from training.exchange.export import write_huggingface
 from training.models import model_spec
@@ -176,10 +176,7 @@ def test_a_start_from_a_vocab_txt_with_odd_tokens_fits_the_corpus_made_with_it(s
         tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *odd, "a", "b"]
         vocabulary.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     else:
-        published = ROOT / ".." / "shared" / "data" / "vocab" / "bert-base-chinese.vocab.txt"
-        if not published.exists():
-            pytest.skip("../shared/data is absent")
-        shutil.copyfile(published, vocabulary)
+        shutil.copyfile(shared("vocab/bert-base-chinese.vocab.txt"), vocabulary)
     load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary)).save(tmp_path / "corpus")
     check_vocabulary(tmp_path / "init", tmp_path / "corpus")
     lines = vocabulary.read_text(encoding="utf-8").split("\n")
