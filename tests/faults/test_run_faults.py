@@ -37,15 +37,15 @@ def goes_on(folder: Path, expected: Path, *, since: int | None = None) -> str:
     since = last_checkpoint(folder) if since is None else since
     with Job(folder, "train", "tiny.yaml") as job:
         assert job.statuses() == [0, 0], job.output
-        told = "starting at step 0" if since is None else f"going on from the checkpoint of step {since}\n"
-        assert told in job.output  # under load a process may be killed before the first checkpoint is whole
+        line = "starting at step 0" if since is None else f"going on from the checkpoint of step {since}\n"
+        assert line in job.output  # under load a process may be killed before the first checkpoint is whole
     assert figures(folder) == figures(expected)
     assert_same_end(folder, expected)
     return job.output
 
 
 def complaints(output: str) -> list[str]:
-    """The lines that tell of a fault: no progress, no choice that was made at the start."""
+    """The lines that report a fault, without progress and the choices made at the start."""
     starts = ("device:", "precision:", "optimizer:", "gradients:", "no checkpoint", "MFU = ", "starting ", "going on")
     moves = ("step ", "held out", "done")
     return [line for line in output.splitlines() if line and not line.startswith((*starts, *moves))]
@@ -77,7 +77,7 @@ def test_kill_9_of_one_process_ends_the_job_and_loses_only_its_last_steps(sample
     goes_on(folder, uninterrupted)
 
 
-def test_kill_9_of_one_process_is_told_by_the_others_where_the_launcher_tells_nothing(folder, uninterrupted) -> None:
+def test_kill_9_of_one_process_is_reported_by_the_others_without_a_launcher(folder, uninterrupted) -> None:
     """As under srun, and rank 0 is the one."""
     with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:
         job.wait(lambda: at_step(folder, 7))
@@ -156,7 +156,7 @@ def test_a_stopped_process_is_found_and_named_and_none_is_left(sample_corpus, un
 
 
 def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_asked_to(folder) -> None:
-    """As srun ends the rest of a step: it continues them and sends SIGTERM; 75 would pass for a job's own wish."""
+    """As srun ends the rest of a step: it continues them and sends SIGTERM; 75 would look like a requested stop."""
     with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:
         job.wait(lambda: at_step(folder, 7))
         job.send(signal.SIGSTOP, 1)
@@ -382,8 +382,8 @@ def test_nan_skips_the_step_on_all_ranks_and_is_counted(folder) -> None:
     skipped = [line["skipped_steps"] for line in read_metrics(run) if "loss" in line]
     assert skipped == [0, 0, 0, 1, 2, 2, 2, 2, 2, 2]
     for step in (3, 4):
-        told = f"step {step} skipped: gradient not finite (loss scale 1); {step - 2} skipped so far"
-        assert job.output.count(told) == 1
+        line = f"step {step} skipped: gradient not finite (loss scale 1); {step - 2} skipped so far"
+        assert job.output.count(line) == 1
     assert {note["skipped_steps"] for note in read_progress(run).values()} == {2}
     index = json.loads((run / "checkpoints" / "step-00000010" / "index.json").read_text())
     assert (index["state"]["skipped_steps"], index["state"]["updates"]) == (2, 8)
