@@ -9,8 +9,6 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
-SHARED = ROOT.parent / "shared"
-"""Real text and vocabularies beside the project; what needs it skips without it."""
 
 # The same examples every time, and no clock: REREAD_EXAMPLES=10000 searches for longer.
 settings.register_profile(
@@ -27,6 +25,14 @@ def not_here(what: str, reason: str) -> None:
     """Skip the test, unless REREAD_REQUIRED names `what`: then it is a failure that it is not here."""
     required = what in os.environ.get("REREAD_REQUIRED", "").split()
     (pytest.fail if required else pytest.skip)(f"{what}: {reason}")
+
+
+def shared(path: str) -> Path:
+    """`path` in ../shared/data, real text and vocabularies beside the project; skips the test where it is missing."""
+    found = ROOT.parent / "shared" / "data" / path
+    if not found.exists():
+        pytest.skip(f"needs ../shared/data/{path}")
+    return found
 
 
 @pytest.fixture(scope="session")

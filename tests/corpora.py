@@ -37,7 +37,7 @@ def make_corpus(folder: Path, lengths: list[int], *, split: str = "train", words
 
 
 def with_statistics(corpus: Corpus, folder: Path, **statistics: int) -> Path:
-    """A copy of the corpus in `folder`, which says these of itself."""
+    """A copy of the corpus in `folder`, with these statistics in its manifest."""
     shutil.copytree(corpus.folder, folder)
     replace(corpus.manifest, statistics={**corpus.manifest.statistics, **statistics}).write(folder)
     return folder

@@ -1,11 +1,9 @@
-"""Runs of a tiny model by `reread train`: started as a user does, watched, killed and compared."""
+"""Runs of a tiny model by `reread train`: started, watched, killed and compared."""
 
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 import yaml
 
 from tests.conftest import ROOT, train_values
+from tests.forks import Job
 from training.checkpoint.store import CheckpointStore
 from training.metrics import read_metrics
 from training.parallel.mesh import Mesh
@@ -29,26 +28,33 @@ def write_recipe(folder: Path, corpus: Path, **changes: Any) -> None:
     (folder / "tiny.yaml").write_text(yaml.safe_dump({"name": "tiny", "train": values}))
 
 
-def start(folder: Path, corpus: Path, *overrides: str, torchrun: bool = False, **changes: Any) -> subprocess.Popen[str]:
-    """`reread train` of that recipe."""
+def start(folder: Path, corpus: Path, *overrides: str, **changes: Any) -> Job:
+    """`reread train` of that recipe, which starts its two processes."""
     write_recipe(folder, corpus, **changes)
+    return Job(folder, "train", "tiny.yaml", *overrides, processes=1)
+
+
+def finish(job: Job) -> str:
+    """The output of a job that ends without a fault."""
+    with job:
+        assert job.statuses() == [0], job.output
+        return job.output
+
+
+def start_new_interpreters(
+    folder: Path, corpus: Path, *overrides: str, torchrun: bool = False
+) -> subprocess.Popen[str]:
+    """The same with nothing forked: all that a user's command imports and starts."""
+    write_recipe(folder, corpus)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if torchrun else []
-    command = [sys.executable, *launcher, "-m", "pipeline.cli", "train", "tiny.yaml", *overrides]
     return subprocess.Popen(
-        command,
+        [sys.executable, *launcher, "-m", "pipeline.cli", "train", "tiny.yaml", *overrides],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,
     )
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    return output
 
 
 def at_step(folder: Path, step: int) -> bool:
@@ -56,27 +62,21 @@ def at_step(folder: Path, step: int) -> bool:
     return metrics.exists() and f'"step": {step},' in metrics.read_text()
 
 
-def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
-    while process.poll() is None:
-        if at_step(folder, step):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"ended before step {step}: {process.communicate()[0]}")
+def wait_for_step(folder: Path, step: int, job: Job) -> None:
+    job.wait(lambda: at_step(folder, step))
 
 
 def killed_twice(folder: Path, corpus: Path, **changes: Any) -> str:
-    """Kill -9 of the whole job at a random step, twice; what the run says that then ends."""
-    dice = random.Random(time.time_ns())
+    """Kill -9 of the whole job at a random step, twice; the output of the run that then ends."""
     for low, high in ((6, 18), (21, 36)):
-        process = start(folder, corpus, **changes)
-        wait_for_step(folder, dice.randint(low, high), process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        with start(folder, corpus, **changes) as job:
+            wait_for_step(folder, random.SystemRandom().randint(low, high), job)
+            job.kill_all()
     return finish(start(folder, corpus, **changes))
 
 
 def figures(folder: Path) -> list[tuple[float, ...]]:
-    """What each step computed; equal figures at every step mean equal samples and weights."""
+    """The figures of each step; equal ones at every step mean equal samples and weights."""
     names = ("step", "loss", "masked_lm_accuracy", "gradient_norm", "tokens")
     return [tuple(line[name] for name in names) for line in read_metrics(folder / "runs" / "tiny") if "loss" in line]
 

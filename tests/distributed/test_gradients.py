@@ -210,7 +210,7 @@ def _without_horovod() -> tuple[str, str]:
     return type(error.value).__name__, str(error.value)
 
 
-def test_a_horovod_that_is_not_there_is_told_by_one_process(ranks):
+def test_a_missing_horovod_is_reported_by_one_process(ranks):
     (first, line), (second, _) = ranks(2, _without_horovod)
     assert (first, second) == ("UserError", "ReportedElsewhereError")
     assert line.startswith("train.parallel.gradients: horovod is not installed here (")

@@ -97,11 +97,11 @@ def test_started_by(sample_corpus, over_torch, tmp_path, launcher) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"name": "tiny", "train": values}))
     command = [*LAUNCHERS[launcher], "-m", "pipeline.cli", "train", "tiny.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    said = subprocess.check_output(
+    output = subprocess.check_output(
         command, cwd=tmp_path, env=environment, stderr=subprocess.STDOUT, text=True, timeout=300
     )
-    assert said.count("gradients: Horovod over gloo's ring, 2 data-parallel ranks") == 1, said
-    assert said.count(f"done: {STEPS} steps") == 1
+    assert output.count("gradients: Horovod over gloo's ring, 2 data-parallel ranks") == 1, output
+    assert output.count(f"done: {STEPS} steps") == 1
     assert_equal(weights(tmp_path / "runs" / "tiny"), over_torch[1])
 
 
@@ -120,7 +120,7 @@ def test_kill_9_of_one_process_ends_the_others(sample_corpus, tmp_path, tensor, 
         assert statuses == [1]
         assert f"process 1 of {processes} (host " in job.output.splitlines()[-1]
         assert "has given no sign of life since step" in job.output.splitlines()[-1]
-    else:  # Horovod's thread ends the process when its sets break, and has said why
+    else:  # Horovod's thread ends the process when its sets break, and has logged why
         assert set(statuses) <= {1, 6}, job.output
         assert "Horovod background loop uncaught exception" in job.output
 

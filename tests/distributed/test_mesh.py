@@ -119,8 +119,8 @@ def _refused_by_one(bad: int) -> tuple[str, str]:
 
 
 def test_what_one_process_refuses_ends_all_with_one_line(ranks):
-    told = ("ReportedElsewhereError", "process 1 failed")
-    assert ranks(3, _refused_by_one, 1) == [told, ("UserError", "of 1"), told]
+    elsewhere = ("ReportedElsewhereError", "process 1 failed")
+    assert ranks(3, _refused_by_one, 1) == [elsewhere, ("UserError", "of 1"), elsewhere]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ import yaml
 from pipeline.ablation import ablate
 from preprocessing.corpus import SENTENCE_END
 from preprocessing.errors import UserError
-from tests.conftest import ROOT, document_values, stream_values
+from tests.conftest import document_values, stream_values
 from tests.corpora import write_corpus
+from tests.forks import Job
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
@@ -36,7 +37,7 @@ def values_of(kind: str, corpus: Path) -> dict[str, Any]:
 
 
 def figures(folder: Path) -> list[dict[str, float]]:
-    """What each step computed, without what the clock says."""
+    """The figures of each step, without those that depend on the clock."""
     clock = ("tokens_per_second", "seconds_per_step", "data_wait_share", "mfu", "seconds_left")
     return [
         {name: value for name, value in line.items() if name not in clock}
@@ -46,18 +47,7 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 def reread(folder: Path, *arguments: str) -> str:
     """A command's output in `folder`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    return finish(Job(folder, *arguments, processes=1))
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

@@ -16,10 +16,8 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
 from preprocessing.execution.build import build
 from preprocessing.text import dedup
-from tests.conftest import ROOT
+from tests.conftest import shared
 from tests.raw_text import contents, make, sentences, write_raw
-
-SHARED = ROOT / ".." / "shared" / "data"
 
 
 @pytest.fixture(scope="module")
@@ -234,12 +232,11 @@ def test_no_document_left_is_an_error_that_says_what_was_dropped(raw: Path, tmp_
 
 
 def test_chinese_novels(tmp_path: Path) -> None:
-    if not SHARED.exists():
-        pytest.skip("needs the novels of ../shared/data")
+    novels = shared("zh_novels")
     settings = {
-        "input": {"paths": [str(SHARED / "zh_novels"), str(SHARED / "zh_novels" / "红楼梦.txt.xz")]},
+        "input": {"paths": [str(novels), str(novels / "红楼梦.txt.xz")]},
         "output": str(tmp_path / "corpus"),
-        "tokenizer": {"path": str(SHARED / "vocab" / "bert-base-chinese.vocab.txt")},
+        "tokenizer": {"path": str(shared("vocab/bert-base-chinese.vocab.txt"))},
         "workers": 1,
     }
     statistics = build(PreprocessSettings.parse(settings, "test")).statistics

@@ -14,8 +14,9 @@ import torch
 from pipeline.cli import _status_of_command
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
-from tests.conftest import ROOT, train_values
-from tests.runs import STEPS, assert_same_end, figures, finish, killed_twice, start
+from tests.conftest import train_values
+from tests.forks import Job
+from tests.runs import STEPS, assert_same_end, figures, finish, killed_twice, start, start_new_interpreters
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.metrics import read_metrics
@@ -40,9 +41,9 @@ def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrup
     manifest = Manifest.read(other)
     before = manifest.fingerprint
     replace(manifest, shards=manifest.shards[1:]).write(other)
-    process = start(folder, other)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 2
+    with start(folder, other) as job:
+        assert job.statuses() == [2], job.output
+    output = job.output
     assert "the corpus changed since the run began" in output
     assert re.search(rf"fingerprint {before} -> \w+, documents \d+ -> \d+, tokens \d+ -> \d+\)", output)
     assert len([line for line in output.splitlines() if line.startswith("reread: ")]) == 1
@@ -60,7 +61,8 @@ def test_a_finished_run_does_nothing_and_says_so(sample_corpus, uninterrupted) -
 
 @pytest.mark.parametrize("launcher", ["itself", "torchrun"])
 def test_a_mistake_in_the_model_is_one_line_from_many_processes(sample_corpus, tmp_path, launcher) -> None:
-    process = start(tmp_path, sample_corpus, "model.num_attention_heads=5", torchrun=launcher == "torchrun")
+    wrong = "model.num_attention_heads=5"
+    process = start_new_interpreters(tmp_path, sample_corpus, wrong, torchrun=launcher == "torchrun")
     output, _ = process.communicate(timeout=120)
     assert [line for line in output.splitlines() if "num_attention_heads" in line] == [
         "reread: train.model: hidden_size 32 is no multiple of num_attention_heads 5"
@@ -69,7 +71,9 @@ def test_a_mistake_in_the_model_is_one_line_from_many_processes(sample_corpus, t
 
 
 def test_torchrun_starts_the_same_run(sample_corpus, uninterrupted, tmp_path) -> None:
-    output = finish(start(tmp_path / "run", sample_corpus, torchrun=True))
+    process = start_new_interpreters(tmp_path / "run", sample_corpus, torchrun=True)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
     assert output.count(f"step {STEPS}/{STEPS} 100%") == 1
     assert figures(tmp_path / "run") == figures(uninterrupted)
 
@@ -84,8 +88,7 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
         run = folder / "runs" / "split"
     else:
         run = folder / "runs" / "tiny"
-    command = [sys.executable, "-m", "pipeline.cli", "export", str(run)]
-    subprocess.run(command, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    finish(Job(folder, "export", str(run), processes=1))
 
     from training.models.nezha import NezhaConfig, NezhaForPreTraining
 

@@ -18,7 +18,16 @@ import pytest
 
 from preprocessing.corpus import Manifest
 from tests.forks import Job
-from tests.runs import assert_same_end, at_step, figures, last_checkpoint, start, wait_for_step, write_recipe
+from tests.runs import (
+    assert_same_end,
+    at_step,
+    figures,
+    last_checkpoint,
+    start,
+    start_new_interpreters,
+    wait_for_step,
+    write_recipe,
+)
 from training.metrics import read_metrics
 from training.watchdog import read_progress
 
@@ -28,18 +37,22 @@ def goes_on(folder: Path, expected: Path, *, since: int | None = None) -> str:
     since = last_checkpoint(folder) if since is None else since
     with Job(folder, "train", "tiny.yaml") as job:
         assert job.statuses() == [0, 0], job.output
-        told = "starting at step 0" if since is None else f"going on from the checkpoint of step {since}\n"
-        assert told in job.output  # under load a process may be killed before the first checkpoint is whole
+        line = "starting at step 0" if since is None else f"going on from the checkpoint of step {since}\n"
+        assert line in job.output  # under load a process may be killed before the first checkpoint is whole
     assert figures(folder) == figures(expected)
     assert_same_end(folder, expected)
     return job.output
 
 
 def complaints(output: str) -> list[str]:
-    """The lines that tell of a fault: no progress, no choice that was made at the start."""
+    """The lines that report a fault, without progress and the choices made at the start."""
     starts = ("device:", "precision:", "optimizer:", "gradients:", "no checkpoint", "MFU = ", "starting ", "going on")
     moves = ("step ", "held out", "done")
     return [line for line in output.splitlines() if line and not line.startswith((*starts, *moves))]
+
+
+STOPPED_EARLY = "reread: stopped outside of the training steps; the same command goes on"
+STOPPED_AT = "stopped: checkpoint saved at step {}; the same command goes on from there"
 
 
 @pytest.fixture
@@ -48,24 +61,23 @@ def folder(sample_corpus: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def workers_of(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
-    return psutil.Process(launcher.pid).children()
+def workers_of(launcher: Job) -> list[psutil.Process]:
+    return psutil.Process(launcher.pids[0]).children()
 
 
 # Processes that die
 
 
 def test_kill_9_of_one_process_ends_the_job_and_loses_only_its_last_steps(sample_corpus, uninterrupted, folder) -> None:
-    launcher = start(folder, sample_corpus)
-    wait_for_step(folder, 12, launcher)
-    workers_of(launcher)[1].kill()
-    output, _ = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + signal.SIGKILL
-    assert complaints(output) == ["reread: process 1 of 2 was killed by SIGKILL; the run stops"]
+    with start(folder, sample_corpus) as launcher:
+        wait_for_step(folder, 12, launcher)
+        workers_of(launcher)[1].kill()
+        assert launcher.statuses() == [128 + signal.SIGKILL]
+    assert complaints(launcher.output) == ["reread: process 1 of 2 was killed by SIGKILL; the run stops"]
     goes_on(folder, uninterrupted)
 
 
-def test_kill_9_of_one_process_is_told_by_the_others_where_the_launcher_tells_nothing(folder, uninterrupted) -> None:
+def test_kill_9_of_one_process_is_reported_by_the_others_without_a_launcher(folder, uninterrupted) -> None:
     """As under srun, and rank 0 is the one."""
     with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:
         job.wait(lambda: at_step(folder, 7))
@@ -78,37 +90,32 @@ def test_kill_9_of_one_process_is_told_by_the_others_where_the_launcher_tells_no
 
 
 def test_kill_9_of_the_launcher_leaves_no_process_and_a_checkpoint(sample_corpus, uninterrupted, folder) -> None:
-    launcher = start(folder, sample_corpus)
-    wait_for_step(folder, 7, launcher)
-    workers = workers_of(launcher)
-    launcher.kill()
-    output, _ = launcher.communicate(timeout=60)  # when all that can write are gone
-    psutil.wait_procs(workers, timeout=60)
-    assert not any(worker.is_running() for worker in workers)
+    with start(folder, sample_corpus) as launcher:
+        wait_for_step(folder, 7, launcher)
+        workers = workers_of(launcher)
+        launcher.send(signal.SIGKILL)
+        psutil.wait_procs(workers, timeout=60)
+        assert not any(worker.is_running() for worker in workers)
     saved = last_checkpoint(folder)
     assert saved is not None and saved >= 7
-    assert complaints(output) == [f"stopped: checkpoint saved at step {saved}; the same command goes on from there"]
+    assert complaints(launcher.output) == [STOPPED_AT.format(saved)]
     goes_on(folder, uninterrupted)
 
 
 def test_sigterm_checkpoints_at_the_step_boundary_and_says_so(sample_corpus, uninterrupted, folder) -> None:
-    launcher = start(folder, sample_corpus)
-    wait_for_step(folder, 7, launcher)
-    launcher.send_signal(signal.SIGTERM)
-    output, _ = launcher.communicate(timeout=60)
-    assert launcher.returncode == 75, output
+    with start(folder, sample_corpus) as launcher:
+        wait_for_step(folder, 7, launcher)
+        launcher.send(signal.SIGTERM)
+        assert launcher.statuses() == [75], launcher.output
     saved = last_checkpoint(folder)
     assert saved is not None and saved >= 7
-    assert complaints(output) == [f"stopped: checkpoint saved at step {saved}; the same command goes on from there"]
+    assert complaints(launcher.output) == [STOPPED_AT.format(saved)]
     assert [line[0] for line in figures(folder)] == list(range(1, saved + 1))
     goes_on(folder, uninterrupted)
 
 
-STOPPED_EARLY = "reread: stopped outside of the training steps; the same command goes on"
-
-
 def test_sigterm_while_the_processes_still_start_ends_with_75(sample_corpus, folder) -> None:
-    launcher = start(folder, sample_corpus)
+    launcher = start_new_interpreters(folder, sample_corpus)
     assert launcher.stdout is not None
     first = launcher.stdout.readline()
     assert first == "starting 2 processes on this machine\n"
@@ -136,13 +143,12 @@ def listens(port: int) -> bool:
 
 
 def test_a_stopped_process_is_found_and_named_and_none_is_left(sample_corpus, uninterrupted, folder) -> None:
-    launcher = start(folder, sample_corpus, "watchdog_minutes=0.15")
-    wait_for_step(folder, 7, launcher)
-    workers = workers_of(launcher)
-    workers[1].suspend()
-    output, _ = launcher.communicate(timeout=120)
-    assert launcher.returncode == 1
-    (line,) = complaints(output)
+    with start(folder, sample_corpus, "watchdog_minutes=0.15") as launcher:
+        wait_for_step(folder, 7, launcher)
+        workers = workers_of(launcher)
+        workers[1].suspend()
+        assert launcher.statuses() == [1]
+    (line,) = complaints(launcher.output)
     who = rf"process 1 of 2 \(host {socket.gethostname()}, pid {workers[1].pid}\)"
     assert re.fullmatch(rf"{who} has given no sign of life since step \d+; the run stops", line)
     assert not any(worker.is_running() for worker in workers)
@@ -150,7 +156,7 @@ def test_a_stopped_process_is_found_and_named_and_none_is_left(sample_corpus, un
 
 
 def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_asked_to(folder) -> None:
-    """As srun ends the rest of a step: it continues them and sends SIGTERM; 75 would pass for a job's own wish."""
+    """As srun ends the rest of a step: it continues them and sends SIGTERM; 75 would look like a requested stop."""
     with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:
         job.wait(lambda: at_step(folder, 7))
         job.send(signal.SIGSTOP, 1)
@@ -341,12 +347,11 @@ def test_a_shard_deleted_while_training_is_missed_at_the_next_start(corpus, unin
 
 def test_a_shard_cut_short_under_its_memory_map_is_named(corpus, tmp_path) -> None:
     """The system kills who reads past its end."""
-    launcher = start(tmp_path, corpus, "steps=100000")
-    wait_for_step(tmp_path, 7, launcher)
-    os.truncate(shard_of(corpus, 0), 0)
-    output, _ = launcher.communicate(timeout=120)
-    assert launcher.returncode == 2
-    killed, shard = complaints(output)
+    with start(tmp_path, corpus, "steps=100000") as launcher:
+        wait_for_step(tmp_path, 7, launcher)
+        os.truncate(shard_of(corpus, 0), 0)
+        assert launcher.statuses() == [2]
+    killed, shard = complaints(launcher.output)
     assert re.fullmatch(r"reread: process \d of 2 was killed by SIGBUS; the run stops", killed)
     assert shard.startswith(f"reread: {shard_of(corpus, 0)}: 0 bytes long, ")
 
@@ -377,8 +382,8 @@ def test_nan_skips_the_step_on_all_ranks_and_is_counted(folder) -> None:
     skipped = [line["skipped_steps"] for line in read_metrics(run) if "loss" in line]
     assert skipped == [0, 0, 0, 1, 2, 2, 2, 2, 2, 2]
     for step in (3, 4):
-        told = f"step {step} skipped: gradient not finite (loss scale 1); {step - 2} skipped so far"
-        assert job.output.count(told) == 1
+        line = f"step {step} skipped: gradient not finite (loss scale 1); {step - 2} skipped so far"
+        assert job.output.count(line) == 1
     assert {note["skipped_steps"] for note in read_progress(run).values()} == {2}
     index = json.loads((run / "checkpoints" / "step-00000010" / "index.json").read_text())
     assert (index["state"]["skipped_steps"], index["state"]["updates"]) == (2, 8)

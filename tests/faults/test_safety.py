@@ -66,7 +66,7 @@ CALLS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "np.load": lambda given: given.get("allow_pickle", False) is False,
     ".from_pretrained": lambda given: given.get("local_files_only") is True,
 }
-"""Calls that run what a file holds, write where it says or ask a network, and the arguments with which they do not."""
+"""Calls that run what a file holds, write to a path it names or ask a network, and arguments with which they do not."""
 
 
 def calls_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:

@@ -18,10 +18,15 @@ from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
+<<<<<<<< HEAD:tests/training/test_assembly.py
 from tests.conftest import ROOT
 from training.assembly import check_data, check_model
 from training.data.readings import SegmentSettings
 from training.data.samples import RowSettings
+========
+from tests.conftest import shared
+from training.config import DataSettings, SegmentSettings
+>>>>>>>> tests:tests/training/models/test_build.py
 from training.exchange.export import write_huggingface
 from training.models import model_spec
 from training.models.build import build_model, check_vocabulary, freeze, model_config
@@ -184,10 +189,7 @@ def test_a_start_from_a_vocab_txt_with_odd_tokens_fits_the_corpus_made_with_it(s
         tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *odd, "a", "b"]
         vocabulary.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     else:
-        published = ROOT / ".." / "shared" / "data" / "vocab" / "bert-base-chinese.vocab.txt"
-        if not published.exists():
-            pytest.skip("../shared/data is absent")
-        shutil.copyfile(published, vocabulary)
+        shutil.copyfile(shared("vocab/bert-base-chinese.vocab.txt"), vocabulary)
     load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary)).save(tmp_path / "corpus")
     check_vocabulary(tmp_path / "init", tmp_path / "corpus")
     lines = vocabulary.read_text(encoding="utf-8").split("\n")

@@ -62,7 +62,7 @@ def test_every_row_belongs_to_exactly_one_rank(rows, ranks) -> None:
     assert max(map(len, lanes)) - min(map(len, lanes)) <= 1
 
 
-def test_the_peak_of_mfu_is_the_recipes_or_measured_and_said(caplog) -> None:
+def test_the_peak_of_mfu_is_the_recipes_or_measured_and_is_logged(caplog) -> None:
     assert peak_flops(3.0, torch.device("cpu")) == 3e12
     with caplog.at_level("INFO", logger="reread"):
         assert peak_flops(None, torch.device("cpu")) > 0
@@ -96,7 +96,7 @@ def test_report_draws_the_losses(tmp_path, capsys) -> None:
     assert "held out: masked-token loss 1.500" in output
 
 
-def test_report_of_a_run_of_no_steps_tells_what_it_started_with(tmp_path, capsys) -> None:
+def test_report_of_a_run_of_no_steps_shows_what_it_started_with(tmp_path, capsys) -> None:
     log = MetricsLog(tmp_path, 0)
     log.write(0, {"validation_loss": 2.0, "validation_masked_lm_loss": 1.5})
     log.close()
@@ -105,7 +105,7 @@ def test_report_of_a_run_of_no_steps_tells_what_it_started_with(tmp_path, capsys
     assert "held out: masked-token loss 1.500" in capsys.readouterr().out
 
 
-def test_report_of_a_language_model_tells_its_perplexity(tmp_path, capsys) -> None:
+def test_report_of_a_language_model_shows_its_perplexity(tmp_path, capsys) -> None:
     log = MetricsLog(tmp_path, 0)
     log.write(1, {"loss": 3.0, "perplexity": 20.0})
     log.write(1, {"validation_loss": 2.0, "validation_perplexity": 8.0})

@@ -86,12 +86,12 @@ def test_nobody_is_blamed_where_all_hang_in_the_same_place() -> None:
     assert judge(*looks(), 0, 4) == (0, "none of 4 processes has moved for long (computing, step 41)")
 
 
-def test_a_process_that_told_its_own_fault_is_not_told_again() -> None:
+def test_a_process_that_reported_its_own_fault_is_not_reported_again() -> None:
     first, second = looks(2, r2={"doing": "ended: UserError: the disk is full"}, r0={"doing": LOST})
     assert judge(first, second, 0, 4)[0] == -1
 
 
-def test_only_those_that_lost_the_connection_tell_of_it() -> None:
+def test_only_those_that_lost_the_connection_report_it() -> None:
     """The others still wait in a collective and do not look."""
     speaker, line = judge(*looks(3, r1={"doing": LOST}, r2={"doing": LOST}), 2, 4)
     assert speaker == 1 and line.startswith("process 3 of 4")
@@ -118,7 +118,7 @@ def test_notes_of_another_start_or_another_world_size_do_not_count(tmp_path) -> 
     ("error", "doing"),
     [(None, "done"), (SystemExit(STOPPED), "stopped"), (OSError("no\nroom"), "ended: OSError: no")],
 )
-def test_the_last_note_tells_how_a_process_ended(tmp_path, error: BaseException | None, doing: str) -> None:
+def test_the_last_note_shows_how_a_process_ended(tmp_path, error: BaseException | None, doing: str) -> None:
     progress = Progress()
     try:
         with Watchdog(tmp_path, progress, 0, 1, limit=100, attempt=1):

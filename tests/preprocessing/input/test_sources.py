@@ -22,9 +22,8 @@ from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
 from preprocessing.input.readers import Document, Problem, read
 from preprocessing.input.sources import Piece, find_files, plan_parts
-from tests.conftest import SHARED
+from tests.conftest import shared
 
-DATA = SHARED / "data"
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": lambda data: bz2.compress(data, 1),  # small blocks
@@ -430,7 +429,6 @@ def test_mediawiki_articles(tmp_path: Path) -> None:
     assert [document.text for document in documents] == ["甲是丙。"] and problem.position == "after page 甲"
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
 @pytest.mark.parametrize(
     ("name", "format", "field", "count"),
     [
@@ -445,5 +443,5 @@ def test_mediawiki_articles(tmp_path: Path) -> None:
     ],
 )
 def test_real_files(name: str, format: str, field: str, count: int) -> None:
-    found = texts(DATA / name, format, text_field=field)
+    found = texts(shared(name), format, text_field=field)
     assert len(found) == count and all(found)

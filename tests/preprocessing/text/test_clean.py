@@ -15,9 +15,8 @@ from hypothesis.strategies import DataObject, data, lists, sampled_from
 from preprocessing.config import CleanSettings
 from preprocessing.text.clean import KEPT_PUNCTUATION, Cleaner
 from preprocessing.text.simplify import simplify
-from tests.conftest import SHARED
+from tests.conftest import shared
 
-DATA = SHARED / "data"
 CLEANER = Cleaner(CleanSettings())
 clean = CLEANER.clean
 
@@ -107,10 +106,9 @@ def test_without_nfkc_forms_stay() -> None:
     assert Cleaner(CleanSettings(nfkc=False)).clean("Ａ①\u200b　　３．５ ") == "Ａ① ３．５"
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
 @pytest.mark.parametrize("name", ["zh_novels/红楼梦.txt.xz", "zh_wiki_bertformat/cn_wiki_sample.txt.xz"])
 def test_real_text_is_cleaned_as_defined(name: str) -> None:
-    text = lzma.decompress((DATA / name).read_bytes()).decode()[:400_000]
+    text = lzma.decompress(shared(name).read_bytes()).decode()[:400_000]
     assert clean(text) == reference(text)
 
 
@@ -131,13 +129,17 @@ def test_simplified_as_opencc_does() -> None:
     cleaner = Cleaner(CleanSettings(simplify=True))
     assert cleaner.clean("乾隆皇帝吃乾飯，一目瞭然。") == "乾隆皇帝吃干饭，一目了然。"
     assert cleaner.clean("hello 简体") == "hello 简体"
-    texts = ["著名的乾坤大挪移，憑藉著計算機；後來髮型變了", "於是他籌畫了一番 么麼小丑 沈默地看著"]
-    if DATA.exists():
-        texts.append(lzma.decompress((DATA / "zh_pg_single_line/吶喊.txt.xz").read_bytes()).decode()[:20_000])
-        texts.append(bz2.decompress((DATA / "zh_wiki_xml/dbpedia-minidump-zh.xml.bz2").read_bytes()).decode()[:20_000])
-    convert = OpenCC("t2s").convert
-    for text in texts:
-        assert simplify(text) == convert(text)
+    for text in ("著名的乾坤大挪移，憑藉著計算機；後來髮型變了", "於是他籌畫了一番 么麼小丑 沈默地看著"):
+        assert simplify(text) == OpenCC("t2s").convert(text)
+
+
+@pytest.mark.parametrize("name", ["zh_pg_single_line/吶喊.txt.xz", "zh_wiki_xml/dbpedia-minidump-zh.xml.bz2"])
+def test_real_text_is_simplified_as_opencc_does(name: str) -> None:
+    from opencc import OpenCC
+
+    decompress = lzma.decompress if name.endswith(".xz") else bz2.decompress
+    text = decompress(shared(name).read_bytes()).decode()[:20_000]
+    assert simplify(text) == OpenCC("t2s").convert(text)
 
 
 @cache

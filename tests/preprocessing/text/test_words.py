@@ -19,9 +19,7 @@ from preprocessing.config import WordSettings
 from preprocessing.errors import UserError
 from preprocessing.text import words
 from preprocessing.text.words import WordSegmenter
-from tests.conftest import SHARED
-
-DATA = SHARED / "data"
+from tests.conftest import shared
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +40,7 @@ def exact() -> WordSegmenter:
 
 
 def read(name: str) -> str:
-    return lzma.decompress((DATA / name).read_bytes()).decode()
+    return lzma.decompress(shared(name).read_bytes()).decode()
 
 
 def split(segmenter: WordSegmenter, text: str) -> list[str]:
@@ -125,7 +123,6 @@ def test_the_pairs_that_six_decimals_decide_are_listed_and_cut_as_jieba_does(
             np.testing.assert_array_equal(fast.starts(text), exact.starts(text), err_msg=text)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
 def test_real_text_is_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmenter) -> None:
     novel = read("zh_novels/红楼梦.txt.xz")
     apps = read("zh_iflytek_fewclue/dev_few_all.json.xz")
@@ -190,18 +187,18 @@ print(json.dumps([starts, [event for event in events if "/jieba.cache" in event]
 
 
 def test_a_cache_that_others_left_in_the_temporary_folder_is_not_read(tmp_path: Path) -> None:
-    root, shared = Path(words.__file__).parents[2], tmp_path / "shared"
-    shared.mkdir()
+    root, temporary = Path(words.__file__).parents[2], tmp_path / "temporary"
+    temporary.mkdir()
     poisoned = marshal.dumps(({"他来": 10**6, "他": 0, "来到了": 10**6, "来": 0, "来到": 0}, 10**6))
-    (shared / "jieba.cache").write_bytes(poisoned)
+    (temporary / "jieba.cache").write_bytes(poisoned)
     found = subprocess.run(
         [sys.executable, "-c", _CUT],
-        env=os.environ | {"TMPDIR": str(shared), "PYTHONPATH": str(root)},
+        env=os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(root)},
         capture_output=True,
         check=True,
     )
     (jieba_, rjieba), events = json.loads(found.stdout)
     assert jieba_ == rjieba == [bool(int(flag)) for flag in "1101101010"]  # 他 来到 了 网易 杭研 大厦
     assert not events
-    assert [path.name for path in shared.iterdir()] == ["jieba.cache"]
-    assert (shared / "jieba.cache").read_bytes() == poisoned
+    assert [path.name for path in temporary.iterdir()] == ["jieba.cache"]
+    assert (temporary / "jieba.cache").read_bytes() == poisoned

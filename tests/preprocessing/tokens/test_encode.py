@@ -13,9 +13,8 @@ from preprocessing.text.clean import Cleaner
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.encode import Encoder, batches
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
-from tests.conftest import SHARED
+from tests.conftest import shared
 
-DATA = SHARED / "data"
 TEXTS = [
     "他来到了网易杭研大厦。天气很好！\n第二段 hello worlds, 3.5% of it.",
     "好",
@@ -156,10 +155,8 @@ def test_batches_keep_order_and_lose_nothing() -> None:
 
 
 def test_a_whole_novel_encodes_as_one_document(words: WordSegmenter) -> None:
-    vocabulary = DATA / "vocab" / "bert-base-chinese.vocab.txt"
-    if not vocabulary.exists():
-        pytest.skip("needs the novels of ../shared/data")
-    settings = InputSettings(paths=[str(DATA / "zh_novels")])
+    vocabulary = shared("vocab/bert-base-chinese.vocab.txt")
+    settings = InputSettings(paths=[str(shared("zh_novels"))])
     pieces = [piece for part in plan_parts(find_files(settings), 1 << 26) for piece in part]
     cleaner = Cleaner(CleanSettings())
     novels = [cleaner.clean(document.text) for piece in pieces for document in read(piece, settings, print)]

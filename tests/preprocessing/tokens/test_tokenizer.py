@@ -17,10 +17,7 @@ from preprocessing.errors import UserError
 from preprocessing.tokens import tokenizer as module
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
 from preprocessing.tokens.vocabulary import read_vocabulary
-from tests.conftest import SHARED
-
-DATA = SHARED / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
+from tests.conftest import shared
 
 TEXT = """春天来了，河边的柳树发了芽。孩子们在岸上放风筝，老人坐在石凳上下棋。
 The river was rising slowly, and nobody in the village seemed to notice it. It didn't matter much: 3.14, 2,718.
@@ -249,16 +246,15 @@ def test_a_user_defined_symbol_of_sentencepiece_is_not_found_in_text(tmp_path: P
     assert tokenizer.vocab_size == max(tokenizer.special.values()) + 1  # <pad> is not in the model
 
 
-@needs_data
 @pytest.mark.parametrize(
     ("name", "lowercase"),
     [("bert-base-chinese", True), ("ernie-doc-base-zh", True), ("bert-base-cased_nezha-en", False)],
 )
 def test_transformers_gives_the_same_ids_on_real_text(name: str, lowercase: bool, tmp_path: Path) -> None:
-    tokenizer = load(DATA / "vocab" / f"{name}.vocab.txt", lowercase=lowercase)
+    tokenizer = load(shared(f"vocab/{name}.vocab.txt"), lowercase=lowercase)
     tokenizer.save(tmp_path)
     for file in ("zh_novels/红楼梦.txt.xz", "en_books/pg84.txt.xz"):
-        text = lzma.decompress((DATA / file).read_bytes()).decode()[:50_000]
+        text = lzma.decompress(shared(file).read_bytes()).decode()[:50_000]
         assert tokenizer.encode(text)[0].tolist() == from_transformers(tmp_path, text)
 
 

@@ -9,9 +9,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from preprocessing.tokens import wordpiece
 from preprocessing.tokens.wordpiece import FastWordPiece, encode_by_tokenizers
-from tests.conftest import SHARED
+from tests.conftest import shared
 
-DATA = SHARED / "data"
 VOCABULARY = [
     "[PAD]",
     "[UNK]",
@@ -128,14 +127,13 @@ def test_a_table_that_is_wrong_is_noticed(fast: FastWordPiece) -> None:
     assert not broken.agrees()
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
 @pytest.mark.parametrize(
     ("name", "lowercase"),
     [("bert-base-chinese", True), ("bert-uncased", True), ("bert-base-cased_nezha-en", False)],
 )
 def test_real_text_is_encoded_as_tokenizers_does(name: str, lowercase: bool) -> None:
-    tokens = (DATA / "vocab" / f"{name}.vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    tokens = shared(f"vocab/{name}.vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
     fast = FastWordPiece(backend({token: number for number, token in enumerate(tokens)}, lowercase))
     assert fast.agrees()
     for file in ("zh_novels/红楼梦.txt.xz", "zh_wiki_bertformat/cn_wiki_sample.txt.xz", "en_books/pg84.txt.xz"):
-        assert_same(fast, lzma.decompress((DATA / file).read_bytes()).decode()[:200_000])
+        assert_same(fast, lzma.decompress(shared(file).read_bytes()).decode()[:200_000])

@@ -20,12 +20,9 @@ from preprocessing.text.clean import Cleaner
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.encode import Encoder
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
-from tests.conftest import SHARED
+from tests.conftest import shared
 from training.data.samples import RowSettings, Samples
 from training.data.stream import Stream, StreamSettings
-
-DATA = SHARED / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
 
 TEXT = """= Lobster =
 The lobster , a species of <unk> lobster , is 0 @.@ 7 m long . It is the U.S. lobster 's 1 @,@ 500 th .
@@ -263,11 +260,10 @@ def test_a_corpus_of_pieces_is_a_stream_too(kind: str, tmp_path: Path) -> None:
     assert np.count_nonzero(rows["paragraph_ends"]) == 8 * 4 - 1
 
 
-@needs_data
 def test_transformers_gives_the_ids_of_the_corpus_on_real_text(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    wikitext = lzma.decompress((DATA / "en_wikitext2/valid.txt.xz").read_bytes()).decode()[:150_000]
-    book = lzma.decompress((DATA / "en_books/pg84.txt.xz").read_bytes()).decode()[:80_000]
+    wikitext = lzma.decompress(shared("en_wikitext2/valid.txt.xz").read_bytes()).decode()[:150_000]
+    book = lzma.decompress(shared("en_books/pg84.txt.xz").read_bytes()).decode()[:80_000]
     for text, split in ((wikitext, False), (wikitext, True), (book, True)):
         clean = Cleaner(CleanSettings(nfkc=split, join_wrapped_lines=text is book)).clean(text)
         folder = tmp_path / f"{len(clean)}-{split}"

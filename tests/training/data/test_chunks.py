@@ -56,7 +56,7 @@ def test_chunks_fill_their_rows_and_leave_no_token_out(corpus: Corpus, longest: 
     assert min(read.min() for read in reads) == 1 and max(read.max() for read in reads) <= 3
 
 
-def test_a_chunk_is_found_alike_in_any_order(corpus: Corpus) -> None:
+def test_a_chunk_is_the_same_in_any_order(corpus: Corpus) -> None:
     chunks = Chunks(corpus, 61)
     indices = np.random.default_rng(0).permutation(len(chunks))
     shuffled = chunks.bounds(chunks.locate(indices))[0]

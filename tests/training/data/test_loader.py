@@ -14,7 +14,7 @@ from training.data.samples import RowSettings, Samples
 
 
 class Echo:
-    """Rows that tell their position; fails at one of them."""
+    """Rows that hold their position; drawing one of them fails."""
 
     def __init__(self, fails_at: int = -1) -> None:
         self.fails_at = fails_at

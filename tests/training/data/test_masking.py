@@ -85,7 +85,7 @@ def test_the_choice_is_berts_greedy_one(strategy: str, columns: int, continuing:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_row_is_masked_alike_in_any_batch(strategy: str) -> None:
+def test_a_row_is_masked_the_same_in_any_batch(strategy: str) -> None:
     rows = make_rows(100, 64)
     whole, _ = run(rows, strategy)
     part, _ = run({name: values[37:41] for name, values in rows.items()}, strategy)

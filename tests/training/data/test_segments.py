@@ -12,7 +12,7 @@ from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
 from preprocessing.errors import UserError
 from preprocessing.execution.build import build
-from tests.conftest import SHARED
+from tests.conftest import shared
 from tests.corpora import SPECIAL, make_corpus, with_statistics
 from training.data.order import locate
 from training.data.readings import LONGEST_WORD, Reading, SegmentSettings, reorder_classes, segment_bounds
@@ -20,7 +20,6 @@ from training.data.rows import IGNORED
 from training.data.segments import Segments
 from training.data.settings import MaskingSettings
 
-NOVELS = SHARED / "data" / "zh_novels"
 LENGTHS = [1, 2, 61, 62, 63, 64, 124, *np.random.default_rng(2).integers(1, 900, 200).tolist()]
 OFFSETS = [0, 1, 3, 9, 33]
 
@@ -33,9 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.fixture(scope="module")
 def novel(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """A third of a Chinese novel as one document."""
-    path = NOVELS / "红楼梦.txt.xz"
-    if not path.exists():
-        pytest.skip("needs the novels of ../shared/data")
+    path = shared("zh_novels/红楼梦.txt.xz")
     folder = tmp_path_factory.mktemp("novel")
     text = lzma.decompress(path.read_bytes()).decode()[:300_000]
     (folder / "text.txt").write_text(text, encoding="utf-8")

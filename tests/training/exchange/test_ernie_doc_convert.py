@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
 from preprocessing.errors import UserError
-from tests.conftest import GOLDEN, SHARED
+from tests.conftest import GOLDEN, shared
 from tests.training.exchange.test_paddle import variable
 from training.exchange.convert import convert
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, ErnieDocModel
@@ -31,7 +31,6 @@ from training.models.ernie_doc.convert import (
 )
 
 NUMBERS = GOLDEN / "ernie_doc.npz"
-DATA = SHARED / "data" / "vocab"
 VOCABULARY = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "中", "国", "a", "##a", "[UNK]"]
 STATIC_CONFIG: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
@@ -392,13 +391,12 @@ def test_an_english_vocabulary_of_numbers_needs_and_uses_gpt2s_bpe(
     assert ErnieDocConfig.from_pretrained(tmp_path / "out").pad_token_id == 1
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the real vocabularies are not here")
 def test_the_released_english_vocabulary_is_read(tmp_path: Path, model: ErnieDocForPreTraining) -> None:
     from training.exchange.tokenizer import copy_tokenizer, frame_tokenizer
 
     for theirs, name in (("ernie-doc-base-en.vocab.txt", "vocab.txt"), ("gpt2.encoder.json", "encoder.json")):
-        (tmp_path / name).write_bytes((DATA / theirs).read_bytes())
-    (tmp_path / "vocab.bpe").write_bytes((DATA / "gpt2.vocab.bpe").read_bytes())
+        (tmp_path / name).write_bytes(shared(f"vocab/{theirs}").read_bytes())
+    (tmp_path / "vocab.bpe").write_bytes(shared("vocab/gpt2.vocab.bpe").read_bytes())
     folder = tmp_path / "out"
     folder.mkdir()
     copy_tokenizer([tmp_path], folder, 50265)

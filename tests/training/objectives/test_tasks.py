@@ -71,7 +71,7 @@ def altered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings_of(folder: Path, *, official_memory: bool = False, **changes: Any) -> TrainSettings:
-    """Segments of 24 tokens, no dropout; keys of the data section are told from the others."""
+    """Segments of 24 tokens, no dropout; keys of the data section are recognised by their names."""
     values = document_values(folder, global_batch=2, micro_batch=1)
     values["model"] |= {
         "max_position_embeddings": 24,
@@ -315,7 +315,7 @@ TENTHS = 10
 
 
 def telling_text(lengths: list[int]) -> Documents:
-    """Each token says of which document and of which tenth of it it is."""
+    """Each token encodes its document and the tenth of the document in which it stands."""
     made = []
     for number, length in enumerate(lengths):
         place = np.arange(length)
@@ -347,7 +347,7 @@ def test_validation_reads_later_documents_later_segments_and_last_ones(tmp_path:
     text = np.array(sorted(seen - set(range(5)))) - 5
     assert len(set(text // TENTHS)) >= 8
     assert len(set(text[text // TENTHS % 3 == 0] % TENTHS)) >= 6  # of long ones, not their beginnings alone
-    assert found["reordered"] == len(set(text // TENTHS))  # each one's last segment is told by its order of chunks
+    assert found["reordered"] == len(set(text // TENTHS))  # each one's last segment shows the order of its chunks
     assert 0.5 * 48 < found["rows"] <= 48 and found["skimmed"] == found["rows"]
 
 

@@ -1,4 +1,4 @@
-"""Which ring sums gradients, as it is asked for and told; where a process of Horovod's stands."""
+"""Which ring sums gradients, as settings choose and the log reports; the places of Horovod's processes."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ CUDA = torch.device("cuda")
 
 
 @pytest.mark.parametrize(
-    ("settings", "mesh", "algorithm", "told"),
+    ("settings", "mesh", "algorithm", "expected"),
     [
         (
             {},
@@ -34,7 +34,7 @@ CUDA = torch.device("cuda")
         ({}, Mesh(), None, "nothing to reduce, for there is one data-parallel rank"),
     ],
 )
-def test_the_log_says_which_ring_is_in_use(monkeypatch, caplog, settings, mesh, algorithm, told) -> None:
+def test_the_log_names_the_ring_in_use(monkeypatch, caplog, settings, mesh, algorithm, expected) -> None:
     monkeypatch.delenv("NCCL_ALGO", raising=False)
     if algorithm:
         monkeypatch.setenv("NCCL_ALGO", algorithm)
@@ -42,7 +42,7 @@ def test_the_log_says_which_ring_is_in_use(monkeypatch, caplog, settings, mesh, 
         reducer(ParallelSettings.parse(settings, "test"), mesh)
     (line,) = caplog.messages
     assert line.startswith("gradients: ")
-    assert told in line
+    assert expected in line
 
 
 def test_nccl_ring_pins_the_ring_before_there_is_a_communicator(monkeypatch) -> None:
@@ -66,7 +66,7 @@ def test_processes_find_their_places_on_their_hosts() -> None:
     assert [(one["RANK"], one["SIZE"]) for one in slots] == [(rank, 6) for rank in range(6)]
 
 
-def test_a_name_that_does_not_lead_to_its_host_is_told_before_horovod_listens_there(monkeypatch) -> None:
+def test_a_name_that_does_not_lead_to_its_host_is_reported_before_horovod_listens_there(monkeypatch) -> None:
     monkeypatch.setattr(socket, "gethostbyname", {"node3": "127.0.1.1", "node4": "10.0.0.4"}.__getitem__)
     check_address("node3", alone=True)
     check_address("node4", alone=False)
@@ -74,7 +74,7 @@ def test_a_name_that_does_not_lead_to_its_host_is_told_before_horovod_listens_th
         check_address("node3", alone=False)
 
 
-def test_a_host_without_an_address_is_told(monkeypatch) -> None:
+def test_a_host_without_an_address_is_reported(monkeypatch) -> None:
     def unknown(host: str) -> str:
         raise socket.gaierror(-2, "Name or service not known")
 
