@@ -46,7 +46,7 @@ def plain_attention(
 def attention_step(form: str, options: argparse.Namespace) -> Callable[[bool], None]:
     import torch
 
-    from training.models.ernie_doc.modeling_ernie_doc import relative_attention
+    from training.models.ernie_doc.attention_ernie_doc import relative_attention
 
     attend = relative_attention if form == "fused" else plain_attention
     heads, size, keys = 12, 64, options.memory + options.length
@@ -69,10 +69,10 @@ def attention_step(form: str, options: argparse.Namespace) -> Callable[[bool], N
 def model_step(form: str, options: argparse.Namespace) -> Callable[[bool], None]:
     import torch
 
-    from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, modeling_ernie_doc
+    from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, attention_ernie_doc
 
     if form == "plain":
-        modeling_ernie_doc.relative_attention = plain_attention
+        attention_ernie_doc.relative_attention = plain_attention
     config = ErnieDocConfig(
         num_hidden_layers=options.layers,
         max_position_embeddings=options.length,

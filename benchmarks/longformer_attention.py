@@ -34,7 +34,7 @@ def attention_of(side: str, options: argparse.Namespace) -> Callable[[Any], Any]
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention as Theirs
 
-    from training.models.longformer.modeling_longformer import LongformerSelfAttention, Sight
+    from training.models.longformer.attention_longformer import LongformerSelfAttention, Sight
 
     windows, dropout = [options.window] * 12, options.dropout
     config = LongformerConfig(attention_window=windows, attention_probs_dropout_prob=dropout)

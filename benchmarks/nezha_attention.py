@@ -38,7 +38,7 @@ def plain_attention(q: Any, k: Any, v: Any, positions: Any, mask: Any, *, dropou
 def plain_positions(self: Any, length: int, like: Any) -> Any:
     import torch
 
-    from training.models.nezha.modeling_nezha import sinusoids
+    from training.models.nezha.attention_nezha import sinusoids
 
     head_size = self.config.hidden_size // self.config.num_attention_heads
     table = sinusoids(torch.arange(1 - length, length), head_size).to(like.dtype)
@@ -50,10 +50,10 @@ def measure(form: str, length: int, options: argparse.Namespace) -> dict[str, fl
     """Seconds and peak megabytes of one step."""
     import torch
 
-    from training.models.nezha import NezhaConfig, NezhaForPreTraining, modeling_nezha
+    from training.models.nezha import NezhaConfig, NezhaForPreTraining, attention_nezha, modeling_nezha
 
     if form == "plain":
-        modeling_nezha.rotated_attention = plain_attention
+        attention_nezha.rotated_attention = plain_attention
         modeling_nezha.NezhaEncoder._positions = plain_positions  # type: ignore[method-assign]
     torch.set_num_threads(1)
     torch.manual_seed(0)

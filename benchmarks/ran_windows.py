@@ -27,7 +27,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from training.models.ran import RanConfig
-from training.models.ran.modeling_ran import RanLayer, _Cells, standardise
+from training.models.ran.attention_ran import RanLayer, _Cells, standardise
 from training.models.ran.windows_ran import Windows, rotate
 
 PASSES = ("forward", "forward+backward")

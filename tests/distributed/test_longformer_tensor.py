@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.models.longformer import LongformerConfig, LongformerForMaskedLM, modeling_longformer
+from training.models.longformer import LongformerConfig, LongformerForMaskedLM, attention_longformer
 from training.models.longformer.plan import TENSOR_PLAN
 from training.parallel.layout import Slice
 from training.parallel.mesh import init_mesh
@@ -16,7 +16,7 @@ Read = tuple[Tensor, dict[str, Tensor]]
 
 
 def small(dropout: float = 0.0) -> LongformerForMaskedLM:
-    modeling_longformer.CHUNK = 16  # in this process alone
+    attention_longformer.CHUNK = 16  # in this process alone
     torch.manual_seed(0)
     config = LongformerConfig(
         vocab_size=VOCABULARY,

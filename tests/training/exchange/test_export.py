@@ -305,6 +305,8 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
     write_huggingface(tmp_path / "out", pretraining(), tokenizer, "# card")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "README.md",
+        "attention_nezha.py",
+        "blocks.py",
         "config.json",
         "configuration_nezha.py",
         "model.safetensors",
@@ -440,9 +442,8 @@ ours = AutoModelForCausalLM.from_pretrained({str(tmp_path / "ran_words")!r}, tru
 torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torch.load({str(tmp_path / "logits")!r}))
 """
     run_elsewhere(tmp_path, program)
-    assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {
-        *("adaptive.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
-    }
+    own = ("attention_ran.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
+    assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {"adaptive.py", "blocks.py", *own}
 
 
 def test_the_model_card_tells_where_the_model_comes_from() -> None:

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from preprocessing.errors import UserError
 from tests.conftest import GOLDEN
 from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
+from training.models.transformer_xl.attention_transformer_xl import TransformerXLSelfAttention, sinusoids
 from training.models.transformer_xl.convert import config_from_transformers, from_kimiyoung, from_transformers
-from training.models.transformer_xl.modeling_transformer_xl import TransformerXLSelfAttention, sinusoids
 from training.models.transformer_xl.plan import flops
 
 NUMBERS = GOLDEN / "transfo_xl.npz"
