@@ -214,7 +214,7 @@ class RanModel(RanPreTrainedModel):
         return self.embeddings.table
 
     def set_input_embeddings(self, value: Any) -> None:
-        self.embeddings.word_embeddings = value
+        setattr(self.embeddings, "adaptive_embeddings" if self.config.cutoffs else "word_embeddings", value)
 
     def forward(
         self,
