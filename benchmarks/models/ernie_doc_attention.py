@@ -35,7 +35,7 @@ from benchmarks.harness import (
     in_turns,
     step_cost,
 )
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, modeling_ernie_doc
+from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, attention_ernie_doc
 
 FORMS = ("fused", "plain")
 
@@ -55,7 +55,7 @@ def plain_attention(
 
 
 def attention_step(form: str, options: argparse.Namespace) -> Step:
-    attend = modeling_ernie_doc.relative_attention if form == "fused" else plain_attention
+    attend = attention_ernie_doc.relative_attention if form == "fused" else plain_attention
     heads, size, keys = 12, 64, options.memory + options.length
     shapes = [(options.rows, options.length), *[(options.rows, keys)] * 2, (keys + options.length,), (), ()]
     q, k, v, r, u, w = (
@@ -69,7 +69,7 @@ def attention_step(form: str, options: argparse.Namespace) -> Step:
 
 def model_step(form: str, options: argparse.Namespace) -> Step:
     if form == "plain":
-        modeling_ernie_doc.relative_attention = plain_attention
+        attention_ernie_doc.relative_attention = plain_attention
     config = ErnieDocConfig(
         num_hidden_layers=options.layers,
         max_position_embeddings=options.length,

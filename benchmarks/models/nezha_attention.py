@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.harness import COST_COLUMNS, Cost, compare, heading, in_process, in_turns, parser, step_cost
-from training.models.nezha import NezhaConfig, NezhaForPreTraining, modeling_nezha
+from training.models.nezha import NezhaConfig, NezhaForPreTraining, attention_nezha, modeling_nezha
 
 FORMS = ("fused", "plain", "clipped")
 
@@ -40,14 +40,14 @@ def plain_attention(q: Any, k: Any, v: Any, positions: Any, mask: Any, *, dropou
 
 def plain_positions(self: Any, length: int, like: Any) -> Any:
     head_size = self.config.hidden_size // self.config.num_attention_heads
-    table = modeling_nezha.sinusoids(torch.arange(1 - length, length), head_size).to(like.dtype)
+    table = attention_nezha.sinusoids(torch.arange(1 - length, length), head_size).to(like.dtype)
     rows = torch.arange(length) - torch.arange(length)[:, None] + length - 1
     return table[rows], torch.zeros((), dtype=torch.complex64)
 
 
 def measure(form: str, length: int, options: argparse.Namespace) -> Cost:
     if form == "plain":
-        modeling_nezha.rotated_attention = plain_attention
+        attention_nezha.rotated_attention = plain_attention
         modeling_nezha.NezhaEncoder._positions = plain_positions  # type: ignore[method-assign]
     torch.set_num_threads(1)
     torch.manual_seed(0)

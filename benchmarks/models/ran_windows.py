@@ -37,7 +37,7 @@ from benchmarks.harness import (
     step_cost,
 )
 from training.models.ran import RanConfig
-from training.models.ran.modeling_ran import RanLayer, _Cells, standardise
+from training.models.ran.attention_ran import RanLayer, _Cells, standardise
 from training.models.ran.windows_ran import Windows, rotate
 
 PASSES = ("forward", "forward+backward")

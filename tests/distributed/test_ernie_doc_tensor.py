@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from training.models.ernie_doc.plan import TENSOR_PLAN
 
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
+from training.models.ernie_doc.spec import TENSOR_PLAN
 from training.parallel.layout import Slice
 from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from training.models.nezha.plan import TENSOR_PLAN
 
 from preprocessing.errors import UserError
 from training.config import OptimizerSettings, ParallelSettings
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.models.nezha.spec import TENSOR_PLAN
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets

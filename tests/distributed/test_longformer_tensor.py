@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from training.models.longformer.plan import TENSOR_PLAN
 
-from training.models.longformer import LongformerConfig, LongformerForMaskedLM, modeling_longformer
+from training.models.longformer import LongformerConfig, LongformerForMaskedLM, attention_longformer
+from training.models.longformer.spec import TENSOR_PLAN
 from training.parallel.layout import Slice
 from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
@@ -16,7 +16,7 @@ Read = tuple[Tensor, dict[str, Tensor]]
 
 
 def small(dropout: float = 0.0) -> LongformerForMaskedLM:
-    modeling_longformer.CHUNK = 16  # in this process alone
+    attention_longformer.CHUNK = 16  # in this process alone
     torch.manual_seed(0)
     config = LongformerConfig(
         vocab_size=VOCABULARY,

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training.models.ran.plan import TENSOR_PLAN
 
 from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
+from training.models.ran.spec import TENSOR_PLAN
 from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import init_mesh

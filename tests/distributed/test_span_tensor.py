@@ -2,9 +2,9 @@
 
 import torch
 from torch import Tensor
-from training.models.nezha.plan import TENSOR_PLAN
 
 from tests.distributed.test_tensor import VOCABULARY, batch, gradients_of, small_nezha
+from training.models.nezha.spec import TENSOR_PLAN
 from training.parallel.layout import Slice
 from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise

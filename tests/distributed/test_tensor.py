@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from training.models.nezha.plan import TENSOR_PLAN
 
 from preprocessing.errors import UserError
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.models.nezha.spec import TENSOR_PLAN
 from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import init_mesh

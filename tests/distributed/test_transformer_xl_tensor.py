@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from training.models.transformer_xl.plan import TENSOR_PLAN
 
 from preprocessing.errors import UserError
 from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
+from training.models.transformer_xl.spec import TENSOR_PLAN
 from training.parallel.layout import Slice
 from training.parallel.rendezvous import init_mesh
 from training.parallel.tensor import layout, parallelise

@@ -18,15 +18,10 @@ from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
-<<<<<<<< HEAD:tests/training/test_assembly.py
-from tests.conftest import ROOT
+from tests.conftest import shared
 from training.assembly import check_data, check_model
 from training.data.readings import SegmentSettings
 from training.data.samples import RowSettings
-========
-from tests.conftest import shared
-from training.config import DataSettings, SegmentSettings
->>>>>>>> tests:tests/training/models/test_build.py
 from training.exchange.export import write_huggingface
 from training.models import model_spec
 from training.models.build import build_model, check_vocabulary, freeze, model_config

@@ -1,4 +1,4 @@
-"""Weights of others -> a Hugging Face folder as `reread export` writes it."""
+"""Converts weights of other projects into a Hugging Face folder like those of `reread export`."""
 
 import logging
 import re
@@ -18,21 +18,23 @@ from training.exchange.export import model_card, write_huggingface
 from training.exchange.formats import about, find_source
 from training.exchange.tokenizer import copy_tokenizer, name_special_tokens
 from training.models import model_spec
+from training.models.bounds import settings_of
 from training.models.forms import Form
 from training.objectives import OBJECTIVES
 
 log = logging.getLogger("reread")
 
 OPTIONS = {"longformer": ("length", "window", "positions")}
-"""Model -> what it can be told beside its source: arguments of `forms` in its convert.py. Others have FORMS there."""
+"""Model -> options of its conversion: the arguments of `forms` in its convert.py. Other models have FORMS there."""
 
 
 def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> None:
     """Convert weights into the Hugging Face folder `out` of a model of type `model`; `options` are those of OPTIONS.
 
     `source` is a weights file, the prefix of a TensorFlow checkpoint, or a folder that holds one; configuration and
-    vocabulary lie beside it. Which forms there are is said by FORMS in training/models/<model>/convert.py. Pretraining
-    heads that the source lacks are left out, and what it cannot have is drawn at random, both with a line in the log.
+    vocabulary are beside it. The forms that can be read are FORMS in training/models/<model>/convert.py. Pretraining
+    heads that the source lacks are left out, and parameters that its form never has are drawn at random, both with a
+    line in the log.
     Raises `UserError` for an option that the model does not take, and for a source that cannot be read, would run code,
     or does not fit its configuration.
     """
@@ -43,15 +45,15 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
     log.info("reading %s as %s: %s", found.weights, found.form.name, found.reason)
     raw = found.read()
     with about(found.config_path):
-        config = spec.config(**found.form.config(found.config))
+        config = spec.config(**settings_of(spec.config, found.form.config(found.config)))
         if config.num_hidden_layers > len(raw):
             raise UserError(
                 f"{found.config_path}: {config.num_hidden_layers:,} layers, but {found.weights.name} holds "
-                f"{len(raw):,} tensors in all; take the configuration that belongs to it"
+                f"{len(raw):,} tensors in all; use the configuration that belongs to it"
             )
-        torch.manual_seed(0)  # what the source cannot have is the same each time
+        torch.manual_seed(0)  # parameters that the source never has are the same each time
         weights = found.form.fit(found.form.weights(raw), found.config, config)
-        with torch.device("meta"):  # shapes alone: what another configuration asks for may not fit in memory
+        with torch.device("meta"):  # shapes alone: a wrong configuration may ask for more than memory holds
             _check_shapes(spec.converted(config), weights, found.form, found.weights)
         converted = spec.converted(config)
     absent = _load(converted, weights, found.form)
@@ -66,7 +68,7 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
 
 
 def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
-    """What a model of type `model` is made from. Raises `UserError` for options that it does not take."""
+    """The forms that a model of type `model` can be converted from. Raises `UserError` for options it does not take."""
     for name in options:
         if name not in OPTIONS.get(model, ()):
             takers = ", ".join(taker for taker, names in OPTIONS.items() if name in names)
@@ -82,20 +84,20 @@ def _expected(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _missing(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], form: Form) -> tuple[list[str], ...]:
-    """Names that `weights` lacks: all of them, those of heads, and those that such a source cannot have."""
+    """The names that `weights` lacks: all, those of heads, and those that a source of this form never has."""
     missing = [name for name in expected if name not in weights]
     absent = [name for name in missing if name.startswith(form.heads)]
     return missing, absent, [name for name in missing if any(fnmatchcase(name, pattern) for pattern in form.new)]
 
 
 def _check_shapes(model: PreTrainedModel, weights: Mapping[str, Tensor], form: Form, source: Path) -> None:
-    """Raises `UserError` unless `weights` fill `model`, which may be without memory."""
+    """Raises `UserError` unless `weights` fill `model`, which may be on the meta device."""
     expected = _expected(model)
     missing, absent, new = _missing(expected, weights, form)
     problems = [f"{name} is missing" for name in missing if name not in absent and name not in new]
     problems += [f"{name} is unexpected" for name in weights if name not in expected]
     problems += [
-        f"{name} is {list(weights[name].shape)} and by the configuration {list(tensor.shape)}"
+        f"{name} is {list(weights[name].shape)}, but by the configuration {list(tensor.shape)}"
         for name, tensor in expected.items()
         if name in weights and weights[name].shape != tensor.shape
     ]

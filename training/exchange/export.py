@@ -1,6 +1,6 @@
 """Writes a folder that transformers' Auto classes load with `from_pretrained`.
 
-The code of a model that transformers does not have lies in the folder, for `trust_remote_code=True`.
+For a model that transformers does not have, the folder includes its code, for `trust_remote_code=True`.
 """
 
 import copy
@@ -33,7 +33,7 @@ AUTO_CLASSES = {
     "AutoModelForSequenceClassification": "ForSequenceClassification",
     "AutoModelForTokenClassification": "ForTokenClassification",
 }
-"""transformers' Auto classes and how the class that each gives is called, after the model's name."""
+"""transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
 TAG = "reread"
 """Among the tags of an exported folder's README.md."""
 
@@ -44,32 +44,43 @@ def write_huggingface(
     """Write weights, configuration, tokenizer, README.md and, unless transformers has it, the model's code to `folder`.
 
     `model` is whole and on CPU. Rows past `config.vocab_size` that pad the vocabulary are left out, and so are tied
-    copies and the parameters named in `absent`, which a loader then initialises anew, saying so. The tokenizer frames a
-    text as the model's pretraining did and gives what the model takes. The folder is made beside its place and renamed,
-    so it is there whole or not at all; an earlier export there is replaced.
+    copies and the parameters named in `absent`, which a loader then initialises with a warning. The tokenizer puts
+    special tokens around a text as in pretraining and returns the model's inputs. Files are written to a temporary
+    folder that is then renamed, so `folder` is complete or not there at all, and replaces an earlier export.
     Raises `UserError` if `folder` holds anything else.
     """
-    code = set() if _in_transformers(type(model.config)) else _code_of(Path(inspect.getfile(type(model))))
+    code = None if _in_transformers(type(model.config)) else Path(inspect.getfile(type(model)))
     if folder.exists() and not _is_export(folder, code) and (folder.is_file() or any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already and is no exported model; give another output or remove it")
-    aside = folder.with_name(folder.name + ".tmp")
-    remove(aside)
-    aside.mkdir(parents=True)
+        raise UserError(f"{folder}: exists and is not an exported model; give another output or remove it")
+    temporary = folder.with_name(folder.name + ".tmp")
+    remove(temporary)
+    temporary.mkdir(parents=True)
+    try:
+        _write_files(temporary, model, tokenizer_folder, code, absent)
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+        put_in_place(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _write_files(
+    folder: Path, model: PreTrainedModel, tokenizer_folder: Path | None, code: Path | None, absent: Collection[str]
+) -> None:
+    """Write everything but README.md."""
     spec = _spec(model.config)
-    save_tensors(_weights(model, spec, absent), aside / "model.safetensors", {"format": "pt"})
-    for file in code:
-        (aside / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
-    for file in tokenizer_folder.glob("*.*") if tokenizer_folder else ():
-        shutil.copyfile(file, aside / file.name)
+    save_tensors(_weights(model, spec, absent), folder / "model.safetensors", {"format": "pt"})
+    for file in _with_imports(code) if code else ():
+        (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
     ids = {}
     if tokenizer_folder:
+        for file in tokenizer_folder.glob("*.*"):
+            shutil.copyfile(file, folder / file.name)
         inputs = set(inspect.signature(type(model).forward).parameters)
         if spec.one_token_type:
             inputs.discard("token_type_ids")
-        ids = frame_tokenizer(aside, spec.frame, inputs, spec.longest(model.config))
-    (aside / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
-    (aside / "README.md").write_text(card, encoding="utf-8")
-    put_in_place(aside, folder)
+        ids = frame_tokenizer(folder, spec.frame, inputs, spec.longest(model.config))
+    (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
 
 
 def model_card(
@@ -99,7 +110,7 @@ def model_card(
 
 
 def copy_projections(model: nn.Module, copied: Mapping[str, str]) -> None:
-    """Give modules that pretraining did not reach the weights of those beside them, by `ModelSpec.copied`."""
+    """Set the modules that pretraining does not reach to the weights of their originals, by `ModelSpec.copied`."""
     for parent in model.modules():
         for copy_of, original in copied.items():
             if hasattr(parent, copy_of):
@@ -133,36 +144,35 @@ def _in_transformers(config: type[PretrainedConfig]) -> bool:
     return config.__module__.startswith("transformers.")
 
 
-def _code_of(file: Path) -> set[Path]:
+def _with_imports(file: Path) -> set[Path]:
     """A module's file and those that it imports relatively."""
     imports = _RELATIVE.findall(file.read_text(encoding="utf-8"))
     files = (file.parents[len(dots) - 1] / f"{name.replace('.', '/')}.py" for dots, name in imports)
-    return {file}.union(*map(_code_of, files))
+    return {file}.union(*map(_with_imports, files))
 
 
 def _flat(code: str) -> str:
-    """A module whose relative imports are of files beside it: transformers knows no folders in a model's folder."""
+    """`code` with relative imports of files in the same folder: transformers reads no subfolders of a model's."""
     return _RELATIVE.sub(lambda match: f"from .{match[2].rpartition('.')[2]} import", code)
 
 
 _RELATIVE = re.compile(r"^from (\.+)([\w.]+) import", re.MULTILINE)
-"""Dots and module of a relative import."""
+"""The dots and the module of a relative import."""
 
 
-def _is_export(folder: Path, code: Collection[Path]) -> bool:
-    """By the tag in its README.md, which earlier versions did not write, or by the model's code."""
-    card = folder / "README.md"
-    if code and all((folder / file.name).exists() for file in code):
+def _is_export(folder: Path, code: Path | None) -> bool:
+    """Whether README.md has our tag, which earlier versions did not write, or the modeling file is there."""
+    if code and (folder / code.name).exists():
         return True
     try:
-        header = card.read_text(encoding="utf-8").split("---\n")[1]
+        header = (folder / "README.md").read_text(encoding="utf-8").split("---\n")[1]
         return TAG in yaml.safe_load(header)["tags"]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, IndexError, KeyError, TypeError):
         return False
 
 
 def _spec(config: PretrainedConfig) -> ModelSpec:
-    """Where transformers has had a type of that name itself, ours begins with `reread_`."""
+    """The model of a configuration, whose type begins with `reread_` if transformers had one of that name."""
     return model_spec(config.model_type.removeprefix("reread_"))
 
 
@@ -181,7 +191,7 @@ def _weights(model: PreTrainedModel, spec: ModelSpec, absent: Collection[str]) -
 
 
 def _config_json(model: PreTrainedModel, ids: Mapping[str, int]) -> str:
-    """`ids` of special tokens go over those that the model's configuration has."""
+    """The model's configuration with `ids` of special tokens, its class, and the files that hold its classes."""
     config: PretrainedConfig = copy.deepcopy(model.config)
     config.update(dict(ids))
     config.architectures = [type(model).__name__]

@@ -1,4 +1,4 @@
-"""Weights of others: the forms they come in, where they lie, and how files are read without running what they hold."""
+"""Finds weights of other projects, recognises their form, and reads them without running code from the files."""
 
 import json
 import pickle
@@ -23,27 +23,27 @@ CONFIGS = ("config.json", "bert_config.json", "model_config.json", "ernie_config
 
 @dataclass(frozen=True)
 class Source:
-    """What `find_source` found."""
+    """Weights and a configuration to convert, as `find_source` found them."""
 
     form: Form
     weights: Path
     config_path: Path
     config: dict[str, Any]
     folders: tuple[Path, ...]
-    """Where configuration and vocabulary may lie."""
+    """Where the configuration and the vocabulary may be."""
     reason: str
 
     def read(self) -> Mapping[str, Any]:
-        """Raises `UserError` for a file that cannot be read or would run code."""
+        """The tensors or arrays by name. Raises `UserError` for a file that cannot be read or would run code."""
         if not self.weights.suffix:
             return StaticFolder(self.weights.parent)
         return _READERS.get(self.weights.suffix, _read_torch)(self.weights)
 
 
 def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
-    """The weights at `path`, a file, the prefix of a TensorFlow checkpoint or a folder, and which of `forms` they are.
+    """The weights at `path` (a file, the prefix of a TensorFlow checkpoint or a folder), and which of `forms` they are.
 
-    Raises `UserError` if there are none, none of these forms, or there is no configuration beside them.
+    Raises `UserError` if there are no weights, none of these forms, or no configuration beside them.
     """
     weights = _find_weights(path, tuple(dict.fromkeys(pattern for form in forms for pattern in form.files)))
     folders = tuple(dict.fromkeys((weights.parent, path if path.is_dir() else weights.parent)))
@@ -56,28 +56,26 @@ def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{config_path}: not readable as JSON ({first_line(error)})") from None
     if not isinstance(config, dict):
-        raise UserError(f"{config_path}: not the configuration of a model; take the one that belongs to {weights.name}")
+        raise UserError(f"{config_path}: not the configuration of a model; use the one that belongs to {weights.name}")
     with about(config_path):
         for form in forms:
             if form.holds(weights) and (reason := form.reason(config)):
                 return Source(form, weights, config_path, config, folders, reason)
     known = "; ".join(f"{form.name} ({', '.join(dict.fromkeys(map(_suffix, form.files)))})" for form in forms)
     kind = config.get("model_type", "unknown")
-    raise UserError(
-        f"{weights}: weights of a model of type {kind} are none that {model} is made from; these are: {known}"
-    )
+    raise UserError(f"{weights}: weights of a model of type {kind} cannot be converted to {model}; these can: {known}")
 
 
 @contextmanager
 def about(config_path: Path) -> Iterator[None]:
-    """What a configuration of others makes fail, a text for a number or zero heads, as one line about it."""
+    """Raises `UserError` with one line about the configuration for any error that its values cause."""
     try:
         yield
     except (ValueError, TypeError) as error:
         raise UserError(f"{config_path}: {' '.join(str(error).split())}") from None
     except (ArithmeticError, LookupError, AttributeError, RuntimeError, MemoryError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{config_path}: cannot be made a model of ours ({reason})") from None
+        raise UserError(f"{config_path}: no model can be built from it ({reason})") from None
 
 
 def _suffix(pattern: str) -> str:
@@ -92,7 +90,9 @@ def _find_weights(source: Path, patterns: Sequence[str]) -> Path:
         suffixes = sorted({Path(pattern).suffix for pattern in patterns} - {""})
         if source.suffix in suffixes:
             return source
-        raise UserError(f"{source}: not known as weights; give a file of {', '.join(suffixes)} or their folder")
+        raise UserError(
+            f"{source}: not a known kind of weights; give a file with suffix {', '.join(suffixes)} or their folder"
+        )
     for pattern in patterns:
         found = sorted(source.glob(pattern))
         if len(found) > 1:
@@ -112,8 +112,8 @@ def _read_torch(path: Path) -> Mapping[str, Tensor]:
     except pickle.UnpicklingError as error:
         if "unsupported" in str(error).lower():
             raise UserError(
-                f"{path}: refused, for it holds more than tensors and reading that can run code; "
-                "where you trust it, save its tensors as safetensors"
+                f"{path}: refused, since it holds more than tensors and reading them can run code; "
+                "if you trust it, save its tensors as safetensors"
             ) from None
         raise UserError(f"{path}: not a PyTorch file; was the download complete?") from None
     except (SafetensorError, RuntimeError, OSError, EOFError) as error:
@@ -124,7 +124,7 @@ def _read_torch(path: Path) -> Mapping[str, Tensor]:
 
 
 class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
-    """Variables by name, each read when it is asked for: optimizer slots, twice the weights, never are."""
+    """Variables by name, read on access, so that the optimizer's slots, twice the weights, are never read."""
 
     def __init__(self, index: Path) -> None:
         prefix = index.with_suffix("")
@@ -132,7 +132,7 @@ class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
             import tensorflow
         except ImportError:
             raise UserError(
-                f"{prefix}: a TensorFlow checkpoint; install the extra that reads it: reread[tensorflow]"
+                f"{prefix}: a TensorFlow checkpoint; to read it, install the extra reread[tensorflow]"
             ) from None
         self._prefix = prefix
         self._errors = (tensorflow.errors.OpError, ValueError, RuntimeError)
@@ -159,4 +159,4 @@ class _TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
 
 
 _READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {".index": _TensorFlowCheckpoint, ".pdparams": read_pdparams}
-"""By the suffix of the weights file; PyTorch's and safetensors' are read by `_read_torch`."""
+"""Suffix of the weights file -> reader; `_read_torch` reads those of PyTorch and safetensors."""

@@ -1,10 +1,11 @@
-"""What the numbers of a model's configuration may be, by their names, which the models share. Imports no torch."""
+"""The settings of a model's configuration and the bounds of their numbers, by names that models share. No torch."""
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 LARGEST = 1 << 24
-"""Of what has no bound of its own: more than any model has of anything, and few enough to be counted."""
+"""The bound of every number without one of its own."""
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     "num_hidden_layers": (1, 1024),
@@ -17,6 +18,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "d_head": (1, 1 << 17),
     "intermediate_size": (1, 1 << 20),
     "d_inner": (1, 1 << 20),
+    "chunk_size_feed_forward": (0, LARGEST),
     "memory_length": (0, LARGEST),
     "mem_len": (0, LARGEST),
     "initializer_range": (0, 100),
@@ -28,7 +30,7 @@ _SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dr
 
 
 def check_number(name: str, value: Any) -> None:
-    """Raises ValueError for a number, or one in a list, that is none of its name's; other values pass."""
+    """Raises ValueError for a number, or one in a list, that is out of the bounds of `name`; other values pass."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
         for one in value:
             check_number(name, one)
@@ -41,3 +43,17 @@ def check_number(name: str, value: Any) -> None:
     least, most = _BOUNDS.get(name, (0 if name.endswith("_token_id") else 1, LARGEST))
     if not least <= value <= most:  # false for NaN
         raise ValueError(f"is {least:g} to {most:,}")
+
+
+def settings_of(config: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in `values`, such as those of a config.json, that the constructor of `config` takes.
+
+    Raises ValueError for a number out of bounds, with its name.
+    """
+    settings = {key: values[key] for key in inspect.signature(config).parameters if key in values}
+    for key, value in settings.items():
+        try:
+            check_number(key, value)
+        except ValueError as error:
+            raise ValueError(f"{key} {error} (got {value!r})") from None
+    return settings

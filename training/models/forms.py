@@ -1,4 +1,4 @@
-"""The forms in which weights of others come, as each model's convert.py lists them."""
+"""Forms of other projects' weights, which each model's convert.py lists."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.
 TENSORFLOW = ("*.index",)
 PADDLE = ("model_state.pdparams", "*.pdparams")
 PADDLE_STATIC = ("word_embedding", "params/word_embedding")
-"""`Form.files` of the kinds that can be read."""
+"""Values of `Form.files`."""
 
 
 def _as_they_are(weights: Mapping[str, Tensor], source: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
@@ -21,25 +21,25 @@ def _as_they_are(weights: Mapping[str, Tensor], source: Mapping[str, Any], confi
 
 @dataclass(frozen=True)
 class Form:
-    """One form in which weights of others come, and the way from there to a model of ours."""
+    """A form of other projects' weights, and how it is converted."""
 
     name: str
-    """As the log and refusals call it."""
+    """Its name in the log and in errors."""
     files: tuple[str, ...]
-    """Globs of its weights file in a folder, the likeliest first; without a suffix, it is one variable of many."""
+    """Globs of its weights file in a folder, in order of preference; one without a suffix is one variable of many."""
     reason: Callable[[Mapping[str, Any]], str]
-    """Why weights with such a configuration are of this form, for the log; empty if they are not."""
+    """Configuration -> why its weights are of this form, for the log; empty if they are not."""
     config: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """A configuration -> keys of ours. Raises ValueError for a model that ours cannot be."""
+    """Configuration -> keys of ours. Raises ValueError for a variant that is not supported."""
     weights: Callable[[Mapping[str, Any]], dict[str, Tensor]]
-    """Tensors or arrays by their names there -> ours, float32."""
+    """Tensors or arrays by the form's names -> tensors by ours, float32."""
     heads: tuple[str, ...] = ()
-    """Beginnings of names that it may lack; they are left out of the folder."""
+    """Prefixes of names that it may lack; they are left out of the folder."""
     new: tuple[str, ...] = ()
-    """Globs of names that it cannot have; they are drawn at random."""
+    """Globs of names that it never has; they are drawn at random."""
     fit: Callable[[Mapping[str, Tensor], Mapping[str, Any], Any], dict[str, Tensor]] = _as_they_are
-    """Weights with our names, the source's configuration and ours -> weights of the sizes that ours asks for."""
+    """Weights by our names, the form's configuration and ours -> weights with the shapes of our configuration."""
 
     def holds(self, path: Path) -> bool:
-        """Whether a weights file is of this form by its name."""
+        """Whether a weights file can be of this form, by its name."""
         return any(fnmatchcase(path.name, Path(pattern).name) for pattern in self.files)

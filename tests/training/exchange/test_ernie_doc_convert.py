@@ -152,7 +152,7 @@ def test_names_below_a_prefix_keep_it_and_heads_of_tasks_are_left_out(
     with caplog.at_level(logging.INFO, "reread"):
         weights = from_paddlenlp({**arrays, "linear.weight": np.zeros((8, 2)), "linear.bias": np.zeros(2)})
     assert_equal_weights(weights, expected)
-    assert "left out, no part of ERNIE-Doc: linear.weight, linear.bias" in caplog.text
+    assert "left out, not part of ERNIE-Doc: linear.weight, linear.bias" in caplog.text
 
 
 def test_the_static_release_gives_body_and_pretraining_heads(
@@ -289,7 +289,7 @@ def test_a_static_folder_becomes_the_same_model_whose_tokenizer_frames_as_pretra
     # and what was converted can be converted, as a folder of ours
     with caplog.at_level(logging.INFO, "reread"):
         convert(tmp_path / "out", tmp_path / "again", "ernie_doc")
-    assert "as ERNIE-Doc as it is exported: its configuration has memory_length" in caplog.text
+    assert "as ERNIE-Doc as exported by reread: its configuration has memory_length" in caplog.text
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
@@ -369,9 +369,7 @@ def test_roberta_becomes_a_start_whose_new_parameters_are_named(
 def test_other_models_are_refused_with_what_is_read(tmp_path: Path) -> None:
     folder = with_vocabulary(tmp_path / "source", {"model_type": "longformer"}, "config.json")
     torch.save({}, folder / "pytorch_model.bin")
-    with pytest.raises(
-        UserError, match=r"of type longformer are none that ernie_doc is made from; .*RoBERTa \(\*\.saf"
-    ):
+    with pytest.raises(UserError, match=r"of type longformer cannot be converted to ernie_doc; .*RoBERTa \(\*\.saf"):
         convert(folder, tmp_path / "out", "ernie_doc")
 
 

@@ -305,6 +305,8 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
     write_huggingface(tmp_path / "out", pretraining(), tokenizer, "# card")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "README.md",
+        "attention_nezha.py",
+        "blocks.py",
         "config.json",
         "configuration_nezha.py",
         "model.safetensors",
@@ -338,7 +340,7 @@ def test_vocabulary_padding_is_removed(tmp_path: Path) -> None:
     assert torch.equal(loaded(IDS).prediction_logits, expected)
 
 
-def test_an_interrupted_export_leaves_nothing_that_looks_whole(
+def test_a_failed_export_leaves_nothing_behind(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -348,9 +350,16 @@ def test_an_interrupted_export_leaves_nothing_that_looks_whole(
         patch.setattr(export, "_config_json", fail)
         with pytest.raises(OSError, match="No space"):
             write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out*"))
+    settings = tokenizer / "tokenizer_config.json"
+    settings.rename(tokenizer / "whole")
+    settings.write_text("{")
+    with pytest.raises(ValueError, match="Expecting"):
+        write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
+    assert not list(tmp_path.glob("out*"))
+    (tokenizer / "whole").rename(settings)
     write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out"]
+    assert [path.name for path in tmp_path.glob("out*")] == ["out"]
 
 
 def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) -> None:
@@ -359,7 +368,7 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
     assert (tmp_path / "out" / "README.md").read_text() == "second"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("someone else's model")
-    with pytest.raises(UserError, match="is no exported model"):
+    with pytest.raises(UserError, match="is not an exported model"):
         write_huggingface(tmp_path / "mine", pretraining(), None, "card")
     assert (tmp_path / "mine" / "config.json").read_text() == "someone else's model"
 
@@ -377,7 +386,7 @@ def test_an_export_without_code_is_known_by_its_tag(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "README.md").write_text(other)
-        with pytest.raises(UserError, match="is no exported model"):
+        with pytest.raises(UserError, match="is not an exported model"):
             write_huggingface(folder, longformer(), None, card)
         assert [path.name for path in folder.iterdir()] == ["README.md"]
 
@@ -440,9 +449,8 @@ ours = AutoModelForCausalLM.from_pretrained({str(tmp_path / "ran_words")!r}, tru
 torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torch.load({str(tmp_path / "logits")!r}))
 """
     run_elsewhere(tmp_path, program)
-    assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {
-        *("adaptive.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
-    }
+    own = ("attention_ran.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
+    assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {"adaptive.py", "blocks.py", *own}
 
 
 def test_the_model_card_tells_where_the_model_comes_from() -> None:

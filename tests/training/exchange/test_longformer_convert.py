@@ -22,7 +22,7 @@ from training.config import OptimizerSettings
 from training.exchange.convert import convert
 from training.models.build import freeze
 from training.models.longformer import LongformerForMaskedLM
-from training.models.longformer.plan import COPIED
+from training.models.longformer.spec import COPIED
 from training.optim.build import build_optimizer
 from training.optim.precision import MasterWeights
 from training.parallel.gradients import GradientBuckets
@@ -275,7 +275,7 @@ def test_a_source_without_a_head_leaves_it_out_and_says_so(tmp_path: Path, caplo
         ({"attention_dilation": [1, 2]}, {}, "attention_dilation: attention with gaps"),
         ({"pad_token_id": None}, {}, "config.json: pad_token_id is missing"),
         ({"hidden_size": "wide"}, {}, "config.json: .*hidden_size"),
-        ({"max_position_embeddings": 50}, {}, "has 34 rows and by the configuration 50"),
+        ({"max_position_embeddings": 50}, {}, "has 34 rows, but by the configuration 50"),
         ({"model_type": "bert", "hidden_act": "relu"}, {}, "hidden_act is 'relu', in BERT's head too"),
         ({"model_type": "gpt2"}, {}, "weights of a model of type gpt2 are none that longformer is made from"),
     ],
@@ -295,7 +295,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path: Path) -> None
             "lm_head.decoder.weight": torch.ones(61, 12)
         },
         "classifier.dense.weight is unexpected": {"classifier.dense.weight": torch.ones(12, 12)},
-        r"self\.query\.weight is \[12, 6\] and by the configuration \[12, 12\]": {query: torch.ones(12, 6)},
+        r"self\.query\.weight is \[12, 6\], but by the configuration \[12, 12\]": {query: torch.ones(12, 6)},
         "another tensor of the source is already longformer": {query.removeprefix("roberta."): weights[query]},
     }
     for number, (message, changes) in enumerate(cases.items()):

@@ -189,7 +189,7 @@ def test_missing_unexpected_and_misshapen_weights_are_listed(
     message = refused(tmp_path, weights)
     assert "nezha.encoder.layer.1.output.dense.bias is missing" in message
     assert "nezha.embeddings.position_embeddings.weight is unexpected" in message
-    assert "nezha.pooler.dense.weight is [4, 8] and by the configuration [8, 8]" in message
+    assert "nezha.pooler.dense.weight is [4, 8], but by the configuration [8, 8]" in message
 
 
 class Bomb:

@@ -77,7 +77,7 @@ def test_an_exported_tensorflow_checkpoint_has_the_same_weights(caplog: pytest.L
     with caplog.at_level("INFO", "reread"):
         weights = form.weights({**named, "rannet/output-cell-dense/kernel": np.zeros((12, 12))})
     assert weights.keys() == got.keys() - {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    assert "left out, no part of a language model: ran.pooler.cell.weight" in caplog.text
+    assert "left out, not part of a language model: ran.pooler.cell.weight" in caplog.text
 
 
 def test_weights_without_heads_are_for_a_bare_model() -> None:
@@ -89,7 +89,7 @@ def test_weights_without_heads_are_for_a_bare_model() -> None:
 
 def test_what_is_no_part_of_ran_is_refused() -> None:
     numbered = below(golden(5), "encoder/weight/")
-    with pytest.raises(UserError, match=r"other/kernel: no part of RAN; give a checkpoint written by rannet's RanNet"):
+    with pytest.raises(UserError, match=r"other/kernel: not part of RAN; give a checkpoint written by rannet's RanNet"):
         from_rannet({**numbered, "rannet/other/kernel": np.zeros((12, 12))})
     with pytest.raises(UserError, match=r"another tensor is already embeddings\.word_embeddings\.weight"):
         from_rannet({**numbered, "rannet/token-embedding/embeddings": np.zeros((37, 12))})

@@ -15,9 +15,14 @@ from torch import Tensor, nn
 
 from tests.conftest import GOLDEN
 from training.exchange.export import write_huggingface
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForMaskedLM, ErnieDocForPreTraining, ErnieDocModel
-from training.models.ernie_doc import modeling_ernie_doc as modeling
-from training.models.ernie_doc.plan import flops
+from training.models.ernie_doc import (
+    ErnieDocConfig,
+    ErnieDocForMaskedLM,
+    ErnieDocForPreTraining,
+    ErnieDocModel,
+    attention_ernie_doc,
+)
+from training.models.ernie_doc.spec import flops
 
 NUMBERS = GOLDEN / "ernie_doc.npz"
 RENAMED = {
@@ -125,7 +130,7 @@ def test_fused_attention_is_the_plain_form(
     monkeypatch: pytest.MonkeyPatch, length: int, slots: int, extras: bool, form: str
 ) -> None:
     if form == "bias":  # what is run where the kernel gives the bias a gradient
-        monkeypatch.setattr(modeling, "_Attention", BiasForm)
+        monkeypatch.setattr(attention_ernie_doc, "_Attention", BiasForm)
     generator = torch.Generator().manual_seed(length)
     keys = length + slots
     shapes = [
@@ -141,11 +146,11 @@ def test_fused_attention_is_the_plain_form(
         torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes
     )
     mask = torch.zeros(2, 1, 1, keys, dtype=torch.float64)
-    mask[1, ..., : keys // 2] = modeling.MASKED
+    mask[1, ..., : keys // 2] = attention_ernie_doc.MASKED
     added = (term, mask) if extras else (None, None)
     inputs = [q, k, v, r, u, w, *([term] if extras else [])]
     theirs = plain_attention(q, k, v, r, (u, w), *added)
-    ours = modeling.relative_attention(q, k, v, r, (u, w), *added, dropout=0.0)
+    ours = attention_ernie_doc.relative_attention(q, k, v, r, (u, w), *added, dropout=0.0)
     assert_near(ours, theirs, 1e-12)
     weights = torch.linspace(-1, 1, ours.numel(), dtype=ours.dtype).view_as(ours)
     for a, b in zip(*(torch.autograd.grad((z * weights).sum(), inputs) for z in (ours, theirs)), strict=True):
@@ -155,7 +160,7 @@ def test_fused_attention_is_the_plain_form(
 class BiasForm:
     @staticmethod
     def apply(content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
-        return modeling._fused(content, k, v, modeling._RelativeBias.apply(q, table, added))
+        return attention_ernie_doc._fused(content, k, v, attention_ernie_doc._RelativeBias.apply(q, table, added))
 
 
 def test_a_layer_is_the_papers_formula_pair_by_pair() -> None:
@@ -165,7 +170,7 @@ def test_a_layer_is_the_papers_formula_pair_by_pair() -> None:
     hidden, memory = torch.randn(2, 5, 16).double().requires_grad_(), torch.randn(2, SLOTS, 16).double()
     types = torch.randint(2, (2, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.zeros(2, 1, 1, 9).double()
-    mask[1, ..., 1] = modeling.MASKED
+    mask[1, ..., 1] = attention_ernie_doc.MASKED
     table, kinds = encoder.embeddings.positions(5, SLOTS), encoder.embeddings.types()
     key_types = F.one_hot(types, 2).double()
     ours = attention(hidden, memory, table, kinds, key_types, mask)
@@ -378,8 +383,8 @@ def test_a_masked_score_fits_float16() -> None:
         torch.full((1, 2, 1, 4), 60.0).half(),
         torch.tensor([[-80.0], [80.0], [0.0], [0.0]]).expand(4, 4)[:, None],
     )
-    added = torch.full((1, 1, 1, 2), modeling.MASKED).half()
-    bias = modeling._relative_bias(q, table.half(), added)
+    added = torch.full((1, 1, 1, 2), attention_ernie_doc.MASKED).half()
+    bias = attention_ernie_doc._relative_bias(q, table.half(), added)
     assert bias.isfinite().all()
     assert bias.min() < -50000
 

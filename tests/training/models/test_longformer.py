@@ -11,18 +11,17 @@ from torch import Tensor
 from transformers import LongformerForMaskedLM as TheirLongformerForMaskedLM
 
 from tests.conftest import GOLDEN
-from training.models.longformer import LongformerConfig, LongformerForMaskedLM, LongformerModel
-from training.models.longformer import modeling_longformer as modeling
-from training.models.longformer.modeling_longformer import Chunks, Sight
-from training.models.longformer.plan import COPIED, flops, longest
+from training.models.longformer import LongformerConfig, LongformerForMaskedLM, LongformerModel, attention_longformer
+from training.models.longformer.attention_longformer import Chunks, Sight
+from training.models.longformer.spec import COPIED, flops, longest
 
 VOCABULARY, PAD = 40, 1
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modeling, "CHUNK", 16)
-    monkeypatch.setattr(modeling, "SCORES", 3000)
+    monkeypatch.setattr(attention_longformer, "CHUNK", 16)
+    monkeypatch.setattr(attention_longformer, "SCORES", 3000)
 
 
 def tiny(**values: Any) -> LongformerConfig:

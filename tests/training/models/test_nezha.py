@@ -12,7 +12,7 @@ from preprocessing.errors import UserError
 from tests.conftest import GOLDEN
 from training.models import model_spec
 from training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining, NezhaModel
-from training.models.nezha.modeling_nezha import MASKED, clipped_attention, rotated_attention, sinusoids
+from training.models.nezha.attention_nezha import MASKED, clipped_attention, rotated_attention, sinusoids
 
 NUMBERS = GOLDEN / "nezha.npz"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")

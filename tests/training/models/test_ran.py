@@ -14,7 +14,7 @@ from training.models.ran import (
     RanForSequenceClassification,
     RanModel,
 )
-from training.models.ran.modeling_ran import RanLayer
+from training.models.ran.attention_ran import RanLayer
 from training.models.ran.windows_ran import Windows
 
 WINDOW = 8

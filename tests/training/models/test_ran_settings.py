@@ -20,7 +20,7 @@ from training.models.ran import (
     RanForTokenClassification,
     RanModel,
 )
-from training.models.ran.plan import TENSOR_PLAN, flops
+from training.models.ran.spec import TENSOR_PLAN, flops
 
 WORDS: dict[str, Any] = {"cutoffs": [10, 25], "div_val": 2}
 """Of an adaptive language model."""

@@ -26,7 +26,7 @@ from training.exchange.export import write_huggingface
 from training.metrics import read_metrics
 from training.models.build import build_model
 from training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining
-from training.models.nezha.plan import flops
+from training.models.nezha.spec import flops
 from training.objectives.masked_lm import MaskedLMObjective
 from training.parallel.mesh import Mesh
 from training.trainer import train

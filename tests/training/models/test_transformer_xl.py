@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from preprocessing.errors import UserError
 from tests.conftest import GOLDEN
 from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
-from training.models.transformer_xl.convert import config_from_transformers, from_kimiyoung, from_transformers
-from training.models.transformer_xl.modeling_transformer_xl import TransformerXLSelfAttention, sinusoids
-from training.models.transformer_xl.plan import flops
+from training.models.transformer_xl.attention_transformer_xl import TransformerXLSelfAttention, sinusoids
+from training.models.transformer_xl.convert import config_from_transformers, from_transformers
+from training.models.transformer_xl.spec import flops
 
 NUMBERS = GOLDEN / "transfo_xl.npz"
 SEGATRON = ("segatron-exact", "segatron-official")
@@ -91,15 +91,6 @@ def test_golden_numbers_of_transformers_are_met(golden: dict[str, Any]) -> None:
         assert len(mems) == config.n_layer
         for layer, memory in enumerate(mems):
             assert_same(memory, torch.from_numpy(golden[f"mem_{segment}_{layer}"]).double(), 2e-5)
-
-
-def test_weights_of_the_authors_have_their_clusters_reversed(golden: dict[str, Any]) -> None:
-    theirs = {name.removeprefix("transformer."): values for name, values in golden_weights(golden).items()}
-    theirs = {name: values[::-1].copy() if ".cluster_" in name else values for name, values in theirs.items()}
-    ours = from_transformers(golden_weights(golden))
-    converted = from_kimiyoung(theirs)
-    assert converted.keys() == ours.keys()
-    assert all(torch.equal(converted[name], ours[name]) for name in ours)
 
 
 @pytest.mark.parametrize("softmax", SOFTMAXES)

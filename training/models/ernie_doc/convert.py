@@ -1,6 +1,5 @@
-"""Where ERNIE-Doc's weights and settings stand in the files of others: PaddleNLP, the static release, RoBERTa."""
+"""Names of ERNIE-Doc's weights and settings in the files of PaddleNLP, the static release, and RoBERTa."""
 
-import inspect
 import logging
 import re
 from collections.abc import Mapping
@@ -11,13 +10,14 @@ import torch
 from torch import Tensor
 
 from preprocessing.errors import UserError
+from training.models.bounds import settings_of
 from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
 from training.models.forms import PADDLE, PADDLE_STATIC, TORCH, Form
 
 log = logging.getLogger("reread")
 
 HEADS = ("ernie_doc.pooler.", "cls.")
-"""Parameters that a source may lack."""
+"""Prefixes of parameters that may be missing."""
 NEW = (
     "ernie_doc.embeddings.position_*",
     "ernie_doc.embeddings.token_type_*",
@@ -25,7 +25,7 @@ NEW = (
     "ernie_doc.encoder.layer.*.attention.self.token_type.*",
     "ernie_doc.encoder.layer.*.attention.self.*_bias",
 )
-"""Parameters that RoBERTa has not."""
+"""Parameters that RoBERTa does not have."""
 
 PADDLENLP = {
     "embeddings.word_emb.weight": "embeddings.word_embeddings.weight",
@@ -49,7 +49,7 @@ PADDLENLP = {
     "encoder.layers.{n}.norm2.{leaf}": "encoder.layer.{n}.output.LayerNorm.{leaf}",
     "pooler.dense.{leaf}": "pooler.dense.{leaf}",
 }
-"""PaddleNLP's name, without a prefix -> ours; {n} is a layer's number, {leaf} what `LEAVES` has."""
+"""PaddleNLP's name, without a prefix -> ours; {n} is a layer's number, {leaf} a key of `LEAVES`."""
 
 _ATTENTION = "encoder_layer_{n}_multi_head_att"
 STATIC = {
@@ -130,37 +130,39 @@ SETTINGS = {
     "pad_token_id": "pad_token_id",
 }
 """PaddleNLP's and the static release's key -> ours."""
-OTHER_MODELS = {"rel_pos_params_sharing": False, "normalize_before": False}
-"""Settings and the one value of each that our model is."""
+SUPPORTED = {"rel_pos_params_sharing": False, "normalize_before": False}
+"""Settings and the only value of each that is supported."""
 
 
 def config_from_paddlenlp(source: Mapping[str, Any]) -> dict[str, Any]:
     """Keys for `ErnieDocConfig` from PaddleNLP's config.json or model_config.json, or the static ernie_config.json.
 
-    Raises ValueError for what our model cannot be.
+    Raises ValueError for a variant that is not supported.
     """
     source = _init_args(source)
-    for key, value in OTHER_MODELS.items():
+    for key, value in SUPPORTED.items():
         if source.get(key, value) != value:
-            raise ValueError(f"{key} is {source[key]}; only models with {value} are read")
+            raise ValueError(f"{key} is {source[key]}; only {value} is supported")
     if source.get("relu_dropout"):
-        log.info("relu_dropout %s left out: ours has no dropout between the two linear layers", source["relu_dropout"])
+        log.info(
+            "relu_dropout %s ignored: this model has no dropout between the two linear layers", source["relu_dropout"]
+        )
     if source.get("cls_token_idx", -1) != -1:
-        log.info("cls_token_idx %s left out: ours pools the last token", source["cls_token_idx"])
+        log.info("cls_token_idx %s ignored: this model pools the last token", source["cls_token_idx"])
     values = {ours: source[theirs] for theirs, ours in SETTINGS.items() if theirs in source}
-    return {**values, "layer_norm_eps": source.get("epsilon", 1e-5)}  # 1e-5 where PaddleNLP is told none
+    return {**values, "layer_norm_eps": source.get("epsilon", 1e-5)}  # 1e-5 is PaddleNLP's default
 
 
 def _init_args(source: Mapping[str, Any]) -> dict[str, Any]:
-    """PaddleNLP's old model_config.json holds a head's arguments, and those of the body among them."""
+    """The arguments in PaddleNLP's old model_config.json, where a head's include those of its body."""
     inner = [given for given in source.get("init_args", ()) if isinstance(given, Mapping)]
     return {key: value for given in [*map(_init_args, inner), source] for key, value in given.items()}
 
 
 def from_paddlenlp(source: Mapping[str, Any]) -> dict[str, Tensor]:
-    """PaddleNLP's arrays by name -> ours, float32: bare names become bare ones, those below `ernie_doc.` such.
+    """PaddleNLP's arrays by name -> ours, float32; the prefix `ernie_doc.` is kept where there is one.
 
-    Task heads are left out, with a line in the log.
+    Heads of tasks are left out, with a line in the log.
     """
     weights: dict[str, Tensor] = {}
     ignored = []
@@ -171,29 +173,29 @@ def from_paddlenlp(source: Mapping[str, Any]) -> dict[str, Tensor]:
             ignored.append(name)
         else:
             weights[prefix + new] = _from_paddle(source[name], new)
-    _report(ignored, "no part of ERNIE-Doc")
+    _report(ignored, "not part of ERNIE-Doc")
     return weights
 
 
 def from_static(source: Mapping[str, Any]) -> dict[str, Tensor]:
     """Arrays of the static release by name -> ours with pretraining heads, float32.
 
-    Heads of tasks and what the optimizer left are not read, with a line in the log. Raises `UserError` for an MLM head
-    that has a matrix of its own.
+    Heads of tasks and the optimizer's state are left out, with a line in the log. Raises `UserError` for an MLM head
+    with a matrix of its own.
     """
     if "mask_lm_out_fc.w_0" in source:
-        raise UserError("mask_lm_out_fc.w_0: this MLM head has a matrix of its own; ERNIE-Doc's is the word embeddings")
+        raise UserError("mask_lm_out_fc.w_0: this MLM head has a matrix of its own; ERNIE-Doc uses the word embeddings")
     names = {name: _renamed(name, STATIC) for name in source}
-    _report([name for name, new in names.items() if new is None], "no part of ERNIE-Doc")
+    _report([name for name, new in names.items() if new is None], "not part of ERNIE-Doc")
     return {new: _from_paddle(source[name], new) for name, new in names.items() if new is not None}
 
 
 def from_roberta(source: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Weights of RoBERTa or BERT in transformers' names -> ours, float32, as far as they have a place here.
+    """Weights of RoBERTa or BERT by transformers' names -> ours, float32; those that ERNIE-Doc lacks are left out.
 
     Row 0 of the type table, which each token of a single text gets, is added to every word embedding, so that the
-    embeddings' layer norm sees what it did. The tied decoder then adds one number to all logits of a place, which the
-    softmax cancels. Absolute positions are dropped. Raises `UserError` for a decoder that is not tied.
+    embeddings' layer norm has the same input. The tied decoder then adds one number to all logits of a position, which
+    the softmax cancels. Absolute positions are dropped. Raises `UserError` for a decoder that is not tied.
     """
     bare = {re.sub(r"^(module\.)?((roberta|bert)\.)?", "", name): tensor for name, tensor in source.items()}
     for copy, original in ROBERTA_TIED.items():
@@ -211,25 +213,25 @@ def from_roberta(source: Mapping[str, Any]) -> dict[str, Tensor]:
     words = "ernie_doc.embeddings.word_embeddings.weight"
     if types is not None and words in weights:
         weights[words] = weights[words] + _tensor(types)[0]
-        log.info("row 0 of the type table added to the word embeddings, which have no type of their own here")
-    _report(ignored, "no part of ERNIE-Doc, whose positions are relative")
+        log.info("row 0 of the type table added to the word embeddings, since this model does not add types")
+    _report(ignored, "not part of ERNIE-Doc, whose positions are relative")
     return weights
 
 
 def config_from_roberta(source: Mapping[str, Any]) -> dict[str, Any]:
     """Keys for `ErnieDocConfig` from RoBERTa's or BERT's config.json; positions, memory and types are ERNIE-Doc's.
 
-    Raises ValueError for a decoder that is not tied.
+    Raises ValueError for a decoder that is not tied and a number out of bounds.
     """
-    same = set(inspect.signature(ErnieDocConfig).parameters) & source.keys()
-    same -= {"max_position_embeddings", "type_vocab_size", "kwargs"}
+    other = {"max_position_embeddings", "type_vocab_size"}
     if source.get("tie_word_embeddings") is False:
         raise ValueError("tie_word_embeddings is false; ERNIE-Doc's decoder is tied")
-    return {key: source[key] for key in sorted(same) if source[key] is not None}
+    settings = settings_of(ErnieDocConfig, source)
+    return {key: value for key, value in settings.items() if value is not None and key not in other}
 
 
 def _from_paddle(array: Any, name: str) -> Tensor:
-    """Paddle's linear weights are [in, out]; its embeddings are as ours."""
+    """Paddle's linear weights are [in, out] and are transposed; its embeddings are not."""
     tensor = _tensor(array)
     return tensor.T.contiguous() if tensor.dim() == 2 and "embeddings." not in name else tensor
 
@@ -239,7 +241,7 @@ def _tensor(array: Any) -> Tensor:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str | None:
-    """`name` by its template in `table`; None if there is none."""
+    """The new name by the template in `table` that `name` matches; None if there is none."""
     number = re.search(r"(?<=layer[._])\d+|(?<=layers\.)\d+", name)
     leaf = re.search(f"(?<=[._])({'|'.join(LEAVES)})$", name)
     template = name if number is None else name[: number.start()] + "{n}" + name[number.end() :]
@@ -253,10 +255,6 @@ def _report(names: list[str], what: str) -> None:
     if names:
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         log.info("left out, %s: %s%s", what, ", ".join(names[:8]), more)
-
-
-def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: config[key] for key in inspect.signature(ErnieDocConfig).parameters if key in config}
 
 
 def _is_paddlenlp(config: Mapping[str, Any]) -> str:
@@ -274,10 +272,10 @@ def _is_roberta(config: Mapping[str, Any]) -> str:
 
 FORMS = (
     Form(
-        name="ERNIE-Doc as it is exported",
+        name="ERNIE-Doc as exported by reread",
         files=TORCH,
         reason=lambda config: "its configuration has memory_length" if "memory_length" in config else "",
-        config=_ours,
+        config=dict,
         weights=lambda source: {name: tensor.float() for name, tensor in source.items()},
         heads=HEADS,
     ),
@@ -294,7 +292,7 @@ FORMS = (
     Form(
         name="ERNIE-Doc's static release",
         files=PADDLE_STATIC,
-        reason=lambda config: "its folder holds a file for each variable",
+        reason=lambda config: "its folder has a file for each variable",
         config=config_from_paddlenlp,
         weights=from_static,
         heads=HEADS,

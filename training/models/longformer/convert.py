@@ -1,8 +1,7 @@
-"""RoBERTa, BERT or a Longformer -> a Longformer of any length (Beltagy et al. 2020, section 5).
+"""Converts RoBERTa, BERT or a Longformer to a Longformer of any length (Beltagy et al. 2020, section 5).
 
-Local attention takes over the weights of full attention, global attention begins as a copy of them, and the table of
-positions is repeated. A text no longer than the source could read gives the source's outputs, as far as the window
-covers it.
+Local attention gets the weights of full attention, global attention a copy of them, and the table of positions is
+repeated. For a text no longer than the source could read, the outputs are the source's as far as the window covers it.
 """
 
 import logging
@@ -17,15 +16,15 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from preprocessing.errors import UserError, nearest
 from training.models.forms import TORCH, Form
-from training.models.longformer.plan import COPIED
+from training.models.longformer.spec import COPIED
 
 log = logging.getLogger("reread")
 
 LENGTH, WINDOW = 4096, 512
-"""Of a Longformer that is made without naming them."""
+"""The defaults of --length and --window."""
 TABLE = "longformer.embeddings.position_embeddings.weight"
 HEADS = ("lm_head.",)
-"""Parameters that a source may lack."""
+"""Prefixes of parameters that may be missing."""
 
 KINDS = {
     "longformer": "Longformer",
@@ -34,7 +33,7 @@ KINDS = {
     "xlm-roberta": "RoBERTa",
     "camembert": "RoBERTa",
 }
-"""model_type -> what it is."""
+"""model_type -> the name of its form."""
 KEYS = (
     "vocab_size",
     "hidden_size",
@@ -51,14 +50,14 @@ KEYS = (
     "bos_token_id",
     "eos_token_id",
 )
-"""Settings that are the source's."""
+"""Settings that are copied from the source."""
 ONLY: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "tie_word_embeddings": True,
     "is_decoder": False,
     "autoregressive": False,
 }
-"""Settings of sources and the one value of each that Longformer is."""
+"""Settings and the only value of each that is supported."""
 
 NAMES = (
     (re.compile(r"^module\."), ""),
@@ -69,9 +68,9 @@ NAMES = (
     (re.compile(r"\.gamma$"), ".weight"),
     (re.compile(r"\.beta$"), ".bias"),
 )
-"""Names of transformers' RoBERTa, BERT and Longformer and of allenai's RobertaLong -> ours; each that fits counts."""
+"""Names of transformers' RoBERTa, BERT and Longformer and of allenai's RobertaLong -> ours; all are applied."""
 LEFT_OUT = re.compile(r"^longformer\.pooler\.|^cls\.seq_relationship\.|\.position_ids$|\.token_type_ids$")
-"""What masked language modelling has no use for, and tables that are computed anew."""
+"""Parameters that masked language modelling does not use, and tables that are recomputed."""
 TIED = {
     "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
@@ -81,8 +80,8 @@ TIED = {
 def forms(length: int | None = None, window: int | None = None, positions: str = "copied") -> tuple[Form, ...]:
     """Sources of a Longformer that reads `length` tokens, each of which sees `window` / 2 on each side.
 
-    `positions`: "copied" repeats the source's; "random" draws all of them, for comparison. Without `length` it is 4096,
-    or the source's own if that is more; without `window`, that of a Longformer made longer, else 512.
+    `positions`: "copied" repeats the source's; "random" draws all of them, for comparison. The default of `length` is
+    4096, or the source's own if that is more; that of `window` is a Longformer's own, else 512.
     Raises `UserError` for values that no Longformer has.
     """
     if length is not None and length < 1:
@@ -108,7 +107,7 @@ def forms(length: int | None = None, window: int | None = None, positions: str =
 def config_values(source: Mapping[str, Any], length: int | None, window: int | None) -> dict[str, Any]:
     """Keys for `LongformerConfig` from the config.json of a source.
 
-    Raises ValueError for a source that Longformer cannot be, or that reads more than `length` tokens already.
+    Raises ValueError for a source that is not supported, or that reads more than `length` tokens already.
     """
     theirs = _settings(source)
     values = {key: getattr(theirs, key) for key in KEYS}
@@ -118,7 +117,7 @@ def config_values(source: Mapping[str, Any], length: int | None, window: int | N
         log.info("length %d: --length is not given, and the source has %d positions", length, had)
     if length < had:
         raise ValueError(
-            f"the source reads {had} tokens already; give a --length from {had} on, and for shorter text lower "
+            f"the source reads {had} tokens already; give a --length of at least {had}, and for shorter text lower "
             "train.data.sequence_length alone"
         )
     if window is None:
@@ -134,7 +133,7 @@ def config_values(source: Mapping[str, Any], length: int | None, window: int | N
 def from_transformers(source: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights of RoBERTa, BERT or Longformer by their names in transformers, or of allenai's RobertaLong -> ours, fp32.
 
-    Positions are the source's still, and global attention may be missing: see `fit_length`. Unknown names stay.
+    Positions are still the source's, and global attention may be missing: see `fit_length`. Unknown names are kept.
     Raises `UserError` if two tensors get one name, or a decoder is not tied.
     """
     weights: dict[str, Tensor] = {}
@@ -154,7 +153,7 @@ def from_transformers(source: Mapping[str, Tensor]) -> dict[str, Tensor]:
             raise UserError(f"{copy} differs from {original}: this decoder is not tied, Longformer's is")
         weights.pop(copy, None)
     if ignored:
-        log.info("left out, of no use here: %s", ", ".join(ignored))
+        log.info("left out, not used here: %s", ", ".join(ignored))
     return weights
 
 
@@ -163,8 +162,8 @@ def fit_length(
 ) -> dict[str, Tensor]:
     """`weights` of a model with the settings `source` -> those of one with `config`, which reads longer texts.
 
-    A table of the source [rows, D] becomes [config.max_position_embeddings, D]. Global projections are copies of local
-    ones where the source has none. Raises `UserError` if the table is not of the size that `source` tells.
+    The table of positions [rows, D] becomes [config.max_position_embeddings, D]. Global projections that the source
+    lacks are copies of local ones. Raises `UserError` if the table does not have the size in `source`.
     """
     full = dict(weights)
     for name, tensor in weights.items():
@@ -176,10 +175,10 @@ def fit_length(
 
 
 def _positions(table: Tensor, theirs: PretrainedConfig, config: PretrainedConfig, positions: str) -> Tensor:
-    """The first row of a text is pad_token_id + 1 in our table [rows, D]; those before it, of padding, are set too."""
+    """Our table [rows, D], where a text's first token has row pad_token_id + 1; rows before it are for padding."""
     if len(table) != theirs.max_position_embeddings:
         raise UserError(
-            f"{TABLE} has {len(table)} rows and by the configuration {theirs.max_position_embeddings}; fix config.json"
+            f"{TABLE} has {len(table)} rows, but by the configuration {theirs.max_position_embeddings}; fix config.json"
         )
     rows, first = config.max_position_embeddings, config.pad_token_id + 1
     if positions == "random":
@@ -187,28 +186,28 @@ def _positions(table: Tensor, theirs: PretrainedConfig, config: PretrainedConfig
         return torch.empty(rows, table.shape[1]).normal_(std=config.initializer_range)
     old = table[_first(theirs) :]
     before = table[:first] if _first(theirs) else table[:1].expand(first, -1)
-    log.info("positions copied: %d of them, again and again, to %d", len(old), rows - first)
+    log.info("positions copied: %d of them, repeated to %d", len(old), rows - first)
     if first + len(old) < rows:
         log.info('to train the new ones alone: trainable: ["*.position_embeddings.weight[%d:]"]', first + len(old))
     return torch.cat([before, old[torch.arange(rows - first) % len(old)]])
 
 
 def _first(theirs: PretrainedConfig) -> int:
-    """The source's row for a text's first token: BERT's positions begin at 0, the others' after that of padding."""
+    """The source's row for a text's first token: 0 in BERT, the one after padding's in the others."""
     return 0 if theirs.model_type == "bert" else theirs.pad_token_id + 1
 
 
 def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
-    """`source` with the defaults of its type. Raises ValueError for what Longformer cannot be."""
+    """`source` with the defaults of its type. Raises ValueError for a source that is not supported."""
     for key, value in ONLY.items():
         if source.get(key, value) != value:
-            raise ValueError(f"{key} is {source[key]!r}; Longformer is made from models with {value!r} alone")
+            raise ValueError(f"{key} is {source[key]!r}; only {value!r} is supported")
     if any(dilation != 1 for dilation in source.get("attention_dilation", ())):
-        raise ValueError("attention_dilation: attention with gaps is not supported")
+        raise ValueError("attention_dilation: dilated attention is not supported")
     kind = _kind(source)
     if kind == "bert" and source.get("hidden_act", "gelu") != "gelu":
         raise ValueError(
-            f"hidden_act is {source['hidden_act']!r}, in BERT's head too; Longformer's head has gelu alone"
+            f"hidden_act is {source['hidden_act']!r}, also in BERT's head; Longformer's head always has gelu"
         )
     try:
         theirs = CONFIG_MAPPING[kind].from_dict(dict(source))
@@ -220,7 +219,7 @@ def _settings(source: Mapping[str, Any]) -> PretrainedConfig:
 
 
 def _kind(source: Mapping[str, Any]) -> str:
-    """model_type; old configurations lack it, and Google's name no architecture either."""
+    """The model_type, guessed for old configurations, which lack it; Google's have no `architectures` either."""
     if "model_type" in source:
         return str(source["model_type"])
     names = " ".join(source.get("architectures") or ())
@@ -228,7 +227,7 @@ def _kind(source: Mapping[str, Any]) -> str:
 
 
 def _own_window(source: Mapping[str, Any]) -> int | list[int] | None:
-    """What a Longformer has; allenai's own code counts one side alone."""
+    """A Longformer's window; allenai's own code counts only one side."""
     window = source.get("attention_window")
     if "attention_mode" not in source or window is None:
         return window
@@ -239,4 +238,8 @@ def _reason(name: str, source: Mapping[str, Any]) -> str:
     kind = _kind(source)
     if ("Longformer" if "attention_window" in source else KINDS.get(kind)) != name or kind not in KINDS:
         return ""
-    return f"its model_type is {kind}" if "model_type" in source else "so its configuration looks, without a model_type"
+    return (
+        f"its model_type is {kind}"
+        if "model_type" in source
+        else "its configuration looks like one, without a model_type"
+    )

@@ -1,6 +1,5 @@
-"""Where NEZHA's weights and settings stand in the files of others."""
+"""Names of NEZHA's weights and settings in the files of other projects."""
 
-import inspect
 import logging
 import re
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
+from training.models.bounds import settings_of
 from training.models.forms import TENSORFLOW as TENSORFLOW_FILES
 from training.models.forms import TORCH, Form
 from training.models.nezha.configuration_nezha import NezhaConfig
@@ -19,7 +19,7 @@ from training.models.nezha.configuration_nezha import NezhaConfig
 log = logging.getLogger("reread")
 
 HEADS = ("nezha.pooler.", "cls.")
-"""Parameters that a source may lack: fine-tuning and encoder-only dumps have no pretraining heads."""
+"""Prefixes of parameters that may be missing: fine-tuned models and bare encoders have no pretraining heads."""
 
 TENSORFLOW = {
     "bert/embeddings/word_embeddings": "nezha.embeddings.word_embeddings.weight",
@@ -41,14 +41,14 @@ TENSORFLOW = {
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",  # [2, D] in both: not transposed
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
-"""TensorFlow's name -> ours; N is a layer's number, * stands for the leaves below."""
+"""TensorFlow's name -> ours; N is a layer's number, * a key of LEAVES."""
 LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 """A kernel is [in, out] and is transposed."""
 
 OPTIMIZER = {"lamb_m", "lamb_v", "adam_m", "adam_v", "global_step", "good_steps", "bad_steps", "loss_scale"}
-"""Last parts of names in TensorFlow checkpoints that are no weights. A slot is named like its weight plus this."""
+"""Last parts of names in TensorFlow checkpoints that are not weights. A slot's name is its weight's and this."""
 PYTORCH_IGNORED = re.compile(r"relative_positions|\.position_ids$|embeddings\.token_type_ids$")
-"""Tables that are computed anew, whoever kept them as buffers."""
+"""Buffers of some implementations that are recomputed here."""
 PYTORCH_NAMES = (
     (re.compile(r"^module\."), ""),
     (re.compile(r"^bert\."), "nezha."),  # Huawei's and lonePatient's PyTorch
@@ -63,7 +63,7 @@ TIED = {
 
 
 def from_huggingface_like(source: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of transformers, Huawei's PyTorch or lonePatient -> our names, float32; unknown names stay as they are.
+    """Weights of transformers, Huawei's PyTorch or lonePatient -> our names, float32; unknown names are kept.
 
     Raises `UserError` if two source tensors get one name, or a decoder is not tied.
     """
@@ -81,12 +81,12 @@ def from_huggingface_like(source: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if copy in weights and not torch.equal(weights.setdefault(original, weights[copy]), weights[copy]):
             raise UserError(f"{copy} differs from {original}: this decoder is not tied, NEZHA's is")
         weights.pop(copy, None)
-    _report(ignored, "tables that are computed anew")
+    _report(ignored, "tables that are recomputed")
     return weights
 
 
 def from_tensorflow(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Variables of a TensorFlow checkpoint -> our names and layouts, float32; unknown names stay as they are."""
+    """Variables of a TensorFlow checkpoint -> our names and layouts, float32; unknown names are kept."""
     weights: dict[str, Tensor] = {}
     ignored = []
     for name in arrays:
@@ -107,13 +107,15 @@ def from_tensorflow(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 
 
 def config_values(source: Mapping[str, Any], tensorflow: bool) -> dict[str, Any]:
-    """Keys for `NezhaConfig` from a config.json or bert_config.json; keys that it does not know are left out."""
-    known = set(inspect.signature(NezhaConfig.__init__).parameters) - {"self", "kwargs"}
-    values = {key: value for key, value in source.items() if key in known}
+    """Keys for `NezhaConfig` from a config.json or bert_config.json, without those that it does not know.
+
+    Raises ValueError for a number out of bounds.
+    """
+    values = settings_of(NezhaConfig, source)
     if source.get("use_relative_position") is False:
         values["position_type"] = "parametric_absolute"
     elif "max_relative_position" not in source:
-        log.info("max_relative_position 64: the configuration names none, and NEZHA's own code has 64")
+        log.info("max_relative_position 64: the configuration has none, and NEZHA's own code uses 64")
         values["max_relative_position"] = 64
     if tensorflow and values.get("hidden_act", "gelu") == "gelu":
         log.info("hidden_act gelu_new: TensorFlow releases were trained with the tanh form of gelu")

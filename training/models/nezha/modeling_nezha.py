@@ -11,130 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 from transformers.utils import ModelOutput
 
+from ..blocks import (
+    Activated,
+    Predictions,
+    ResidualOutput,
+    Transform,
+    at_least_float32,
+    chosen,
+    cross_entropy,
+    initialise,
+    returned,
+)
+from .attention_nezha import MASKED, NezhaSelfAttention, Positions, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
-
-# What a masked score is lowered by: the least number of float16, so that it is finite in every type and a row of
-# padding alone attends to something instead of dividing zero by zero.
-MASKED = -65504.0
-
-Positions = tuple[Tensor, Tensor] | None
-
-
-def sinusoids(positions: Tensor, head_size: int) -> Tensor:
-    """Rows R[p] of the paper's table (eq. 6-7) for positions [n] -> float64 [n, h]: sin at even, cos at odd columns.
-
-    In float64, for a float32 angle is off by 5e-4 at position 8192.
-    """
-    frequencies = 10000.0 ** (-torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float64) / head_size)
-    angles = positions[:, None] * frequencies
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Multiply pairs of columns of x [..., L, h], taken as complex numbers, by turns [L, h/2]."""
-    pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
-
-
-def rotated_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
-) -> Tensor:
-    """The paper's attention without an L x L x h tensor, or an L x L one where the kernel needs none:
-
-        z_i = sum_j a_ij (v_j + R[j - i + s])    a_i = softmax_j((q_i k_j + q_i R[j - i + s]) / sqrt(h))
-
-    With each pair (sin, cos) of R as a complex number, R[j - i + s] is R[j + s] turned by the angles i w. Turning
-    the query back instead gives the same product: append the turned query to q and R[j + s] to k and v, run ordinary
-    attention at twice the head size, and turn the second half of the output. R is rounded to half precision once, to
-    the same error at every position.
-
-    q, k, v [B, N, L, h]; mask [B, 1, 1, L]; positions: R[j + s] [L, h] and the complex turns by -i w [L, h/2].
-    """
-    features, turns = positions
-    features = features.to(k.dtype).expand_as(k)
-    output = F.scaled_dot_product_attention(
-        torch.cat([q, _rotate(q, turns)], dim=-1),
-        torch.cat([k, features], dim=-1),
-        torch.cat([v, features], dim=-1),
-        attn_mask=mask,
-        dropout_p=dropout,
-        scale=q.shape[-1] ** -0.5,
-    )
-    content, relative = output.chunk(2, dim=-1)
-    return content + _rotate(relative, turns.conj())
-
-
-class _Spread(torch.autograd.Function):
-    """[..., L, 2K+1] -> [..., L, L]: column clip(j - i) + K of row i goes to (i, j)."""
-
-    @staticmethod
-    def forward(ctx: Any, binned: Tensor) -> Tensor:
-        length, clip = binned.shape[-2], binned.shape[-1] // 2
-        places = torch.arange(length, device=binned.device)
-        columns = (places - places[:, None]).clamp(-clip, clip) + clip
-        ctx.clip = clip
-        return binned.gather(-1, columns.expand(*binned.shape[:-1], length))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _Collect.apply(gradients[0], ctx.clip)
-
-
-class _Collect(torch.autograd.Function):
-    """[..., L, L] -> [..., L, 2K+1]: sums row i over all j with equal clip(j - i) + K; the adjoint of `_Spread`.
-
-    A gather and two row sums: unlike scatter_add, it adds in a fixed order on every device.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, square: Tensor, clip: int) -> Tensor:
-        length = square.shape[-1]
-        places = torch.arange(length, device=square.device)
-        columns = places[:, None] + torch.arange(-clip, clip + 1, device=square.device)
-        inside = (columns >= 0) & (columns < length)
-        binned = square.gather(-1, columns.clamp(0, length - 1).expand(*square.shape[:-1], -1)) * inside
-        if length > clip + 1:
-            distances = places - places[:, None]
-            beyond = torch.stack([distances < -clip, distances > clip], dim=-1).to(square.dtype)
-            ends = torch.einsum("...ij,ije->...ie", square, beyond)
-            binned[..., 0] += ends[..., 0]
-            binned[..., -1] += ends[..., 1]
-        return binned
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _Spread.apply(gradients[0]), None
-
-
-def clipped_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
-) -> Tensor:
-    """Attention with clipped distances, p = clip(j - i, -K, K) + K:
-
-        z_i = sum_j a_ij (v_j + values[p])    a_i = softmax_j((q_i k_j + q_i keys[p]) / sqrt(h))
-
-    Products are taken with the 2K + 1 rows of the tables and spread over (i, j), and probabilities are collected into
-    2K + 1 bins: memory grows as L (L + 2K), never as L L h. Softmax in float32 whatever the type.
-
-    q, k, v [B, N, L, h]; positions: tables of keys and of values, both [2K + 1, h]; mask [B, 1, 1, L].
-    """
-    key_table, value_table = (table.to(q.dtype) for table in positions)
-    q = q * q.shape[-1] ** -0.5
-    scores = _at_least_float32(q @ k.transpose(-1, -2) + _Spread.apply(q @ key_table.T))
-    probabilities = (scores if mask is None else scores + mask).softmax(-1).to(v.dtype)
-    probabilities = F.dropout(probabilities, dropout) if dropout else probabilities
-    return probabilities @ v + _Collect.apply(probabilities, len(value_table) // 2) @ value_table
 
 
 class NezhaEmbeddings(nn.Module):
@@ -162,87 +57,22 @@ class NezhaEmbeddings(nn.Module):
         return self.dropout(self.LayerNorm(embeddings))
 
 
-class NezhaSelfAttention(nn.Module):
-    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
-
-    def __init__(self, config: NezhaConfig) -> None:
-        super().__init__()
-        self.head_size = config.hidden_size // config.num_attention_heads
-        self.dropout = config.attention_probs_dropout_prob
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.relative_keys = self.relative_values = None
-        if config.position_type == "parametric_relative" and config.max_relative_position is not None:
-            rows = 2 * config.max_relative_position + 1
-            self.relative_keys = nn.Embedding(rows, self.head_size)
-            self.relative_values = nn.Embedding(rows, self.head_size)
-
-    def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
-        """hidden [B, L, D], mask [B, 1, 1, L] -> [B, L, D], or this device's heads of it."""
-        q, k, v = (self._heads(project(hidden)) for project in (self.query, self.key, self.value))
-        mask = None if mask is None else mask.to(q.dtype)
-        dropout = self.dropout if self.training else 0.0
-        if self.relative_keys is not None and self.relative_values is not None:
-            rows = torch.arange(self.relative_keys.num_embeddings, device=hidden.device)
-            tables = self.relative_keys(rows), self.relative_values(rows)
-            z = clipped_attention(q, k, v, tables, mask, dropout=dropout)
-        elif positions is None:
-            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        elif positions[1].is_complex():
-            z = rotated_attention(q, k, v, positions, mask, dropout=dropout)
-        else:
-            z = clipped_attention(q, k, v, positions, mask, dropout=dropout)
-        return z.transpose(1, 2).flatten(2)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.head_size).transpose(1, 2)
-
-
-class NezhaOutput(nn.Module):
-    """The end of both halves of a layer: LN(residual + dropout(W x + b))."""
-
-    def __init__(self, config: NezhaConfig, size: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self.LayerNorm(residual + self.dropout(self.dense(x)))
-
-
 class NezhaAttention(nn.Module):
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__()
         self.self = NezhaSelfAttention(config)
-        self.output = NezhaOutput(config, config.hidden_size)
+        self.output = ResidualOutput(config, config.hidden_size)
 
     def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
         return self.output(self.self(hidden, mask, positions), hidden)
-
-
-class NezhaActivated(nn.Module):
-    """activation(W x + b)."""
-
-    def __init__(self, config: NezhaConfig, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(inputs, outputs)
-        self.activation = config.hidden_act
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.dense(x)
-        if self.activation == "relu":
-            return F.relu(x)
-        return F.gelu(x, approximate="tanh" if self.activation == "gelu_new" else "none")
 
 
 class NezhaLayer(nn.Module):
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__()
         self.attention = NezhaAttention(config)
-        self.intermediate = NezhaActivated(config, config.hidden_size, config.intermediate_size)
-        self.output = NezhaOutput(config, config.intermediate_size)
+        self.intermediate = Activated(config, config.hidden_size, config.intermediate_size)
+        self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
         hidden = self.attention(hidden, mask, positions)
@@ -295,39 +125,6 @@ class NezhaPooler(nn.Module):
         return self.dense(hidden[:, 0]).tanh()
 
 
-class NezhaTransform(NezhaActivated):
-    """LN(activation(W x + b))."""
-
-    def __init__(self, config: NezhaConfig, inputs: int) -> None:
-        super().__init__(config, inputs, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.LayerNorm(super().forward(x))
-
-
-class NezhaPredictions(nn.Module):
-    """The masked-language-model head; `decoder` shares its weight with the word embeddings, its bias with `bias`."""
-
-    def __init__(self, config: NezhaConfig) -> None:
-        super().__init__()
-        self.transform = NezhaTransform(config, config.hidden_size)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.decoder.bias = self.bias
-
-    def _tie_weights(self) -> None:  # transformers 4 calls it
-        self.decoder.bias = self.bias
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> logits [..., V], float32 whatever the weights' type."""
-        return self.decode(self.transform(hidden))
-
-    def decode(self, features: Tensor) -> Tensor:
-        """[..., D] -> logits [..., V], float32."""
-        return _at_least_float32(self.decoder(features))
-
-
 class NezhaSpanBoundary(nn.Module):
     """SpanBERT's representation of a token of a masked span (Joshi et al. 2020, section 3.2):
 
@@ -339,20 +136,21 @@ class NezhaSpanBoundary(nn.Module):
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__()
         self.position_embeddings = nn.Embedding(SPAN_POSITIONS, SPAN_POSITION_SIZE)
-        self.inner = NezhaTransform(config, 2 * config.hidden_size + SPAN_POSITION_SIZE)
-        self.outer = NezhaTransform(config, config.hidden_size)
+        self.inner = Transform(config, 2 * config.hidden_size + SPAN_POSITION_SIZE, config.layer_norm_eps)
+        self.outer = Transform(config, config.hidden_size, config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, boundaries: Tensor) -> Tensor:
         """hidden [B, L, D]; boundaries [3, n]: places s - 1 and e + 1 in [B * L], and i - s -> y [n, D]."""
         before, behind, inside = boundaries
         positions = self.position_embeddings(inside.clamp(max=SPAN_POSITIONS - 1))
-        return self.outer(self.inner(torch.cat([_chosen(hidden, before), _chosen(hidden, behind), positions], dim=-1)))
+        return self.outer(self.inner(torch.cat([chosen(hidden, before), chosen(hidden, behind), positions], dim=-1)))
 
 
 class NezhaHeads(nn.Module):
     def __init__(self, config: NezhaConfig, pretraining: bool) -> None:
         super().__init__()
-        self.predictions = NezhaPredictions(config)
+        transform = Transform(config, config.hidden_size, config.layer_norm_eps)
+        self.predictions = Predictions(config, transform)
         if pretraining:
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
         if pretraining and config.span_boundary:
@@ -391,16 +189,7 @@ class NezhaPreTrainedModel(PreTrainedModel):
         self.cls.predictions.decoder = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. Truncated as in NEZHA's own code.
-        if isinstance(module, nn.Linear | nn.Embedding):
-            deviation = self.config.initializer_range
-            nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-        if isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-        if isinstance(module, nn.Linear | nn.LayerNorm):
-            nn.init.zeros_(module.bias)
-        if isinstance(module, NezhaPredictions):
-            nn.init.zeros_(module.bias)
+        initialise(module, self.config.initializer_range)  # truncated as in NEZHA's own code
 
 
 class NezhaModel(NezhaPreTrainedModel):
@@ -444,7 +233,7 @@ class NezhaModel(NezhaPreTrainedModel):
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
             hidden_states=tuple(states) if every else None,
         )
-        return _returned(self, output, return_dict)
+        return returned(self, output, return_dict)
 
 
 class NezhaForPreTraining(NezhaPreTrainedModel):
@@ -490,8 +279,8 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
         encoded = self.nezha(
             input_ids, attention_mask, token_type_ids, output_hidden_states=output_hidden_states, return_dict=True
         )
-        logits = self.cls.predictions(_chosen(encoded.last_hidden_state, masked_positions))
-        relationship = _at_least_float32(self.cls.seq_relationship(encoded.pooler_output))
+        logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
+        relationship = at_least_float32(self.cls.seq_relationship(encoded.pooler_output))
         span_logits = None
         if span_boundaries is not None:
             span_logits = self.cls.predictions.decode(
@@ -499,9 +288,9 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
             )
         losses = []
         if labels is not None:
-            losses += [_cross_entropy(one, labels) for one in (logits, span_logits) if one is not None]
+            losses += [cross_entropy(one, labels) for one in (logits, span_logits) if one is not None]
         if next_sentence_label is not None:
-            losses.append(_cross_entropy(relationship, next_sentence_label))
+            losses.append(cross_entropy(relationship, next_sentence_label))
         output = NezhaForPreTrainingOutput(
             loss=sum(losses) if losses else None,  # type: ignore[arg-type]
             prediction_logits=logits,
@@ -509,7 +298,7 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
             span_logits=span_logits,
             hidden_states=encoded.hidden_states,
         )
-        return _returned(self, output, return_dict)
+        return returned(self, output, return_dict)
 
 
 class NezhaForMaskedLM(NezhaPreTrainedModel):
@@ -539,23 +328,10 @@ class NezhaForMaskedLM(NezhaPreTrainedModel):
         encoded = self.nezha(
             input_ids, attention_mask, token_type_ids, output_hidden_states=output_hidden_states, return_dict=True
         )
-        logits = self.cls.predictions(_chosen(encoded.last_hidden_state, masked_positions))
+        logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
         output = MaskedLMOutput(
-            loss=None if labels is None else _cross_entropy(logits, labels),
+            loss=None if labels is None else cross_entropy(logits, labels),
             logits=logits,
             hidden_states=encoded.hidden_states,
         )
-        return _returned(self, output, return_dict)
-
-
-def _chosen(hidden: Tensor, masked_positions: Tensor | None) -> Tensor:
-    return hidden if masked_positions is None else hidden.flatten(0, 1).index_select(0, masked_positions)
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
-
-
-def _returned(model: PreTrainedModel, output: ModelOutput, return_dict: bool | None) -> Any:
-    wanted = model.config.return_dict if return_dict is None else return_dict
-    return output if wanted else output.to_tuple()
+        return returned(self, output, return_dict)

@@ -1,6 +1,5 @@
-"""Where RAN's weights and settings stand in the files of others."""
+"""Names of RAN's weights and settings in rannet's files."""
 
-import inspect
 import logging
 import re
 from collections.abc import Mapping
@@ -13,12 +12,11 @@ from torch import Tensor
 from preprocessing.errors import UserError
 from training.models.forms import TENSORFLOW as TENSORFLOW_FILES
 from training.models.forms import TORCH, Form
-from training.models.ran.configuration_ran import RanConfig
 
 log = logging.getLogger("reread")
 
 HEADS = ("cls.", "softmax.", "transform.")
-"""Parameters that a source may lack."""
+"""Prefixes of parameters that may be missing."""
 
 RANNET = {
     "token-embedding/embeddings": "embeddings.word_embeddings.weight",
@@ -51,11 +49,11 @@ RANNET = {
     "mlm-hidden/layernorm/*": "cls.predictions.transform.LayerNorm.*",
     "mlm-matching/bias": "cls.predictions.bias",
 }
-"""rannet's name in lower case, without its prefix -> ours; N is a layer's number, * stands for the leaves below."""
+"""rannet's name in lower case, without its prefix -> ours; N is a layer's number, * a key of LEAVES."""
 LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 """A kernel is [in, out] and is transposed."""
 IGNORED = re.compile(r"optimizer|(^|/)adam|(^|/)(_checkpointable_object_graph|global_step|save_counter)(/|$)")
-"""What a training checkpoint holds beside weights, in lower case."""
+"""Entries of a training checkpoint that are not weights, in lower case."""
 SETTINGS = {
     "vocab_size": "vocab_size",
     "embedding_size": "hidden_size",
@@ -69,18 +67,18 @@ SETTINGS = {
 }
 """rannet's key -> ours."""
 DEFAULTS = {"embedding_size": 512, "ran_layers": 2, "head_num": 8, "head_size": 128, "window_size": 256}
-"""What rannet takes for keys that its configuration lacks and where ours has another default."""
+"""rannet's defaults where ours differ."""
 
 
 def config_from_rannet(source: Mapping[str, Any]) -> dict[str, Any]:
     """Keys for `RanConfig` from rannet's config.json.
 
-    The switches are those of rannet above 0.2.1, which its log line says: no file tells which version it is of.
-    Raises ValueError for what our model cannot be.
+    The switches are those of rannet above 0.2.1, with a line in the log: no file has rannet's version.
+    Raises ValueError for a variant that is not supported.
     """
-    log.info("profile rannet with cell_transform empty, as rannet above 0.2.1 ('V3 models'); older ones want always")
+    log.info("profile rannet with cell_transform empty, as rannet above 0.2.1 ('V3 models'); older ones need always")
     if source.get("cell_initializer_type", "zero") != "zero":
-        raise ValueError(f"cell_initializer_type is {source['cell_initializer_type']}; only models with zero are read")
+        raise ValueError(f"cell_initializer_type is {source['cell_initializer_type']}; only zero is supported")
     given = {**DEFAULTS, **source}
     values = {ours: given[theirs] for theirs, ours in SETTINGS.items() if theirs in given}
     dropout = source.get("dropout_rate", 0.1)
@@ -97,17 +95,17 @@ def from_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
     """rannet's weights by name -> ours, float32; a whole state_dict, to be loaded with strict=True.
 
     Names are those of an exported TensorFlow checkpoint ("rannet/ran-0/..."), or those of a Keras model's weights
-    after their number in its list ("017|cell-initializer/kernel:0"), which tells the layer where the name does not.
-    With the language-model head they are for `RanForMaskedLM` and `RanForCausalLM`. Without, for `RanModel`: with its
-    classification vector if the source has one, else for one without a pooler.
+    with their number in its list ("017|cell-initializer/kernel:0"), which gives the layer where the name does not.
+    With the language-model head, the result is for `RanForMaskedLM` and `RanForCausalLM`; without, for `RanModel`, with
+    a pooler if the source has one.
 
-    Raises `UserError` for names that are no part of RAN, and if two become one.
+    Raises `UserError` for names that are not part of RAN, and for two tensors with the same new name.
     """
     weights: dict[str, Tensor] = {}
     layer = ""
     ignored = [name for name in source if IGNORED.search(name.lower())]
     if ignored:
-        log.info("ignored %d tensors, no weights: %s, ...", len(ignored), ignored[0])
+        log.info("ignored %d tensors that are not weights: %s, ...", len(ignored), ignored[0])
     for name in sorted(set(source) - set(ignored)):
         theirs = _plain(name)
         number = re.match(r"ran-(\d+)/", theirs)
@@ -117,7 +115,7 @@ def from_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
             theirs = f"ran-{layer}/{theirs}"
         new = _renamed(theirs)
         if new is None or new in weights:
-            problem = f"another tensor is already {new}" if new else "no part of RAN"
+            problem = f"another tensor is already {new}" if new else "not part of RAN"
             raise UserError(f"{name}: {problem}; give a checkpoint written by rannet's RanNet.export_checkpoint")
         tensor = torch.from_numpy(np.array(source[name], np.float32))
         weights[new] = tensor.T.contiguous() if theirs.endswith("/kernel") else tensor
@@ -130,7 +128,7 @@ def from_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _plain(name: str) -> str:
-    """A name without its number, its prefix, and what TensorFlow adds."""
+    """A name without its number, its prefix, and TensorFlow's additions."""
     name = re.sub(r"^\d+\|", "", name.lower().removesuffix(":0").removesuffix("/.attributes/variable_value"))
     name = re.sub(r"^rannet/", "", name).replace("window-loop/", "")
     return re.sub(r"^(?=(dense|layernorm)/)", "mlm-hidden/", name)
@@ -146,25 +144,25 @@ def _renamed(name: str) -> str | None:
     return new and new.replace(".N.", f".{number[1] if number else ''}.")
 
 
-def _of_rannet(source: Mapping[str, Any]) -> dict[str, Tensor]:
-    """`from_rannet` under the names of `RanForMaskedLM`, without copies and classification vector."""
+def _language_model(source: Mapping[str, Any]) -> dict[str, Tensor]:
+    """`from_rannet` with the names of `RanForMaskedLM`, without tied copies and the pooler."""
     weights = {name: tensor for name, tensor in from_rannet(source).items() if ".decoder." not in name}
     weights = {name if name.startswith(("ran.", "cls.")) else f"ran.{name}": one for name, one in weights.items()}
     pooler = [name for name in weights if name.startswith("ran.pooler.")]
     if pooler:
-        log.info("left out, no part of a language model: %s", ", ".join(pooler))
+        log.info("left out, not part of a language model: %s", ", ".join(pooler))
     return {name: tensor for name, tensor in weights.items() if name not in pooler}
 
 
 def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("cutoffs"):
-        raise ValueError("it has adaptive words (cutoffs) and needs no conversion; give its folder as train.init")
-    return {key: config[key] for key in inspect.signature(RanConfig).parameters if key in config}
+        raise ValueError("it has adaptive words (cutoffs) and needs no conversion; set train.init to its folder")
+    return dict(config)
 
 
 FORMS = (
     Form(
-        name="RAN as it is exported",
+        name="RAN as exported by reread",
         files=TORCH,
         reason=lambda config: "its model_type is ran" if config.get("model_type") == "ran" else "",
         config=_ours,
@@ -180,7 +178,7 @@ FORMS = (
             "its configuration has ran_layers or head_num" if {"ran_layers", "head_num"} & config.keys() else ""
         ),
         config=config_from_rannet,
-        weights=_of_rannet,
+        weights=_language_model,
         heads=HEADS,
     ),
 )

@@ -4,9 +4,6 @@ A layer reads the text in windows of W tokens. Each window attends to itself and
 it left; the cell's own output is the next cell. At the end all tokens look back at all cells (memory review). There is
 no feed-forward network. `RanConfig` names the points in which the authors' code and the paper differ.
 
-Only the chain of cells is sequential: tokens of all windows are projected at once, then one query a window updates the
-cell, then all windows attend in parallel.
-
 This file is trained, split over devices and copied beside exported weights. It knows nothing of parallelism: a layer
 takes its number of heads from the tensor it gets, so Linear layers can be swapped for split ones from outside. Runs on
 transformers 4.40 to 5.
@@ -26,257 +23,10 @@ from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutp
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from ..blocks import Predictions, at_least_float32, chosen, cross_entropy, initialise, returned, truncated_normal
+from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
 from .configuration_ran import RanConfig
-from .windows_ran import Windows, rotate
-
-
-def standardise(x: Tensor, config: RanConfig) -> Tensor:
-    """(x - mean) / d over the last dimension, in float32 at least; the paper's standard normalisation, eq. 5."""
-    exact = _at_least_float32(x)
-    if config.norm_denominator == "std":
-        return F.layer_norm(exact, exact.shape[-1:], eps=config.layer_norm_eps).to(x.dtype)
-    # torch.var_mean would do in one pass, and takes ten times as long on CPU
-    square = exact.square().mean(-1, keepdim=True)
-    return ((exact - exact.mean(-1, keepdim=True)) * (square + config.layer_norm_eps).rsqrt()).to(x.dtype)
-
-
-def _activated(x: Tensor, activation: str) -> Tensor:
-    return F.silu(x) if activation == "swish" else x
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-class RanLayerNorm(nn.Module):
-    """`standardise`, then a weight and a bias."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.weight = nn.Parameter(torch.ones(config.hidden_size))
-        self.bias = nn.Parameter(torch.zeros(config.hidden_size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return standardise(x, self.config) * self.weight + self.bias
-
-
-class RanCellNorm(RanLayerNorm):
-    """Its bias is the cell that a text begins with. A class of its own: transformers 5 initialises a parameter once, by
-    the module that has it."""
-
-
-class RanGatedLinear(nn.Module):
-    """(W_t x + b_t) sigmoid(W_g x + b_g) (Dauphin et al. 2017)."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
-        self.gate = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) * self.gate(x).sigmoid()
-
-
-class RanGatedResidual(RanGatedLinear):
-    """LN(y + GLU(x))."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__(config)
-        self.LayerNorm = RanLayerNorm(config)
-
-    def forward(self, y: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
-        return self.LayerNorm(y + super().forward(x))
-
-
-class RanPlainResidual(nn.Module):
-    """LN(y + x)."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.LayerNorm = RanLayerNorm(config)
-
-    def forward(self, y: Tensor, x: Tensor) -> Tensor:
-        return self.LayerNorm(y + x)
-
-
-class RanHeads(nn.Module):
-    """Attention itself: no parameters, and dropout that differs between split heads."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.dropout = config.attention_probs_dropout_prob
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """q [B, N, Q, h], k and v [B, N, K, h], mask [B, 1, 1 or Q, K] -> [B, Q, N * h]."""
-        dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
-
-
-class RanAttention(nn.Module):
-    """A window's attention (eq. 3 and 4) but for the heads, which `RanLayer` calls."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.head_size = config.head_size
-        self.activation = config.attention_activation
-        width = config.num_attention_heads * config.head_size
-        self.query = nn.Linear(config.hidden_size, width)
-        self.key = nn.Linear(config.hidden_size, width)
-        self.value = nn.Linear(config.hidden_size, width)
-        self.heads = RanHeads(config)
-        self.output = nn.Linear(width, config.hidden_size)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.residual = RanGatedResidual(config) if config.attention_residual else None
-
-    def project(self, x: Tensor) -> list[Tensor]:
-        """[B, ..., D] -> queries, keys and values [B, ..., N * h]."""
-        return [_activated(linear(x), self.activation) for linear in (self.query, self.key, self.value)]
-
-    def split(self, x: Tensor) -> Tensor:
-        """[B, ..., P, N * h] -> [B, ..., N, P, h]."""
-        return x.unflatten(-1, (-1, self.head_size)).transpose(-3, -2)
-
-    def finish(self, context: Tensor, x: Tensor) -> Tensor:
-        """What the heads give [..., N * h], and what they were given [..., D] -> [..., D]."""
-        output = self.dropout(_activated(self.output(context), self.activation))
-        return output if self.residual is None else self.residual(output, x)
-
-
-class RanInitialCell(nn.Module):
-    """Eq. 1."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.always = config.cell_transform == "always"
-        self.activation = config.cell_activation
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.LayerNorm = RanCellNorm(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(self, cell: Tensor) -> Tensor:
-        """[B, D], rows of zeros for empty cells -> [B, D]."""
-        empty = (cell == 0).all(-1, keepdim=True)
-        if self.always:  # an empty cell is left out of it: the norm of zeros has gradients that no float16 holds
-            given = self.dense(torch.where(empty, torch.ones_like(cell), cell))
-            cell = self.dropout(self.LayerNorm(_activated(given, self.activation)))
-        return torch.where(empty, self.dropout(torch.zeros_like(cell) + self.LayerNorm.bias), cell)
-
-
-class RanCellResidual(nn.Module):
-    """Eq. 6. The authors' code adds what the window before gave of the cell, the paper the cell that it left."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.gated = config.cell_residual == "gated"
-        self.residual = RanGatedResidual(config) if self.gated else RanPlainResidual(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(self, raw: Tensor, raw_before: Tensor, cell_before: Tensor) -> Tensor:
-        """What a window gives of the cell, what the one before gave, and the cell that it left, all [B, D]."""
-        return self.dropout(self.residual(raw, raw_before if self.gated else cell_before))
-
-
-class RanReview(nn.Module):
-    """Memory review: all tokens attend to cells with one head (eq. 8 and 9)."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.activation = config.review_activation
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.head = RanHeads(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size) if config.review_output else None
-        self.residual = RanGatedResidual(config) if config.review_residual else None
-
-    def forward(self, tokens: Tensor, cells: Tensor, windows: Windows) -> Tensor:
-        """tokens [B, L, D], cells [B, n or 1 + n, D] -> [B, L, D]."""
-        q = _activated(self.query(tokens), self.activation)
-        k, v = (_activated(linear(cells), self.activation)[:, None] for linear in (self.key, self.value))
-        looking = q if windows.blank is None else q * windows.blank
-        review = self.head(looking[:, None], k, v, windows.reviewed)
-        if self.output is not None:
-            review = _activated(self.output(review), self.activation)
-        review = self.dropout(review)
-        return review if self.residual is None else self.residual(review, q)
-
-
-class RanLayer(nn.Module):
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.initial = RanInitialCell(config)
-        self.LayerNorm = RanLayerNorm(config)
-        self.attention = RanAttention(config)
-        self.cell = None if config.cell_residual == "none" else RanCellResidual(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.review = RanReview(config) if config.memory_review else None
-        if self.review is None:
-            self.output_LayerNorm = RanLayerNorm(config)
-
-    def forward(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
-
-        Returns tokens [B, L, D], the last cell [B, D] and what each window gave of it [B, n, D].
-        """
-        z = self.dropout(self.LayerNorm(hidden))
-        context, cells = self._attend(z, cell, windows)
-        outputs = self.attention.finish(context, windows.cut(z))
-        outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
-        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
-
-    def _attend(self, z: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, "_Cells"]:
-        """What the heads give of tokens z [B, L, D], [B, n, P, N * h], and the chain of cells from `cell` [B, D]."""
-        q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
-        q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
-        cells = _Cells(self, self.initial(cell), windows)
-        keys, values = [], []  # of cells
-        # Unbound, not indexed: the gradient of each window would be as large as that of all
-        for number, (k_window, v_window) in enumerate(zip(k.unbind(1), v.unbind(1), strict=True)):
-            z_cell = self.dropout(self.LayerNorm(cells.all[-1]))[:, None]
-            q_cell, k_cell, v_cell = map(self.attention.split, self.attention.project(z_cell))  # at 0, so not rotated
-            key, value = torch.cat([k_cell, k_window], dim=2), torch.cat([v_cell, v_window], dim=2)
-            mask = None if windows.keys is None else windows.keys[:, number]
-            context = self.attention.heads(q_cell, key, value, mask)
-            cells.update(self.dropout(standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
-            keys.append(k_cell)
-            values.append(v_cell)
-        mask = None if windows.visible is None else windows.visible.flatten(0, 1)
-        key, value = (torch.cat([torch.stack(x, 1), y], 3).flatten(0, 1) for x, y in ((keys, k), (values, v)))
-        context = self.attention.heads(q.flatten(0, 1), key, value, mask)
-        return context.unflatten(0, (len(z), -1)), cells
-
-    def _review(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
-        if self.review is None:
-            return self.output_LayerNorm(tokens)
-        memory = cells.raw if self.config.review_cells == "raw" else cells.all[1:]
-        memory = [cells.all[0], *memory] if windows.ordered else memory
-        return self.review(tokens, torch.stack(memory, dim=1), windows)
-
-
-class _Cells:
-    """The chain of a layer's cells, window by window."""
-
-    def __init__(self, layer: RanLayer, initial: Tensor, windows: Windows) -> None:
-        self.layer, self.windows = layer, windows
-        self.raw: list[Tensor] = []
-        """G'_i [B, D], what each window gave; a window without tokens repeats the one before."""
-        self.all = [initial]
-        """G_0, G_1, ... [B, D]."""
-
-    def update(self, raw: Tensor) -> None:
-        """The next window gave `raw` [B, D]; where it has no tokens, the cell stays."""
-        before = self.raw[-1] if self.raw else self.all[0]
-        cell = raw
-        if self.layer.cell is not None and (self.raw or self.layer.config.first_cell_residual):
-            cell = self.layer.cell(raw, before, self.all[-1])
-        if self.windows.filled is not None:
-            filled = self.windows.filled[:, len(self.raw), None]
-            raw, cell = torch.where(filled, raw, before), torch.where(filled, cell, self.all[-1])
-        self.raw.append(raw)
-        self.all.append(cell)
+from .windows_ran import Windows
 
 
 class RanEmbeddings(nn.Module):
@@ -362,7 +112,7 @@ def _pooled(x: Tensor, counted: Tensor | None, kind: str) -> Tensor:
         return x.amax(1) if kind == "max" else x.mean(1)
     counted = counted[..., None]
     if kind == "mean":
-        total = torch.where(counted, _at_least_float32(x), 0).sum(1)
+        total = torch.where(counted, at_least_float32(x), 0).sum(1)
         return (total / counted.sum(1).clamp(min=1)).to(x.dtype)
     greatest = x.masked_fill(~counted, torch.finfo(x.dtype).min).amax(1)
     return torch.where(counted.any(1), greatest, 0)
@@ -379,28 +129,10 @@ class RanTransform(nn.Module):
         return self.LayerNorm(F.silu(self.dense(self.dropout(x))))
 
 
-class RanPredictions(nn.Module):
-    """The language-model head; `decoder` shares its weight with the word embeddings, its bias with `bias`."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__()
-        self.transform = RanTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.decoder.bias = self.bias
-
-    def _tie_weights(self) -> None:  # transformers 4 calls it
-        self.decoder.bias = self.bias
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> logits [..., V], float32 whatever the weights' type."""
-        return _at_least_float32(self.decoder(self.transform(hidden)))
-
-
 class RanHead(nn.Module):
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
-        self.predictions = RanPredictions(config)
+        self.predictions = Predictions(config, RanTransform(config))
 
 
 @dataclass
@@ -450,23 +182,18 @@ class RanPreTrainedModel(PreTrainedModel):
         self.cls.predictions.decoder = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. Truncated as in the authors' code.
         deviation = self.config.initializer_range
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        initialise(module, deviation)  # truncated as in the authors' code
         if isinstance(module, RanLayerNorm):
             nn.init.ones_(module.weight)
-        if isinstance(module, nn.Linear | RanLayerNorm) and module.bias is not None:
             nn.init.zeros_(module.bias)
         if isinstance(module, nn.ParameterList | nn.ParameterDict):  # transformers 5 passes by those who only own them
             for projection in module.parameters():
-                nn.init.trunc_normal_(projection, std=deviation, a=-2 * deviation, b=2 * deviation)
+                truncated_normal(projection, deviation)
         if isinstance(module, AdaptiveSoftmax):
             nn.init.zeros_(module.bias)
-            nn.init.trunc_normal_(module.cluster_weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            truncated_normal(module.cluster_weight, deviation)
             nn.init.zeros_(module.cluster_bias)
-        if isinstance(module, RanPredictions):
-            nn.init.zeros_(module.bias)
         if isinstance(module, RanCellNorm):
             # As large as the cells to come. At zero, where the authors' code begins, the norm that reads it has
             # gradients 1 / sqrt(eps) times as large.
@@ -487,7 +214,7 @@ class RanModel(RanPreTrainedModel):
         return self.embeddings.table
 
     def set_input_embeddings(self, value: Any) -> None:
-        self.embeddings.word_embeddings = value
+        setattr(self.embeddings, "adaptive_embeddings" if self.config.cutoffs else "word_embeddings", value)
 
     def forward(
         self,
@@ -539,7 +266,7 @@ class RanModel(RanPreTrainedModel):
             mems=(cells.detach(),) if ordered else None,
             hidden_states=tuple(states) if every else None,
         )
-        return _returned(self, output, return_dict)
+        return returned(self, output, return_dict)
 
 
 class RanLanguageModel(RanPreTrainedModel):
@@ -584,13 +311,10 @@ class RanForMaskedLM(RanLanguageModel):
         logits [n, V].
         """
         encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
-        hidden = encoded.last_hidden_state
-        if masked_positions is not None:
-            hidden = hidden.flatten(0, 1).index_select(0, masked_positions)
-        logits = self.cls.predictions(hidden)
-        loss = None if labels is None else _cross_entropy(logits, labels)
+        logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
+        loss = None if labels is None else cross_entropy(logits, labels)
         output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
-        return _returned(self, output, return_dict)
+        return returned(self, output, return_dict)
 
 
 class RanForCausalLM(RanLanguageModel):
@@ -627,7 +351,7 @@ class RanForCausalLM(RanLanguageModel):
         loss, losses, logits = None, None, None
         if not self.config.cutoffs:
             logits = self.cls.predictions(encoded.last_hidden_state)
-            loss = None if labels is None else _cross_entropy(logits[:, :-1], labels[:, 1:])
+            loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:])
         else:
             hidden = F.silu(self.transform(self.dropout(encoded.last_hidden_state)))
             table = self.ran.embeddings.table
@@ -639,7 +363,7 @@ class RanForCausalLM(RanLanguageModel):
                 losses = self.softmax.losses(hidden.flatten(0, 1), next_ids.flatten(), table).view_as(next_ids)
                 loss = losses.sum() / (next_ids != -100).sum().clamp(min=1)
         output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states)
-        return _returned(self, output, return_dict)
+        return returned(self, output, return_dict)
 
     def predict_next(
         self, input_ids: Tensor, next_ids: Tensor, mems: tuple[Tensor, ...] | None, **_: Any
@@ -682,10 +406,10 @@ class RanForSequenceClassification(RanClassifier):
         """logits [B, labels] in float32. By config.problem_type, or else num_labels and the type of `labels`, the loss
         is a mean square (labels [B], numbers), cross entropy ([B], classes) or binary cross entropy ([B, labels])."""
         encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
-        logits = _at_least_float32(self.classifier(self.dropout(encoded.pooler_output)))
+        logits = at_least_float32(self.classifier(self.dropout(encoded.pooler_output)))
         loss = None if labels is None else self._loss(logits, labels)
         output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
-        return _returned(self, output, return_dict)
+        return returned(self, output, return_dict)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         kind = self.config.problem_type
@@ -693,7 +417,7 @@ class RanForSequenceClassification(RanClassifier):
             return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
         if kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
             return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return _cross_entropy(logits, labels)
+        return cross_entropy(logits, labels)
 
 
 class RanForTokenClassification(RanClassifier):
@@ -713,16 +437,7 @@ class RanForTokenClassification(RanClassifier):
     ) -> Any:
         """logits [B, L, labels] in float32; labels [B, L], -100 where there is none."""
         encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
-        logits = _at_least_float32(self.classifier(self.dropout(encoded.last_hidden_state)))
-        loss = None if labels is None else _cross_entropy(logits, labels)
+        logits = at_least_float32(self.classifier(self.dropout(encoded.last_hidden_state)))
+        loss = None if labels is None else cross_entropy(logits, labels)
         output = TokenClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
-        return _returned(self, output, return_dict)
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
-
-
-def _returned(model: PreTrainedModel, output: ModelOutput, return_dict: bool | None) -> Any:
-    wanted = model.config.return_dict if return_dict is None else return_dict
-    return output if wanted else output.to_tuple()
+        return returned(self, output, return_dict)

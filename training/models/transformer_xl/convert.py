@@ -1,4 +1,4 @@
-"""Where Transformer-XL's weights and settings stand in the files of others."""
+"""Names of Transformer-XL's weights and settings in transformers' files."""
 
 import logging
 import re
@@ -31,8 +31,8 @@ SAME_KEYS = (
     "layer_norm_epsilon",
     "eos_token_id",
 )
-UNKNOWN_FORMS = {"untie_r": False, "pre_lnorm": False, "attn_type": 0}
-"""Settings of transformers' configuration and the one value of each that is Transformer-XL of the paper."""
+SUPPORTED = {"untie_r": False, "pre_lnorm": False, "attn_type": 0}
+"""Settings of transformers' configuration and the only value of each that is supported, the paper's."""
 
 NAMES = tuple(
     (re.compile(pattern), name)
@@ -54,18 +54,18 @@ NAMES = tuple(
         (r"^crit\.out_projs\.(\d+)$", r"softmax.projections.\1"),
     )
 )
-"""Names of kimiyoung's PyTorch, of which transformers puts some below `transformer.` -> ours; each that fits counts."""
+"""Patterns of transformers' names (the authors' own, some with the prefix `transformer.`) -> ours; all are applied."""
 IGNORED = re.compile(r"(^|\.)pos_emb\.inv_freq$|\.dec_attn\.r_[wr]_bias$")
-"""Computed anew; and u and v, which layers hold once more."""
+"""Tables that are recomputed, and each layer's copies of u and v."""
 
 
 def config_from_transformers(source: Mapping[str, Any]) -> dict[str, Any]:
     """Keys for `TransformerXLConfig` from transformers' config.json (model type transfo-xl).
 
-    Transformers' code attends to the zeros that memory begins with, and the weights are used to it.
-    Raises `UserError` for a form of the model that this one is not.
+    Memory begins as zeros that are attended to, since transformers trained the weights that way.
+    Raises `UserError` for a variant that is not supported.
     """
-    for key, value in UNKNOWN_FORMS.items():
+    for key, value in SUPPORTED.items():
         if source.get(key, value) != value:
             raise UserError(f"config.json: {key} {source[key]!r} is not supported, only {value!r} is")
     values = {key: source[key] for key in SAME_KEYS if key in source}
@@ -83,8 +83,8 @@ def config_from_transformers(source: Mapping[str, Any]) -> dict[str, Any]:
 def from_transformers(source: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, Tensor]:
     """Weights of transformers' TransfoXLLMHeadModel -> our names, float32; unknown names stay as they are.
 
-    qkv_net is cut into its thirds, the clusters' biases are joined, and what the softmax shares with the embeddings
-    is dropped. Raises `UserError` if the softmax's words are not the embeddings' own.
+    qkv_net is split into three, the clusters' biases are concatenated, and the softmax's copies of embeddings are
+    dropped. Raises `UserError` if the softmax's words are not tied to the embeddings.
     """
     weights: dict[str, Tensor] = {}
     ignored = []
@@ -101,22 +101,13 @@ def from_transformers(source: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, 
                 weights[new.replace("qkv", part)] = third.clone()
         else:
             weights[new] = tensor
-    _untie(weights)
-    log.info("ignored %d tensors that are computed anew or copies of others", len(ignored))
+    _drop_shared(weights)
+    log.info("ignored %d tensors that are recomputed or copies of others", len(ignored))
     return weights
 
 
-def from_kimiyoung(source: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, Tensor]:
-    """The state dict of the authors' PyTorch code -> our names; as `from_transformers`.
-
-    There cluster c's logit is the c-th from the end, here and in transformers the c-th after the shortlist.
-    """
-    weights = from_transformers({name.removeprefix("module."): values for name, values in source.items()})
-    return {name: value.flip(0) if name.startswith("softmax.cluster_") else value for name, value in weights.items()}
-
-
-def _untie(weights: dict[str, Tensor]) -> None:
-    """Leave one copy of each matrix that softmax and embeddings share, and one bias of the softmax."""
+def _drop_shared(weights: dict[str, Tensor]) -> None:
+    """Drop the softmax's copies of shared matrices and concatenate its biases."""
     biases = []
     for cluster in range(len(weights)):
         table, layer = f"transformer.embeddings.tables.{cluster}.weight", f"softmax.layers.{cluster}"

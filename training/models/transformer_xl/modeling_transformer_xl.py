@@ -10,7 +10,7 @@ V vocabulary, d a distance, query minus key.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,101 +20,10 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from .attention_transformer_xl import Positions, TransformerXLSelfAttention, sinusoids
 from .configuration_transformer_xl import TransformerXLConfig
 
-# The least number of float16: finite in every type, so no kernel meets a block of keys that are all minus infinity
-MASKED = -65504.0
-
 Mems = tuple[Tensor, ...]
-
-
-def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """R(p) for positions of any shape [...] -> float64 [..., width]: all sines, then all cosines.
-
-    In float64, for a float32 angle is off by 1e-4 at position 2000.
-    """
-    frequencies = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width)
-    angles = positions[..., None] * frequencies
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)
-
-
-def relative_shift(x: Tensor) -> Tensor:
-    """x [..., T, S + 1], column c for the distance S - c -> [..., T, S], column j for key j.
-
-    Query i lies at M + i, so its distance to key j is in column 1 + j + T - 1 - i: one place further left in every
-    row, which reading the same numbers in rows of S does. Columns of later keys hold numbers of other rows.
-    """
-    queries, columns = x.shape[-2:]
-    return x.reshape(*x.shape[:-2], columns, queries)[..., 1:, :].reshape(*x.shape[:-1], columns - 1)
-
-
-def turn(x: Tensor, positions: Tensor) -> Tensor:
-    """y with y · R(b) = x · R(a - b) for every b, by the sum formulas of sine and cosine.
-
-    x [B, N, T, w]; positions R(a) [B, 1, T, w] in float32.
-    """
-    x_sin, x_cos = x.chunk(2, dim=-1)
-    sin, cos = positions.chunk(2, dim=-1)
-    return torch.cat([x_cos * sin - x_sin * cos, x_sin * sin + x_cos * cos], dim=-1).to(x.dtype)
-
-
-class Positions(NamedTuple):
-    """What every layer needs of the positions."""
-
-    distances: Tensor
-    """R of the distances S, ..., 0 [S + 1, w] or [B, S + 1, w]; w < D where `streams` hold the rest of D."""
-    streams: tuple[tuple[Tensor, Tensor], ...] = ()
-    """Exact Segatron: for sentences and paragraphs, R of the queries' [B, 1, T, w] and the keys' index [B, 1, S, w]."""
-
-
-class TransformerXLSelfAttention(nn.Module):
-    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
-
-    def __init__(self, config: TransformerXLConfig) -> None:
-        super().__init__()
-        self.head_size = config.d_head
-        self.dropout = config.dropatt
-        self.query, self.key, self.value, self.position = (
-            nn.Linear(config.d_model, config.n_head * config.d_head, bias=False) for _ in range(4)
-        )
-
-    def forward(
-        self, hidden: Tensor, memory: Tensor, *, biases: tuple[Tensor, Tensor], positions: Positions, masked: Tensor
-    ) -> Tensor:
-        """softmax_j([(q_i + u) k_j + (q_i + v) W_r R(d_ij)] / sqrt(h)) v_j, eq. of section 3.3 of the paper.
-
-        hidden [B, T, D], memory [B, M, D], biases u and v [N, h], masked (bool) [T, S] or [B, 1, T, S]
-        -> [B, T, N h], or this device's heads of it. No tensor has more than T S numbers a head.
-        """
-        keys = torch.cat([memory, hidden], dim=1)
-        q, k, v = (self._heads(x) for x in (self.query(hidden), self.key(keys), self.value(keys)))
-        content, position = (q + bias[:, None] for bias in biases)
-        scores = self._position_scores(position * self.head_size**-0.5, positions)
-        z = F.scaled_dot_product_attention(
-            content,
-            k,
-            v,
-            attn_mask=scores.masked_fill(masked, MASKED),
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        return z.transpose(1, 2).flatten(2)
-
-    def _position_scores(self, q: Tensor, positions: Positions) -> Tensor:
-        """q [B, N, T, h], v added -> q_i W_r R(d_ij) [B, N, T, S]."""
-        weight = self.position.weight.unflatten(0, (-1, self.head_size))  # [N, h, D]
-        distances, rest = positions.distances, weight.shape[-1] - positions.distances.shape[-1]
-        table = torch.einsum("...sd,nhd->...nsh", distances, weight[..., : distances.shape[-1]])
-        rows = "b" if distances.dim() == 3 else ""
-        scores = relative_shift(torch.einsum(f"bnth,{rows}nsh->bnts", q, table))
-        if rest:
-            widths = [keys.shape[-1] for _, keys in positions.streams]
-            products = torch.einsum("bnth,nhd->bntd", q, weight[..., -rest:]).split(widths, dim=-1)
-            for product, (queries, keys) in zip(products, positions.streams, strict=True):
-                scores = scores + turn(product, queries) @ keys.transpose(-1, -2)
-        return scores
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
 
 class TransformerXLOutput(nn.Module):

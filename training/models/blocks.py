@@ -1,0 +1,115 @@
+"""Layers and functions that several models share; copied beside exported weights.
+
+Shapes: B rows, L tokens, D hidden size, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
+
+
+class ResidualOutput(nn.Module):
+    """The end of both halves of a layer: LN(residual + dropout(W x + b))."""
+
+    def __init__(self, config: PretrainedConfig, size: int) -> None:
+        """`size` is the width of x."""
+        super().__init__()
+        self.dense = nn.Linear(size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self.LayerNorm(residual + self.dropout(self.dense(x)))
+
+
+class Activated(nn.Module):
+    """activation(W x + b)."""
+
+    def __init__(self, config: PretrainedConfig, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(inputs, outputs)
+        self.activation = config.hidden_act
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dense(x)
+        if self.activation == "relu":
+            return F.relu(x)
+        return F.gelu(x, approximate="tanh" if self.activation == "gelu_new" else "none")
+
+
+class Transform(Activated):
+    """LN(activation(W x + b))."""
+
+    def __init__(self, config: PretrainedConfig, inputs: int, eps: float) -> None:
+        super().__init__(config, inputs, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.LayerNorm(super().forward(x))
+
+
+class Predictions(nn.Module):
+    """A language-model head; `decoder` shares its weight with the word embeddings, its bias with `bias`."""
+
+    def __init__(self, config: PretrainedConfig, transform: nn.Module) -> None:
+        super().__init__()
+        self.transform = transform
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.decoder.bias = self.bias
+
+    def _tie_weights(self) -> None:  # transformers 4 calls it
+        self.decoder.bias = self.bias
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> logits [..., V], float32 whatever the weights' type."""
+        return self.decode(self.transform(hidden))
+
+    def decode(self, features: Tensor) -> Tensor:
+        """[..., D] -> logits [..., V], float32."""
+        return at_least_float32(self.decoder(features))
+
+
+def initialise(module: nn.Module, deviation: float) -> None:
+    """Draw the weights of a linear layer or a table, truncated at two deviations; other parameters are 1 or 0.
+
+    By torch.nn.init, which transformers 5 teaches to leave loaded tensors alone.
+    """
+    if isinstance(module, nn.Linear | nn.Embedding):
+        truncated_normal(module.weight, deviation)
+    if isinstance(module, nn.LayerNorm):
+        nn.init.ones_(module.weight)
+    if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+    if isinstance(module, Predictions):
+        nn.init.zeros_(module.bias)
+
+
+def truncated_normal(parameter: Tensor, deviation: float) -> None:
+    """Draw a parameter from a normal distribution that is cut at two deviations."""
+    nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """x in float32, or in float64 if it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def chosen(hidden: Tensor, positions: Tensor | None) -> Tensor:
+    """hidden [B, L, D] at `positions` [n], flat places in [B * L] -> [n, D]; all of it for None."""
+    return hidden if positions is None else hidden.flatten(0, 1).index_select(0, positions)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over labels [...] that are not -100, from logits [..., classes]."""
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def returned(model: PreTrainedModel, output: ModelOutput, return_dict: bool | None) -> Any:
+    """`output`, or its tuple if the caller or else the configuration asks for one."""
+    wanted = model.config.return_dict if return_dict is None else return_dict
+    return output if wanted else output.to_tuple()

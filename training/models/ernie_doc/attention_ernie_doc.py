@@ -1,0 +1,267 @@
+"""ERNIE-Doc's attention: to a segment and its memory, by content, relative position and the key's type.
+
+Copied beside exported weights.
+
+Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidden size, N heads, h = D / N head size,
+P = M + 2T distances between a query and a key, the last of them unused.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..blocks import at_least_float32
+from .configuration_ernie_doc import ErnieDocConfig
+
+# What a masked score is lowered by. Half of what float16 holds, so that the sum with a score is finite in every type
+# and a row of padding alone attends to something instead of dividing zero by zero.
+MASKED = -32768.0
+
+# The authors' constant. Padding sees keys that are all lowered by it, so it attends by what float32's rounding, to
+# multiples of 8, leaves of the scores; and official memory holds what comes of that.
+OFFICIAL_MASKED = -1e8
+
+# Queries that are multiplied with the table of distances at once
+BLOCK = 64
+
+
+class _Block(NamedTuple):
+    """Queries start..end - 1, c of them, and the S + c rows of the table of distances that they meet.
+
+    Row p of the table [P, N, h] is for distance M + T - 1 - p, so query i and key j meet in row T - 1 - i + j. In a
+    block's product with its rows, [c, S + c], row i begins c - 1 - i columns later: the relative shift (Dai et al.
+    2019, appendix B) is a view whose rows are one element shorter than the product's.
+    """
+
+    start: int
+    end: int
+    rows: slice
+
+    @classmethod
+    def all(cls, length: int, keys: int) -> Iterator["_Block"]:
+        for start in range(0, length, BLOCK):
+            end = min(start + BLOCK, length)
+            yield cls(start, end, slice(length - end, length - start + keys))
+
+    def of(self, q: Tensor) -> Tensor:
+        """[B, T, N, h] -> [N, B * c, h]."""
+        return q[:, self.start : self.end].permute(2, 0, 1, 3).flatten(1, 2)
+
+    def product(self, q: Tensor, table: Tensor) -> Tensor:
+        """[N, B, c, S + c]."""
+        product = torch.bmm(self.of(q), table[self.rows].permute(1, 2, 0))
+        return product.view(len(product), len(q), self.end - self.start, -1)
+
+    def shifted(self, product: Tensor) -> Tensor:
+        """The view [B, N, c, S] of a product."""
+        heads, batch, count, width = product.shape
+        strides = count * width, batch * count * width, width - 1, 1
+        return product.as_strided((batch, heads, count, width - count), strides, count - 1)
+
+    def backward(self, gradient: Tensor, q: Tensor, table: Tensor, d_q: Tensor, d_table: Tensor) -> None:
+        """Fill this block of d_q [B, T, N, h] and add to d_table [N, P, h], from the product's gradient."""
+        batch, _, heads, size = q.shape
+        flat = gradient.flatten(1, 2)
+        by_head = torch.bmm(flat, table[self.rows].transpose(0, 1)).view(heads, batch, -1, size)
+        d_q[:, self.start : self.end] = by_head.permute(1, 2, 0, 3)
+        d_table[:, self.rows] += torch.bmm(flat.transpose(1, 2), self.of(q))
+
+
+def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
+    """q [B, T, N, h], table [P, N, h], added [B, N or 1, 1, S] -> [B, N, T, S]: q_i r_ij + added_j."""
+    batch, length, heads, _ = q.shape
+    keys = len(table) - length
+    # Rows begin at multiples of 16 elements, as the memory-efficient kernel wants it
+    bias = q.new_empty(batch, heads, length, -(-keys // 16) * 16)[..., :keys]
+    for block in _Block.all(length, keys):
+        part = bias[:, :, block.start : block.end]
+        shifted = block.shifted(block.product(q, table))
+        if added is None:
+            part.copy_(shifted)
+        else:
+            torch.add(shifted, added, out=part)
+    return bias
+
+
+class _RelativeBias(torch.autograd.Function):
+    """`_relative_bias` with a backward pass that holds no more than a block beside the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
+        ctx.save_for_backward(q, table)
+        ctx.added = None if added is None else added.shape
+        return _relative_bias(q, table, added)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        gradient = gradients[0]
+        q, table = ctx.saved_tensors
+        d_q, d_table = torch.empty_like(q), torch.zeros_like(table.transpose(0, 1))
+        batch, length, heads, _ = q.shape
+        keys = len(table) - length
+        for block in _Block.all(length, keys):
+            count = block.end - block.start
+            product = q.new_zeros(heads, batch, count, keys + count)
+            block.shifted(product).copy_(gradient[:, :, block.start : block.end])
+            block.backward(product, q, table, d_q, d_table)
+        d_added = gradient.sum_to_size(ctx.added) if ctx.needs_input_grad[2] else None
+        return d_q, d_table.transpose(0, 1), d_added
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
+    """q, k, v [B, ., N, h], q scaled; bias [B, N, T, S] -> [B, N, T, h]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=1.0)
+
+
+class _Attention(torch.autograd.Function):
+    """softmax(content k + `_relative_bias`) v, for CPUs, whose fused kernel knows no dropout and no bias' gradient.
+
+    The forward pass runs that kernel; the backward pass makes the probabilities anew, a block of queries at a time.
+    content, q [B, T, N, h], both scaled; k, v [B, S, N, h]; table and added as above.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None
+    ) -> Tensor:
+        z = _fused(content, k, v, _relative_bias(q, table, added))
+        ctx.save_for_backward(content, q, k, v, table, added, z)
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        content, q, k, v, table, added, z = ctx.saved_tensors
+        content, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (content, k, v))  # [B * N, ., h]
+        batch, length, heads, _ = q.shape
+        d_z, means = gradients[0].flatten(0, 1), (gradients[0] * z).sum(-1, keepdim=True).flatten(0, 1)
+        d_content, d_k, d_v = torch.empty_like(content), torch.zeros_like(k), torch.zeros_like(v)
+        d_q, d_table = torch.empty_like(q), torch.zeros_like(table.transpose(0, 1))
+        d_added = torch.zeros_like(added) if ctx.needs_input_grad[5] else None
+        for block in _Block.all(length, k.shape[1]):
+            part = slice(block.start, block.end)
+            product = block.product(q, table)
+            shifted = block.shifted(product)
+            scores = torch.bmm(content[:, part], k.transpose(1, 2))
+            by_place = scores.view(shifted.shape)
+            by_place += shifted
+            if added is not None:
+                by_place += added
+            a = scores.softmax(-1)
+            d_v.baddbmm_(a.transpose(1, 2), d_z[:, part])
+            torch.bmm(d_z[:, part], v.transpose(1, 2), out=scores)
+            scores.sub_(means[:, part]).mul_(a)  # their gradient
+            del a
+            d_content[:, part] = torch.bmm(scores, k)
+            d_k.baddbmm_(scores.transpose(1, 2), content[:, part])
+            if d_added is not None:
+                d_added += by_place.sum_to_size(d_added.shape)
+            product.zero_()
+            shifted.copy_(by_place)
+            block.backward(product, q, table, d_q, d_table)
+        d_content, d_k, d_v = (x.unflatten(0, (batch, heads)).transpose(1, 2) for x in (d_content, d_k, d_v))
+        return d_content, d_q, d_k, d_v, d_table.transpose(0, 1), d_added
+
+
+def relative_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    r: Tensor,
+    biases: tuple[Tensor, Tensor],
+    term: Tensor | None,
+    mask: Tensor | None,
+    *,
+    dropout: float,
+    official: bool = False,
+) -> Tensor:
+    """Transformer-XL's attention with its second product as the additive bias of scaled_dot_product_attention:
+
+        z_i = sum_j a_ij v_j    a_ij = softmax_j(((q_i + u) k_j + (q_i + w) r_ij) / sqrt(h) + term_j + mask_ij)
+
+    q [B, T, N, h]; k, v [B, S, N, h]; r [P, N, h], the farthest key to the left first; biases u and w [N, h];
+    term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h].
+    """
+    scale = q.shape[-1] ** -0.5
+    content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias lifts it to float32
+    added = term if mask is None or official else mask if term is None else mask + term
+    if official and mask is not None:  # its rounding counts, so it is added to the sum of all terms
+        scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, added)
+        a = (at_least_float32(scores) + mask).softmax(-1).to(v.dtype)
+        z = F.dropout(a, dropout) @ v.transpose(1, 2)
+    elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
+        z = _Attention.apply(content, q, k, v, r, added)
+    else:
+        z = _fused(content, k, v, _RelativeBias.apply(q, r, added), dropout)
+    return z.transpose(1, 2)
+
+
+class Surroundings(NamedTuple):
+    """What all layers share."""
+
+    positions: Tensor
+    """[P, D], a row for each distance, the farthest key to the left first."""
+    types: Tensor | None
+    """[types, D]; None where all keys have one type, whose term the softmax cancels."""
+    key_types: Tensor | None
+    """[B, S, types], 1 at a key's type."""
+    mask: Tensor | None
+    """[B, 1, T or 1, S], what is added to scores."""
+
+
+class ErnieDocSelfAttention(nn.Module):
+    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+
+    def __init__(self, config: ErnieDocConfig) -> None:
+        super().__init__()
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.dropout = config.attention_probs_dropout_prob
+        self.official = config.official_memory
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.position = nn.Linear(config.hidden_size, config.hidden_size)
+        self.token_type = nn.Linear(config.hidden_size, config.hidden_size)
+        self.content_bias = nn.Parameter(torch.zeros(config.hidden_size))
+        self.position_bias = nn.Parameter(torch.zeros(config.hidden_size))
+        self.token_type_bias = nn.Parameter(torch.zeros(config.hidden_size))
+
+    def forward(
+        self,
+        hidden: Tensor,
+        memory: Tensor | None,
+        positions: Tensor,
+        types: Tensor | None,
+        key_types: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """hidden [B, T, D], memory [B, M, D], the rest as in `Surroundings` -> [B, T, D], or this device's heads of it.
+
+            z_i = sum_j a_ij v_j    a_ij = softmax_j(((q_i + u) k_j + (q_i + w) r_ij + (q_i + s) t_j) / sqrt(h) + mask)
+
+        u, w, s are content_bias, position_bias, token_type_bias. The first and the last product together are
+        (q_i + u) (k_j + t_j) + (s - u) t_j; what is not the first product is the kernel's additive bias.
+        """
+        context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
+        q, k, v = self.query(hidden), self.key(context), self.value(context)
+        u, w, s = (self._heads(bias) for bias in (self.content_bias, self.position_bias, self.token_type_bias))
+        q, k, v = (self._heads(x) for x in (q, k, v))
+        term = None
+        if types is not None and key_types is not None:
+            t = self._heads(self.token_type(types))
+            k = k + torch.einsum("bjt,tnh->bjnh", key_types, t)
+            term = (t * (s - u)).sum(-1) * self.head_size**-0.5
+            term = (key_types @ term).transpose(1, 2).unsqueeze(2)
+        r = self._heads(self.position(positions))
+        dropout = self.dropout if self.training else 0.0
+        z = relative_attention(q, k, v, r, (u, w), term, mask, dropout=dropout, official=self.official)
+        return z.flatten(2)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size))

@@ -1,0 +1,188 @@
+"""Longformer's attention: a sliding window, and global tokens (Beltagy et al. 2020, section 3).
+
+Ordinary scaled_dot_product_attention over chunks of queries whose windows of keys overlap, so that time and memory grow
+with the length and not with its square, on any device and at any length, without padding of the text to a multiple of
+the window.
+
+Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, w the window to each side, G the most global
+tokens of a row; C chunks a row of c queries, each of which meets the k = c + 2w keys around its chunk.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LongformerConfig
+
+# What a masked score is lowered by: finite, also when float16 adds a score to it, so that a token that sees nothing
+# attends to something instead of dividing zero by zero.
+MASKED = -3e4
+
+# Least queries of a chunk. Chunks of w / 2 are among the fastest for every window tried (benchmarks/): larger ones take
+# more products of which masks hide the result, smaller ones more copies of gradients.
+CHUNK = 64
+
+# Scores made at a time where they are written out: few enough for a cache
+SCORES = 2**20
+
+
+class Chunks:
+    """How rows of L tokens are cut for a window of w tokens to each side.
+
+    Rows short enough are one chunk with no keys beside it. Otherwise rows lie end to end, each filled up to C chunks,
+    and the keys of a chunk are its own tokens and the w on either side, be they of another row: masks hide those.
+    """
+
+    def __init__(self, length: int, window: int) -> None:
+        size = max(CHUNK, window // 2)
+        self.length, self.window = length, window
+        self.count = 1 if length <= size + 2 * window else -(-length // size)
+        self.size = length if self.count == 1 else -(-length // self.count // 16) * 16  # for aligned tensors
+        self.beside = 0 if self.count == 1 else window
+
+    def queries(self, x: Tensor) -> Tensor:
+        """[B, L, ...] -> [B C, c, ...]."""
+        return self._filled(x).reshape(-1, self.size, *x.shape[2:])
+
+    def keys(self, x: Tensor) -> Tensor:
+        """[B, L, ...] -> [B C, k, ...], a view of one copy."""
+        flat = self._filled(x).flatten(0, 1)
+        if self.beside:
+            flat = F.pad(flat, (*(0, 0) * (x.dim() - 2), self.beside, self.beside))
+        return flat.unfold(0, self.size + 2 * self.beside, self.size).movedim(-1, 1)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """[B C, c, ...] -> [B, L, ...]."""
+        return x.reshape(-1, self.count * self.size, *x.shape[2:])[:, : self.length]
+
+    def near(self, device: torch.device) -> Tensor:
+        """Which keys lie in their row and in the window of a query: bool [C, c, k]."""
+        starts = torch.arange(self.count, device=device)[:, None, None] * self.size
+        queries = torch.arange(self.size, device=device)[:, None]
+        keys = torch.arange(-self.beside, self.size + self.beside, device=device)
+        inside = (starts + keys >= 0) & (starts + keys < self.length)
+        return inside & ((queries - keys).abs() <= self.window)
+
+    def _filled(self, x: Tensor) -> Tensor:
+        missing = self.count * self.size - self.length
+        return F.pad(x, (*(0, 0) * (x.dim() - 2), 0, missing)) if missing else x
+
+
+class Sight:
+    """Which tokens see which, worked out once a forward pass for all layers.
+
+    marks [B, L]: 0 for padding, 1 for a token with a window, 2 for a global one; None where all are 1. Given marks,
+    the host waits for the device once, to know whether there is padding and how many tokens are global.
+    """
+
+    real: Tensor | None = None
+    """bool [B, L]: what is no padding; None without padding."""
+    places: Tensor | None = None
+    """int64 [B, G]: where the global tokens are, then other places; None without global tokens."""
+    chosen: Tensor
+    """bool [B, G]: which of the places are those of global tokens."""
+
+    def __init__(self, marks: Tensor | None) -> None:
+        self._masks: dict[tuple[int, torch.dtype], Tensor | None] = {}
+        if marks is None:
+            return
+        count = (marks > 1).sum(1)
+        padded, most = torch.stack([(marks <= 0).any(), count.max()]).tolist()
+        if padded:
+            self.real = marks > 0
+        if most:
+            most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
+            self.places = (marks > 1).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+            self.chosen = torch.arange(most, device=marks.device) < count[:, None]
+
+    def local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
+        """The term [B C, 1, c, k (+ G)] of the scores of all queries; None where each sees its row from end to end.
+
+        A global key is hidden in the window: it is seen through a column of its own, which comes last.
+        """
+        key = chunks.window, like.dtype
+        if key not in self._masks:
+            self._masks[key] = self._local(chunks, like)
+        return self._masks[key]
+
+    def _local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
+        if self.real is None and self.places is None and chunks.length <= chunks.window + 1:
+            return None
+        seen = chunks.near(like.device).repeat(len(like), 1, 1)
+        by_window = self.real
+        if self.places is not None:
+            if by_window is None:
+                by_window = torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
+            by_window = by_window.scatter(1, self.places, by_window.gather(1, self.places) & ~self.chosen)
+        if by_window is not None:
+            seen = seen & chunks.keys(by_window)[:, None]
+        if self.places is not None:
+            columns = self.chosen.repeat_interleave(chunks.count, 0)[:, None].expand(-1, chunks.size, -1)
+            seen = torch.cat([seen, columns], dim=-1)
+        return _term(seen, like)[:, None]
+
+    def whole(self, like: Tensor) -> Tensor | None:
+        """The term [B, 1, 1, L] of the scores of global queries, which see all that is real."""
+        return None if self.real is None else _term(self.real, like)[:, None, None]
+
+
+def _term(seen: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, MASKED)
+
+
+def _take(x: Tensor, places: Tensor) -> Tensor:
+    """x [B, L, n], places [B, G] -> [B, G, n]."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+
+
+class LongformerSelfAttention(nn.Module):
+    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+
+    def __init__(self, config: LongformerConfig, window: int) -> None:
+        super().__init__()
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.dropout = config.attention_probs_dropout_prob
+        self.window = window
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query_global = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key_global = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value_global = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor, sight: Sight) -> Tensor:
+        """hidden [B, L, D] -> [B, L, D], or this device's heads of it; zeros for padding."""
+        z = self._local(hidden, sight)
+        if sight.places is not None:
+            rows = self._global(hidden, sight.places, sight)
+            rows = torch.where(sight.chosen[..., None], rows, _take(z, sight.places))
+            z = z.scatter(1, sight.places[..., None].expand_as(rows), rows)
+        return z if sight.real is None else z.masked_fill(~sight.real[..., None], 0.0)
+
+    def _local(self, hidden: Tensor, sight: Sight) -> Tensor:
+        """One softmax over a token's window and the global tokens, whose keys and values are the local ones here."""
+        q, k, v = self.query(hidden), self.key(hidden), self.value(hidden)
+        chunks = Chunks(hidden.shape[1], self.window)
+        keys = [chunks.keys(x) for x in (k, v)]
+        if sight.places is not None:
+            columns = [_take(x, sight.places).repeat_interleave(chunks.count, 0) for x in (k, v)]
+            keys = [torch.cat(pair, dim=1) for pair in zip(keys, columns, strict=True)]
+        return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
+
+    def _global(self, hidden: Tensor, places: Tensor, sight: Sight) -> Tensor:
+        """[B, G, D]: global tokens meet all tokens, by projections of their own."""
+        q = self.query_global(_take(hidden, places))
+        return self._attend(q, self.key_global(hidden), self.value_global(hidden), sight.whole(q))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, v = (x.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for x in (q, k, v))
+        dropout = self.dropout if self.training else 0.0
+        attend = partial(F.scaled_dot_product_attention, dropout_p=dropout)
+        if dropout and mask is not None and q.device.type == "cpu":  # no fused kernel drops there
+            few = max(1, SCORES // (q.shape[1] * q.shape[2] * k.shape[2]))
+            parts = zip(*(x.split(few) for x in (q, k, v, mask)), strict=True)
+            z = torch.cat([attend(*part) for part in parts])
+        else:
+            z = attend(q, k, v, mask)
+        return z.transpose(1, 2).flatten(2)

@@ -1,0 +1,164 @@
+"""NEZHA's attention: relative positions are added to keys and values (Wei et al. 2019, section 3.1).
+
+Copied beside exported weights.
+
+Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, K `max_relative_position`.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..blocks import at_least_float32
+from .configuration_nezha import NezhaConfig
+
+# What a masked score is lowered by: the least number of float16, so that it is finite in every type and a row of
+# padding alone attends to something instead of dividing zero by zero.
+MASKED = -65504.0
+
+Positions = tuple[Tensor, Tensor] | None
+
+
+def sinusoids(positions: Tensor, head_size: int) -> Tensor:
+    """Rows R[p] of the paper's table (eq. 6-7) for positions [n] -> float64 [n, h]: sin at even, cos at odd columns.
+
+    In float64, for a float32 angle is off by 5e-4 at position 8192.
+    """
+    frequencies = 10000.0 ** (-torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float64) / head_size)
+    angles = positions[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def _rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Multiply pairs of columns of x [..., L, h], taken as complex numbers, by turns [L, h/2]."""
+    pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
+
+
+def rotated_attention(
+    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
+) -> Tensor:
+    """The paper's attention without an L x L x h tensor, or an L x L one where the kernel needs none:
+
+        z_i = sum_j a_ij (v_j + R[j - i + s])    a_i = softmax_j((q_i k_j + q_i R[j - i + s]) / sqrt(h))
+
+    With each pair (sin, cos) of R as a complex number, R[j - i + s] is R[j + s] turned by the angles i w. Turning
+    the query back instead gives the same product: append the turned query to q and R[j + s] to k and v, run ordinary
+    attention at twice the head size, and turn the second half of the output. R is rounded to half precision once, to
+    the same error at every position.
+
+    q, k, v [B, N, L, h]; mask [B, 1, 1, L]; positions: R[j + s] [L, h] and the complex turns by -i w [L, h/2].
+    """
+    features, turns = positions
+    features = features.to(k.dtype).expand_as(k)
+    output = F.scaled_dot_product_attention(
+        torch.cat([q, _rotate(q, turns)], dim=-1),
+        torch.cat([k, features], dim=-1),
+        torch.cat([v, features], dim=-1),
+        attn_mask=mask,
+        dropout_p=dropout,
+        scale=q.shape[-1] ** -0.5,
+    )
+    content, relative = output.chunk(2, dim=-1)
+    return content + _rotate(relative, turns.conj())
+
+
+class _Spread(torch.autograd.Function):
+    """[..., L, 2K+1] -> [..., L, L]: column clip(j - i) + K of row i goes to (i, j)."""
+
+    @staticmethod
+    def forward(ctx: Any, binned: Tensor) -> Tensor:
+        length, clip = binned.shape[-2], binned.shape[-1] // 2
+        places = torch.arange(length, device=binned.device)
+        columns = (places - places[:, None]).clamp(-clip, clip) + clip
+        ctx.clip = clip
+        return binned.gather(-1, columns.expand(*binned.shape[:-1], length))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _Collect.apply(gradients[0], ctx.clip)
+
+
+class _Collect(torch.autograd.Function):
+    """[..., L, L] -> [..., L, 2K+1]: sums row i over all j with equal clip(j - i) + K; the adjoint of `_Spread`.
+
+    A gather and two row sums: unlike scatter_add, it adds in a fixed order on every device.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, square: Tensor, clip: int) -> Tensor:
+        length = square.shape[-1]
+        places = torch.arange(length, device=square.device)
+        columns = places[:, None] + torch.arange(-clip, clip + 1, device=square.device)
+        inside = (columns >= 0) & (columns < length)
+        binned = square.gather(-1, columns.clamp(0, length - 1).expand(*square.shape[:-1], -1)) * inside
+        if length > clip + 1:
+            distances = places - places[:, None]
+            beyond = torch.stack([distances < -clip, distances > clip], dim=-1).to(square.dtype)
+            ends = torch.einsum("...ij,ije->...ie", square, beyond)
+            binned[..., 0] += ends[..., 0]
+            binned[..., -1] += ends[..., 1]
+        return binned
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _Spread.apply(gradients[0]), None
+
+
+def clipped_attention(
+    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
+) -> Tensor:
+    """Attention with clipped distances, p = clip(j - i, -K, K) + K:
+
+        z_i = sum_j a_ij (v_j + values[p])    a_i = softmax_j((q_i k_j + q_i keys[p]) / sqrt(h))
+
+    Products are taken with the 2K + 1 rows of the tables and spread over (i, j), and probabilities are collected into
+    2K + 1 bins: memory grows as L (L + 2K), never as L L h. Softmax in float32 whatever the type.
+
+    q, k, v [B, N, L, h]; positions: tables of keys and of values, both [2K + 1, h]; mask [B, 1, 1, L].
+    """
+    key_table, value_table = (table.to(q.dtype) for table in positions)
+    q = q * q.shape[-1] ** -0.5
+    scores = at_least_float32(q @ k.transpose(-1, -2) + _Spread.apply(q @ key_table.T))
+    probabilities = (scores if mask is None else scores + mask).softmax(-1).to(v.dtype)
+    probabilities = F.dropout(probabilities, dropout) if dropout else probabilities
+    return probabilities @ v + _Collect.apply(probabilities, len(value_table) // 2) @ value_table
+
+
+class NezhaSelfAttention(nn.Module):
+    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+
+    def __init__(self, config: NezhaConfig) -> None:
+        super().__init__()
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.dropout = config.attention_probs_dropout_prob
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.relative_keys = self.relative_values = None
+        if config.position_type == "parametric_relative" and config.max_relative_position is not None:
+            rows = 2 * config.max_relative_position + 1
+            self.relative_keys = nn.Embedding(rows, self.head_size)
+            self.relative_values = nn.Embedding(rows, self.head_size)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
+        """hidden [B, L, D], mask [B, 1, 1, L] -> [B, L, D], or this device's heads of it."""
+        q, k, v = (self._heads(project(hidden)) for project in (self.query, self.key, self.value))
+        mask = None if mask is None else mask.to(q.dtype)
+        dropout = self.dropout if self.training else 0.0
+        if self.relative_keys is not None and self.relative_values is not None:
+            rows = torch.arange(self.relative_keys.num_embeddings, device=hidden.device)
+            tables = self.relative_keys(rows), self.relative_values(rows)
+            z = clipped_attention(q, k, v, tables, mask, dropout=dropout)
+        elif positions is None:
+            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        elif positions[1].is_complex():
+            z = rotated_attention(q, k, v, positions, mask, dropout=dropout)
+        else:
+            z = clipped_attention(q, k, v, positions, mask, dropout=dropout)
+        return z.transpose(1, 2).flatten(2)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], -1, self.head_size).transpose(1, 2)

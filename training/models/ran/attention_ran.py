@@ -1,0 +1,260 @@
+"""RAN's layer: attention in windows, the cell that goes from window to window, and memory review (Li et al. 2023).
+
+Only the chain of cells is sequential: tokens of all windows are projected at once, then one query a window updates the
+cell, then all windows attend in parallel. Copied beside exported weights.
+
+Shapes: B rows, L tokens, D hidden size, N heads, h head size; n windows, W, P as in windows_ran.py.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..blocks import at_least_float32
+from .configuration_ran import RanConfig
+from .windows_ran import Windows, rotate
+
+
+def standardise(x: Tensor, config: RanConfig) -> Tensor:
+    """(x - mean) / d over the last dimension, in float32 at least; the paper's standard normalisation, eq. 5."""
+    exact = at_least_float32(x)
+    if config.norm_denominator == "std":
+        return F.layer_norm(exact, exact.shape[-1:], eps=config.layer_norm_eps).to(x.dtype)
+    # torch.var_mean would do in one pass, and takes ten times as long on CPU
+    square = exact.square().mean(-1, keepdim=True)
+    return ((exact - exact.mean(-1, keepdim=True)) * (square + config.layer_norm_eps).rsqrt()).to(x.dtype)
+
+
+def _activated(x: Tensor, activation: str) -> Tensor:
+    return F.silu(x) if activation == "swish" else x
+
+
+class RanLayerNorm(nn.Module):
+    """`standardise`, then a weight and a bias."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.ones(config.hidden_size))
+        self.bias = nn.Parameter(torch.zeros(config.hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return standardise(x, self.config) * self.weight + self.bias
+
+
+class RanCellNorm(RanLayerNorm):
+    """Its bias is the cell that a text begins with. A class of its own: transformers 5 initialises a parameter once, by
+    the module that has it."""
+
+
+class RanGatedLinear(nn.Module):
+    """(W_t x + b_t) sigmoid(W_g x + b_g) (Dauphin et al. 2017)."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.gate = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.gate(x).sigmoid()
+
+
+class RanGatedResidual(RanGatedLinear):
+    """LN(y + GLU(x))."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__(config)
+        self.LayerNorm = RanLayerNorm(config)
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.LayerNorm(y + super().forward(x))
+
+
+class RanPlainResidual(nn.Module):
+    """LN(y + x)."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.LayerNorm = RanLayerNorm(config)
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        return self.LayerNorm(y + x)
+
+
+class RanHeads(nn.Module):
+    """Attention itself: no parameters, and dropout that differs between split heads."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.dropout = config.attention_probs_dropout_prob
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """q [B, N, Q, h], k and v [B, N, K, h], mask [B, 1, 1 or Q, K] -> [B, Q, N * h]."""
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
+
+
+class RanAttention(nn.Module):
+    """A window's attention (eq. 3 and 4) but for the heads, which `RanLayer` calls."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.head_size = config.head_size
+        self.activation = config.attention_activation
+        width = config.num_attention_heads * config.head_size
+        self.query = nn.Linear(config.hidden_size, width)
+        self.key = nn.Linear(config.hidden_size, width)
+        self.value = nn.Linear(config.hidden_size, width)
+        self.heads = RanHeads(config)
+        self.output = nn.Linear(width, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.residual = RanGatedResidual(config) if config.attention_residual else None
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """[B, ..., D] -> queries, keys and values [B, ..., N * h]."""
+        return [_activated(linear(x), self.activation) for linear in (self.query, self.key, self.value)]
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, ..., P, N * h] -> [B, ..., N, P, h]."""
+        return x.unflatten(-1, (-1, self.head_size)).transpose(-3, -2)
+
+    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+        """What the heads give [..., N * h], and what they were given [..., D] -> [..., D]."""
+        output = self.dropout(_activated(self.output(context), self.activation))
+        return output if self.residual is None else self.residual(output, x)
+
+
+class RanInitialCell(nn.Module):
+    """Eq. 1."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.always = config.cell_transform == "always"
+        self.activation = config.cell_activation
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.LayerNorm = RanCellNorm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, cell: Tensor) -> Tensor:
+        """[B, D], rows of zeros for empty cells -> [B, D]."""
+        empty = (cell == 0).all(-1, keepdim=True)
+        if self.always:  # an empty cell is left out of it: the norm of zeros has gradients that no float16 holds
+            given = self.dense(torch.where(empty, torch.ones_like(cell), cell))
+            cell = self.dropout(self.LayerNorm(_activated(given, self.activation)))
+        return torch.where(empty, self.dropout(torch.zeros_like(cell) + self.LayerNorm.bias), cell)
+
+
+class RanCellResidual(nn.Module):
+    """Eq. 6. The authors' code adds what the window before gave of the cell, the paper the cell that it left."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.gated = config.cell_residual == "gated"
+        self.residual = RanGatedResidual(config) if self.gated else RanPlainResidual(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, raw: Tensor, raw_before: Tensor, cell_before: Tensor) -> Tensor:
+        """What a window gives of the cell, what the one before gave, and the cell that it left, all [B, D]."""
+        return self.dropout(self.residual(raw, raw_before if self.gated else cell_before))
+
+
+class RanReview(nn.Module):
+    """Memory review: all tokens attend to cells with one head (eq. 8 and 9)."""
+
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.activation = config.review_activation
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.head = RanHeads(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size) if config.review_output else None
+        self.residual = RanGatedResidual(config) if config.review_residual else None
+
+    def forward(self, tokens: Tensor, cells: Tensor, windows: Windows) -> Tensor:
+        """tokens [B, L, D], cells [B, n or 1 + n, D] -> [B, L, D]."""
+        q = _activated(self.query(tokens), self.activation)
+        k, v = (_activated(linear(cells), self.activation)[:, None] for linear in (self.key, self.value))
+        looking = q if windows.blank is None else q * windows.blank
+        review = self.head(looking[:, None], k, v, windows.reviewed)
+        if self.output is not None:
+            review = _activated(self.output(review), self.activation)
+        review = self.dropout(review)
+        return review if self.residual is None else self.residual(review, q)
+
+
+class RanLayer(nn.Module):
+    def __init__(self, config: RanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.initial = RanInitialCell(config)
+        self.LayerNorm = RanLayerNorm(config)
+        self.attention = RanAttention(config)
+        self.cell = None if config.cell_residual == "none" else RanCellResidual(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.review = RanReview(config) if config.memory_review else None
+        if self.review is None:
+            self.output_LayerNorm = RanLayerNorm(config)
+
+    def forward(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
+
+        Returns tokens [B, L, D], the last cell [B, D] and what each window gave of it [B, n, D].
+        """
+        z = self.dropout(self.LayerNorm(hidden))
+        context, cells = self._attend(z, cell, windows)
+        outputs = self.attention.finish(context, windows.cut(z))
+        outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
+        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
+
+    def _attend(self, z: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, "_Cells"]:
+        """What the heads give of tokens z [B, L, D], [B, n, P, N * h], and the chain of cells from `cell` [B, D]."""
+        q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
+        q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
+        cells = _Cells(self, self.initial(cell), windows)
+        keys, values = [], []  # of cells
+        # Unbound, not indexed: the gradient of each window would be as large as that of all
+        for number, (k_window, v_window) in enumerate(zip(k.unbind(1), v.unbind(1), strict=True)):
+            z_cell = self.dropout(self.LayerNorm(cells.all[-1]))[:, None]
+            q_cell, k_cell, v_cell = map(self.attention.split, self.attention.project(z_cell))  # at 0, so not rotated
+            key, value = torch.cat([k_cell, k_window], dim=2), torch.cat([v_cell, v_window], dim=2)
+            mask = None if windows.keys is None else windows.keys[:, number]
+            context = self.attention.heads(q_cell, key, value, mask)
+            cells.update(self.dropout(standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
+            keys.append(k_cell)
+            values.append(v_cell)
+        mask = None if windows.visible is None else windows.visible.flatten(0, 1)
+        key, value = (torch.cat([torch.stack(x, 1), y], 3).flatten(0, 1) for x, y in ((keys, k), (values, v)))
+        context = self.attention.heads(q.flatten(0, 1), key, value, mask)
+        return context.unflatten(0, (len(z), -1)), cells
+
+    def _review(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
+        if self.review is None:
+            return self.output_LayerNorm(tokens)
+        memory = cells.raw if self.config.review_cells == "raw" else cells.all[1:]
+        memory = [cells.all[0], *memory] if windows.ordered else memory
+        return self.review(tokens, torch.stack(memory, dim=1), windows)
+
+
+class _Cells:
+    """The chain of a layer's cells, window by window."""
+
+    def __init__(self, layer: RanLayer, initial: Tensor, windows: Windows) -> None:
+        self.layer, self.windows = layer, windows
+        self.raw: list[Tensor] = []
+        """G'_i [B, D], what each window gave; a window without tokens repeats the one before."""
+        self.all = [initial]
+        """G_0, G_1, ... [B, D]."""
+
+    def update(self, raw: Tensor) -> None:
+        """The next window gave `raw` [B, D]; where it has no tokens, the cell stays."""
+        before = self.raw[-1] if self.raw else self.all[0]
+        cell = raw
+        if self.layer.cell is not None and (self.raw or self.layer.config.first_cell_residual):
+            cell = self.layer.cell(raw, before, self.all[-1])
+        if self.windows.filled is not None:
+            filled = self.windows.filled[:, len(self.raw), None]
+            raw, cell = torch.where(filled, raw, before), torch.where(filled, cell, self.all[-1])
+        self.raw.append(raw)
+        self.all.append(cell)
