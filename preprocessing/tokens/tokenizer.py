@@ -20,8 +20,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from preprocessing.config import TokenizerSettings
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 from preprocessing.tokens.vocabulary import check_lowercase, read_vocabulary, read_wordpiece_json, train_vocabulary
 from preprocessing.tokens.wordlevel import END, UNKNOWN, read_words_json, words_backend
 from preprocessing.tokens.wordpiece import FastWordPiece, encode_by_tokenizers

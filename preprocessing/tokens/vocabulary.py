@@ -12,8 +12,8 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from preprocessing.config import VocabularySettings
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 from preprocessing.text.clean import BLANKS
 from preprocessing.tokens.wordlevel import train_words
 

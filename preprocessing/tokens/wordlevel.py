@@ -20,8 +20,8 @@ from pathlib import Path
 from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 
 logger = logging.getLogger("reread")
 
