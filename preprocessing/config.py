@@ -1,4 +1,4 @@
-"""What `reread preprocess` can be told: the `preprocess` section of a recipe."""
+"""The `preprocess` section of a recipe: the settings of `reread preprocess`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,44 +13,44 @@ OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else
 
 def _encoding_of_text(name: str) -> str:
     try:
-        "a".encode(name)  # base64, rot13 and the like are codecs and no encodings
+        "a".encode(name)  # base64, rot13 and the like are codecs but not encodings
     except (LookupError, ValueError):
         raise ValueError(f"unknown encoding {name!a}; try utf-8, gb18030 or big5") from None
     return name
 
 
 class InputSettings(Settings):
-    """Where raw text comes from."""
+    """Where raw text comes from, and how it is read."""
 
     paths: Annotated[list[str], OneOrMore] = Field(min_length=1)
     """Files, folders or globs; folders are walked in sorted order."""
     validation_paths: Annotated[list[str], OneOrMore] = []
-    """The same, held out whole (wiki.valid.tokens), also where `paths` names them too."""
+    """The same for text that is held out entirely (wiki.valid.tokens), even if `paths` names it too."""
     format: Literal[
         "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "parquet", "wikiextractor", "mediawiki"
     ] = "auto"
-    """`auto` goes by the file name (.jsonl, .parquet, .xml, AA/wiki_00) and takes any other for one document a file."""
+    """`auto` goes by the file name (.jsonl, .parquet, .xml, AA/wiki_00); any other file is one document."""
     text_field: str = "text"
     """The field (jsonl) or column (parquet) that holds the text."""
     encoding: Annotated[str, AfterValidator(_encoding_of_text)] = "utf-8"
-    """Of text files; novels from China are often `gb18030`."""
+    """Encoding of text files; novels from China are often `gb18030`."""
     bad_input: BadInput = "report"
-    """A line, document or file that cannot be read: count and report it, or stop."""
+    """A line, document or file that cannot be read: `report` counts and lists it, `refuse` stops."""
     maximum_document_bytes: int = Field(default=256_000_000, ge=1)
-    """A document of more bytes is bad input, and so is a line (of JSON, with all its fields). Memory grows with it:
-    raise it only where one document is that long, and it is not the format that is wrong."""
+    """A longer document is bad input, and so is a longer line (of JSON, with all its fields). Memory grows with it:
+    raise it only if single documents are that long and `format` is right."""
     maximum_expansion: int = Field(default=200, ge=1)
-    """A compressed file that expands to more than so many times its size, and one `maximum_document_bytes` besides, is
-    bad input from there on; text shrinks to a third or a tenth."""
+    """A compressed file that expands to more than this many times its size plus `maximum_document_bytes` is bad input
+    from there on; text shrinks to a third or a tenth."""
 
 
 class CleanSettings(Settings):
-    """Normalisation and filters; every document dropped is counted under the filter's name."""
+    """Normalisation and filters; every dropped document is counted under the name of the filter."""
 
     nfkc: bool = True
     """Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
     simplify: bool = False
-    """Traditional to simplified Chinese by OpenCC."""
+    """Convert traditional to simplified Chinese by OpenCC."""
     join_wrapped_lines: bool = False
     """For text cut into lines of even length with blank lines between paragraphs (Project Gutenberg): each paragraph
     becomes one line. Verse and tables are joined too; where a line is a paragraph (Wikipedia, novels), leave it off."""
@@ -63,12 +63,12 @@ class CleanSettings(Settings):
 
 
 class DedupSettings(Settings):
-    """Exact deduplication by MD5 of the normalised text; the first in source order stays."""
+    """Exact deduplication by MD5 of the normalised text; the first occurrence in source order stays."""
 
     documents: bool = True
     paragraphs: bool = False
     minimum_paragraph_characters: int = Field(default=20, ge=1)
-    """Shorter paragraphs are never dropped as duplicates (headings repeat by right)."""
+    """Shorter paragraphs are never dropped as duplicates, since headings repeat legitimately."""
 
 
 class WordSettings(Settings):
@@ -80,41 +80,41 @@ class WordSettings(Settings):
 
 
 class VocabularySettings(Settings):
-    """Train a new vocabulary from the deduplicated text."""
+    """A new vocabulary, trained on the deduplicated text."""
 
     type: Literal["wordpiece", "bpe", "sentencepiece", "words"] = "wordpiece"
-    """`words`: whole words by falling frequency, for language models; learned from the training split alone."""
+    """`words`: whole words by falling frequency, for language models; trained on the training split alone."""
     size: int = Field(default=21128, ge=100, le=1 << 24)
-    """At most so many tokens, special ones counted."""
+    """The maximum number of tokens, with special ones."""
     sample_bytes: int = Field(default=1_000_000_000, ge=1)
-    """Text used for training, taken evenly over the parts."""
+    """Bytes of text used for training, sampled evenly from all parts."""
 
 
 class TokenizerSettings(Settings):
-    """Exactly one of `path` and `train`."""
+    """The tokenizer: exactly one of `path` and `train` is given."""
 
     type: Literal["auto", "wordpiece", "sentencepiece", "bpe", "words"] = "auto"
-    """`auto`: vocab.txt is WordPiece, *.model SentencePiece, tokenizer.json or vocab.json + merges.txt as they say."""
+    """`auto`: vocab.txt is WordPiece, *.model SentencePiece, vocab.json BPE; a tokenizer.json names its type."""
     path: Path | None = None
     """vocab.txt, a SentencePiece .model, tokenizer.json, or a folder that holds them."""
     lowercase: bool = True
     """WordPiece only: lower-case and strip accents, as bert-base-chinese does."""
     split_punctuation: bool = True
-    """`words` only: punctuation and `'s` are words of their own. Text that is tokenised already (WikiText) is exactly
-    its words between spaces without."""
+    """`words` only: punctuation and `'s` are words of their own. Set it to false for text that is tokenised already
+    (WikiText), so that words are exactly what stands between spaces."""
     train: VocabularySettings | None = None
     fast: bool = True
-    """WordPiece only: the exact table-driven encoder; false runs `tokenizers` itself."""
+    """WordPiece only: use the exact table-driven encoder; false uses `tokenizers` itself."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> "TokenizerSettings":
+    def _path_or_train(self) -> "TokenizerSettings":
         if (self.path is None) == (self.train is None):
             raise ValueError("give either `path` (an existing vocabulary) or `train` (a new one)")
         return self
 
 
 class PreprocessSettings(Settings):
-    """Raw text -> corpus."""
+    """How raw text becomes a corpus."""
 
     input: InputSettings
     output: Path
@@ -123,23 +123,11 @@ class PreprocessSettings(Settings):
     words: WordSettings = WordSettings()
     tokenizer: TokenizerSettings
     validation_share: float = Field(default=0.005, ge=0, lt=1)
-    """Share of documents held out, chosen by their MD5, besides those of `input.validation_paths`."""
+    """Share of documents held out, chosen by their MD5, in addition to those of `input.validation_paths`."""
     part_bytes: int = Field(default=64_000_000, ge=1_000, le=1 << 50)
-    """Size of one part task in bytes of input; part of the corpus' identity, unlike the number of workers."""
+    """Bytes of input in one part task; it is part of the corpus' identity, unlike the number of workers."""
     workers: int = Field(default=0, ge=0, le=10_000)
-    """Parts worked on at once; 0 is one a CPU core."""
+    """Tasks done at once; 0 is one a CPU core."""
     executor: Literal["processes", "ray"] = "processes"
-    """`ray`: parts are Ray tasks, on the cluster that is running (RAY_ADDRESS, or one found here) or else on this
+    """`ray`: tasks are Ray tasks, on the cluster that is running (RAY_ADDRESS, or one found here) or else on this
     machine. All its nodes must see the files under the same paths."""
-
-    def stages(self) -> list[str]:
-        """The stages of part tasks that these settings need, in order."""
-        stages = {
-            "read": True,
-            "duplicates": self.dedup.documents,
-            "paragraphs": self.dedup.paragraphs,
-            "duplicate-paragraphs": self.dedup.paragraphs,
-            "vocabulary": self.tokenizer.train is not None,
-            "encode": True,
-        }
-        return [stage for stage, needed in stages.items() if needed]

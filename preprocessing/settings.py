@@ -1,4 +1,7 @@
-"""The base of every typed section of a recipe."""
+"""The base class of every section of a recipe: typed settings, checked with error messages that name the way out.
+
+The sections themselves are in `preprocessing.config`, `training.config` and `pipeline.recipe`.
+"""
 
 import difflib
 from collections.abc import Iterator
@@ -11,32 +14,32 @@ from preprocessing.errors import CONTROL, UserError
 Model = TypeVar("Model", bound="Settings")
 
 
-def _of_one_line(text: str) -> str:
+def _check_line(text: str) -> str:
     if found := CONTROL.search(text):
         raise ValueError(f"is one line, without control characters such as {found[0]!r}")
     return text
 
 
-Line = Annotated[str, AfterValidator(_of_one_line)]
-"""Text that becomes part of a line elsewhere: of a script, of a file's name."""
+Line = Annotated[str, AfterValidator(_check_line)]
+"""Text that becomes part of a line of a script, or of a file name."""
 
 
 class Settings(BaseModel):
-    """A frozen section of a recipe; a key it does not know is an error, never ignored, and numbers are finite."""
+    """A frozen section of a recipe. An unknown key is an error, never ignored, and numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*")
     @classmethod
-    def _of_64_bits(cls, value: Any) -> Any:
-        """What has no bound of its own has that of the machine's integers."""
+    def _check_64_bits(cls, value: Any) -> Any:
+        """Bound numbers that have no narrower bound by the range of 64-bit integers."""
         if isinstance(value, int | float) and abs(value) >= 1 << 63:
             raise ValueError("is beyond 64 bits")
         return value
 
     @classmethod
     def parse(cls: type[Model], values: Any, where: str) -> Model:
-        """Check `values`; raises `UserError` naming `where`, each wrong field and the nearest right name."""
+        """Check `values`; raises `UserError` that names `where`, each wrong field and the nearest right name."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -54,7 +57,7 @@ def _line(model: type[BaseModel], problem: Any) -> str:
 
 
 def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[str]) -> str:
-    """The right key in full, as it is typed: of the same section if one is near, else of any that has such a name."""
+    """A hint with the full name of the right key: a similar one of the same section, else the same one of another."""
     section = "".join(f"{part}." for part in path[:-1])
     here = {name: section + name for owner in owners for name in sorted(owner.model_fields)}
     near = difflib.get_close_matches(path[-1], here, n=1, cutoff=0.5)
@@ -62,13 +65,13 @@ def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[st
         return f"did you mean `{here[near[0]]}`?"
     known = f"known here: {', '.join(here.values())}"
     if ".".join(path) in (keys := _keys(root)):
-        return f"it is one of another `kind`; {known}"
+        return f"it belongs to another `kind`; {known}"
     elsewhere = [key for key in keys if key.rpartition(".")[2] == path[-1]]
     return f"did you mean {' or '.join(f'`{key}`' for key in elsewhere[:3])}?" if elsewhere else known
 
 
 def _keys(model: type[BaseModel], section: str = "") -> list[str]:
-    """Every key below `model`, dotted, those of the outer sections first; of sections in lists none."""
+    """Every dotted key below `model`, those of the outer sections first, without keys of sections in lists."""
     found = dict.fromkeys(section + name for name in model.model_fields)
     for name, info in model.model_fields.items():
         for inner in _models_in(info.annotation):
@@ -83,7 +86,7 @@ def _shown(value: Any) -> str:
 
 
 def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[type[BaseModel]]]:
-    """The fields that pydantic's path names, without the tags of unions, and the sections that hold the last one."""
+    """The fields in pydantic's path, without the tags of unions, and the sections that may hold the last one."""
     path, models = [], [model]
     for number, part in enumerate(parts):
         tagged = [owner for owner in models if part in _literals(owner)]
@@ -99,7 +102,7 @@ def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[typ
 
 
 def _literals(model: type[BaseModel]) -> set[Any]:
-    """The values that the `kind` of a section may have."""
+    """The values that a section allows for its `kind`."""
     return set(get_args(model.model_fields["kind"].annotation)) if "kind" in model.model_fields else set()
 
 

@@ -22,7 +22,8 @@ import rjieba
 from benchmarks.harness import heading, in_turns, parser, ratio, row, seconds
 from preprocessing.config import TokenizerSettings, WordSettings
 from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens.tokenizer import WordPiece, load_tokenizer
+from preprocessing.tokens.tokenizer import load_tokenizer
+from preprocessing.tokens.wordpiece import WordPiece
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 ROUNDS = 3

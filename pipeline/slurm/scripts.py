@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,9 @@ from pipeline.values import read_values
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import CONTROL, UserError
 from preprocessing.settings import Line, Settings
+
+if TYPE_CHECKING:
+    from preprocessing.execution.stages import Stage
 
 log = logging.getLogger("reread")
 
@@ -113,15 +116,15 @@ def site_settings(path: Path | None) -> dict[str, Any]:
     return values
 
 
-def preprocess_jobs(settings: SlurmSettings, run: str, stages: list[str], arguments: list[str]) -> list[Job]:
+def preprocess_jobs(settings: SlurmSettings, run: str, stages: list["Stage"], arguments: list[str]) -> list[Job]:
     """The jobs that make a corpus, one for each of the `stages` and the merge; `arguments`: recipe and overrides."""
     array = settings.preprocess
     options = {**_small(settings), "time": _clock(array.hours)}
     parts = {**options, "array": f"0-{array.array - 1}"}
     jobs = [
-        Job(run, stage, "vocabulary", arguments, options)
-        if stage == "vocabulary"
-        else Job(run, stage, "preprocess", [stage, *arguments], parts)
+        Job(run, stage.name, "vocabulary", arguments, options)
+        if stage.is_one_task
+        else Job(run, stage.name, "preprocess", [stage.name, *arguments], parts)
         for stage in stages
     ]
     return [*jobs, Job(run, "merge", "merge", arguments, options)] if stages else []

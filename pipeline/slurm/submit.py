@@ -20,6 +20,8 @@ from pipeline.slurm.scripts import (
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
+from preprocessing.execution.build import missing_stages
+from preprocessing.execution.stages import Stage, stages_of
 
 log = logging.getLogger("reread")
 
@@ -61,13 +63,11 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     return jobs + training_jobs(settings, recipe.name, arguments)
 
 
-def _stages(settings: PreprocessSettings, dry_run: bool) -> list[str]:
-    """Those of preprocessing that are not done; a dry run does not look into them, which would write their plan."""
-    from preprocessing.execution.build import missing_stages
-
+def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:
+    """The stages of preprocessing that are not done; a dry run does not look, since that writes the work plan."""
     if not dry_run:
         return missing_stages(settings)
-    return [] if (settings.output / "manifest.json").exists() else settings.stages()
+    return [] if (settings.output / "manifest.json").exists() else stages_of(settings)
 
 
 def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:

@@ -1,23 +1,26 @@
-"""Raw text -> corpus: runs the part tasks of `tasks.py`, on one machine or a share on each of many, and merges.
+"""Raw text -> corpus: runs all stages, on one machine or a share of each on many, and merges their results.
 
 The output depends on the input and the settings alone, never on the number of workers or machines or on interruptions.
-Work in progress lies in OUTPUT/.work; a relaunch does what is missing there, and the folder is a corpus once it holds
-`manifest.json`, which is written last. `preprocess.json` records what the corpus is made from.
+Work in progress lies in OUTPUT/.work, and starting again does what is missing there. The folder is a corpus once it
+holds `manifest.json`, which is written last. `preprocess.json` records what the corpus is made from.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Block, Manifest, Shard, explained, write_atomically
-from preprocessing.errors import UserError
-from preprocessing.execution.attempts import aside, move, to_json
+from preprocessing.corpus import Block, Manifest, Shard
+from preprocessing.errors import UserError, writing
+from preprocessing.execution.attempts import temporary_folder
 from preprocessing.execution.executor import Executor, ProcessExecutor, Share
 from preprocessing.execution.report import write_report
-from preprocessing.execution.tasks import Work, forget_work, open_work, token_dtype
+from preprocessing.execution.stages import STAGES, Stage, stages_of, token_dtype
+from preprocessing.execution.work import Work, forget_work, open_work
 from preprocessing.execution.work_plan import (
     LOCK,
     WORK,
@@ -30,35 +33,37 @@ from preprocessing.execution.work_plan import (
     prepare,
     write_record,
 )
+from preprocessing.files import move, to_json, write_atomically
 
 log = logging.getLogger("reread")
 
 
 def build(settings: PreprocessSettings) -> Manifest:
-    """Make the corpus `settings.output`, or finish it, or return it if it is whole.
+    """Make the corpus `settings.output`, or finish it, or return it if it is complete.
 
-    Raises `UserError` where the folder was made from something else or is in use, the disk is full, a worker is killed
+    Raises `UserError` if the folder was made from something else or is in use, the disk is full, a worker is killed
     twice, input is refused, or no document is left.
     """
     output = settings.output
     inputs = check_inputs(settings)
-    with _told(settings):
-        if (manifest := _whole(settings, inputs)) is not None:
+    with _writing_corpus(settings.output):
+        if (manifest := _manifest_if_complete(settings, inputs)) is not None:
             return manifest
         with locked(output / LOCK):
-            if (manifest := _whole(settings, inputs)) is not None:  # since then, by another
+            if (manifest := _manifest_if_complete(settings, inputs)) is not None:  # by another process in the meantime
                 return manifest
             prepare(settings, inputs)
             work = _open(settings, inputs)
             try:
                 with _executor(settings) as executor:
-                    for stage in work.settings.stages():
+                    for stage in stages_of(settings):
                         executor.run(work, stage)
-                        _check_any_document(work, stage)
+                        if stage.name == "read":
+                            _check_any_document(work)
                 manifest = _merge(work)
                 _write(work, manifest, inputs.identity)
-            except FileNotFoundError:  # where locks do nothing, another may have been faster
-                if (manifest := _whole(settings, inputs)) is None:
+            except FileNotFoundError:  # without locks, another process may have been faster
+                if (manifest := _manifest_if_complete(settings, inputs)) is None:
                     raise
             clear(output)
             (output / LOCK).unlink(missing_ok=True)
@@ -66,61 +71,59 @@ def build(settings: PreprocessSettings) -> Manifest:
 
 
 def build_share(settings: PreprocessSettings, stage: str, share: Share) -> None:
-    """Do the share of a stage's tasks that is not done; shares may run at once, on machines that share the folder.
+    """Do the share of a stage's tasks that is not done; shares may run at once on machines that see the same folder.
 
-    Raises `UserError` as `build` does, and where stages before are not complete. `build` finishes the corpus.
+    Raises `UserError` as `build` does, and if an earlier stage is not complete. `build` finishes the corpus.
     """
     inputs = check_inputs(settings)
-    with _told(settings):
-        if _whole(settings, inputs) is not None:
+    with _writing_corpus(settings.output):
+        if _manifest_if_complete(settings, inputs) is not None:
             return
         with locked(settings.output / LOCK, shared=True):
             join(settings, inputs)
             work = _open(settings, inputs)
-            stages = work.settings.stages()
+            stages = {one.name: one for one in stages_of(settings)}
             if stage not in stages:
                 raise UserError(f"--stage: `{stage}` is not a stage of these settings; they are {', '.join(stages)}")
-            for before in stages[: stages.index(stage)]:
+            for before in takewhile(lambda one: one.name != stage, stages.values()):
                 _check_complete(work, before, stage)
             with _executor(settings) as executor:
-                executor.run(work, stage, share)
+                executor.run(work, stages[stage], share)
 
 
-def missing_stages(settings: PreprocessSettings) -> list[str]:
-    """The stages that are not done, in order; the last one where only the merge is left; [] where the corpus is whole.
+def missing_stages(settings: PreprocessSettings) -> list[Stage]:
+    """The stages that are not done, in order; the last one if only the merge is left, none if the corpus is complete.
 
-    Makes the plan if there is none. Raises `UserError` as `build` does, and while others work in the folder.
+    Makes the work plan if there is none. Raises `UserError` as `build` does, and while others work in the folder.
     """
     inputs = check_inputs(settings)
-    with _told(settings):
-        if _whole(settings, inputs) is not None:
+    with _writing_corpus(settings.output):
+        if _manifest_if_complete(settings, inputs) is not None:
             return []
         with locked(settings.output / LOCK):
             prepare(settings, inputs)
             work = _open(settings, inputs)
-            stages = work.settings.stages()
-            first = next((number for number, stage in enumerate(stages) if work.missing(stage)), len(stages) - 1)
+            stages = stages_of(settings)
+            first = next((number for number, stage in enumerate(stages) if stage.missing(work)), len(stages) - 1)
             return stages[first:]
 
 
 @contextmanager
-def _told(settings: PreprocessSettings) -> Iterator[None]:
-    """What the system refuses is a `UserError`."""
-    output = settings.output
+def _writing_corpus(output: Path) -> Iterator[None]:
+    """`writing`, and a `UserError` if another process holds the lock."""
     try:
-        yield
+        with writing(output):
+            yield
     except BlockingIOError:
         raise UserError(f"{output}: another `reread preprocess` is writing it; wait for it or stop it") from None
-    except OSError as error:
-        raise explained(error, output) from None
     finally:
         forget_work()
 
 
-def _whole(settings: PreprocessSettings, inputs: Inputs) -> Manifest | None:
+def _manifest_if_complete(settings: PreprocessSettings, inputs: Inputs) -> Manifest | None:
     manifest = finished(settings.output, inputs.identity)
     if manifest is not None:
-        log.info("%s: whole already, made from the same input and settings; nothing to do", settings.output)
+        log.info("%s: complete, made from the same input and settings; nothing to do", settings.output)
     settings.output.mkdir(parents=True, exist_ok=True)
     return manifest
 
@@ -141,25 +144,26 @@ def _executor(settings: PreprocessSettings) -> Executor:
     return RayExecutor(settings.workers)
 
 
-def _check_complete(work: Work, stage: str, wanted: str) -> None:
-    missing = work.missing(stage)
-    if missing and (work.folder / stage).exists():
+def _check_complete(work: Work, stage: Stage, wanted: str) -> None:
+    missing = stage.missing(work)
+    if missing and (work.folder / stage.name).exists():
         # A client of NFS may show a folder as it was a minute ago, until it changes something there itself.
-        with aside(work.folder / stage / "look"):
-            missing = work.missing(stage)
+        with temporary_folder(work.folder / stage.name / "refresh"):
+            missing = stage.missing(work)
     if missing:
-        more = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
+        listed = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
         raise UserError(
-            f"{work.output}: `{wanted}` needs all of `{stage}`, of which {', '.join(map(str, missing[:5]))}{more} of "
-            f"{work.task_count(stage):,} tasks are not done; run them first"
+            f"{work.output}: `{wanted}` needs all of `{stage.name}`, of which {listed} of "
+            f"{stage.task_count(work):,} tasks are not done; run them first"
         )
-    _check_any_document(work, stage)
+    if stage.name == "read":
+        _check_any_document(work)
 
 
-def _check_any_document(work: Work, stage: str) -> None:
-    if stage != "read" or any(result["documents"] for result in work.results("read")):
+def _check_any_document(work: Work) -> None:
+    results = list(work.part_results("read"))
+    if any(result["documents"] for result in results):
         return
-    results = list(work.results("read"))
     dropped = sum((_dropped(count) for count in _by_source(work, results)), Counter())
     problems = [problem for result in results for problem in result["problems"]]
     dropped["unreadable"] = sum(result["unreadable"] for result in results)
@@ -174,7 +178,7 @@ _TOTALS = ("documents_read", "documents", "characters", "tokens")
 
 
 def _by_source(work: Work, results: Iterable[dict[str, Any]]) -> list[Counter[str]]:
-    """What was counted, for each entry of `input.paths` and `input.validation_paths`."""
+    """The sums of all counts for each entry of `input.paths` and `input.validation_paths`."""
     counts: list[Counter[str]] = [Counter() for _ in work.sources]
     for result in results:
         for source, count in result["sources"].items():
@@ -191,7 +195,7 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 def _merge(work: Work) -> Manifest:
-    read, encoded = list(work.results("read")), list(work.results("encode"))
+    read, encoded = list(work.part_results("read")), list(work.part_results("encode"))
     shards = [
         Shard(**{**shard, "blocks": [Block(**block) for block in shard["blocks"]]})
         for split in ("train", "validation")
@@ -204,10 +208,10 @@ def _merge(work: Work) -> Manifest:
     counts = _by_source(work, [*read, *encoded])
     dropped = sum(map(_dropped, counts), Counter())
     dropped["unreadable"] = sum(result["unreadable"] for result in read)
-    if "duplicate-paragraphs" in work.settings.stages():
-        repeated = sum(result["repeated"] for result in work.results("paragraphs"))
-        later = sum(result["dropped"] for result in work.results("duplicate-paragraphs"))
-        dropped["duplicate paragraphs"] = repeated + later
+    if work.settings.dedup.paragraphs:
+        within_parts = sum(result["repeated"] for result in work.part_results("paragraphs"))
+        across_parts = sum(result["dropped"] for result in STAGES["duplicate-paragraphs"].results(work))
+        dropped["duplicate paragraphs"] = within_parts + across_parts
     totals = {name: sum(count[name] for count in counts) for name in _TOTALS}
     sums = {name: _sum(result[name] for result in encoded) for name in ("counts", "word_tokens", "document_tokens")}
     unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
@@ -236,7 +240,7 @@ def _merge(work: Work) -> Manifest:
 
 
 def _sum(counters: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Keys in order, those that are numbers by their size."""
+    """The sum of the counters, with keys in order; keys that are numbers are ordered by their value."""
     total: Counter[str] = Counter()
     for counter in counters:
         total.update(counter)
@@ -244,12 +248,12 @@ def _sum(counters: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
-    """The corpus folder but for its shards; the manifest comes last."""
+    """Write all of the corpus folder except its shards; the manifest comes last."""
     output, statistics = work.output, manifest.statistics
-    with aside(work.folder / "tokenizer") as folder:
+    with temporary_folder(work.folder / "tokenizer") as folder:
         work.tokenizer.save(folder)
         move(folder, output / "tokenizer")
-    problems = [problem for result in work.results("read") for problem in result["problems"]]
+    problems = [problem for result in work.part_results("read") for problem in result["problems"]]
     if problems:
         write_atomically(output / "problems.jsonl", b"".join(to_json(problem) + b"\n" for problem in problems))
         count = manifest.dropped["unreadable"]
@@ -259,16 +263,16 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
     write_record(output, identity)
     manifest.write(output)
     if statistics["unknown_tokens"] > 0.01 * statistics["tokens"]:
-        often = f", most often {' '.join(list(statistics['unknown_characters'])[:10])}"
+        most_frequent = f", most often {' '.join(list(statistics['unknown_characters'])[:10])}"
         log.warning(
             "%.1f %% of the tokens are unknown to the vocabulary%s: is it the right one for this text?",
             100 * statistics["unknown_tokens"] / statistics["tokens"],
-            "" if manifest.tokenizer["type"] == "words" else often,
+            "" if manifest.tokenizer["type"] == "words" else most_frequent,
         )
     if statistics["validation_documents"] == 0:
-        log.warning("no document fell to the held-out share; raise `validation_share` for a validation loss")
+        log.warning("no document is held out; raise `validation_share` for a validation loss")
     elif statistics["validation_documents"] == statistics["documents"]:
-        log.warning("every document fell to the held-out share and none is left to train on; lower `validation_share`")
+        log.warning("every document is held out and none is left to train on; lower `validation_share`")
     log.info(
         "%s: %s documents, %s tokens in %d shards; dropped %s; see report.md there",
         output,

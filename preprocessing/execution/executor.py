@@ -1,4 +1,4 @@
-"""Runs the part tasks, here in this process or in a pool of processes, and shows how far they are."""
+"""Runs the tasks of a stage, in this process or in a pool of processes, and shows progress."""
 
 import logging
 import multiprocessing
@@ -15,32 +15,25 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from preprocessing.errors import UserError
-from preprocessing.execution.tasks import Work, report_progress_to, run_task
+from preprocessing.execution.stages import Stage, report_progress_to
+from preprocessing.execution.tasks import run_task
+from preprocessing.execution.work import Work
 
 log = logging.getLogger("reread")
 
-TITLES = {
-    "read": "reading and cleaning",
-    "duplicates": "finding duplicate documents",
-    "paragraphs": "reading paragraphs",
-    "duplicate-paragraphs": "finding duplicate paragraphs",
-    "vocabulary": "training the vocabulary",
-    "encode": "encoding",
-}
-
 
 class Share(NamedTuple):
-    """Which tasks of a stage are for this process: every `of`-th, from `number` on."""
+    """The tasks of a stage that are for this process: every `of`-th, from `number` on."""
 
     number: int
     of: int
 
     @classmethod
     def parse(cls, text: str) -> "Share":
-        """`2/8` is the third of eight; raises `UserError` for anything else."""
+        """`2/8` is the third of eight shares; raises `UserError` unless the text has this form."""
         number, _, of = text.partition("/")
         if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
-            raise UserError(f"--share: `{text}` is no share; write I/N with I from 0 to N - 1, for example 0/8")
+            raise UserError(f"--share: `{text}` is not a share; write I/N with I from 0 to N - 1, for example 0/8")
         return cls(int(number), int(of))
 
 
@@ -48,7 +41,7 @@ WHOLE = Share(0, 1)
 
 
 class Executor(ABC):
-    """Does tasks of a stage, at most `workers` at once; a context manager."""
+    """A context manager that does tasks of a stage, at most `workers` at once."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -59,27 +52,27 @@ class Executor(ABC):
     @abstractmethod
     def __exit__(self, *_: object) -> None: ...
 
-    def run(self, work: Work, stage: str, share: Share = WHOLE) -> None:
-        """Do the tasks of a share that are not done; raises the `UserError` of a task, or one where workers died."""
-        count = len(range(share.number, work.task_count(stage), share.of))
-        missing = [number for number in work.missing(stage) if number % share.of == share.number]
-        title = TITLES[stage] + (f", share {share.number}/{share.of}" if share.of > 1 else "")
+    def run(self, work: Work, stage: Stage, share: Share = WHOLE) -> None:
+        """Do the tasks of a share that are not done; raises the `UserError` of a task, or one if workers died."""
+        count = len(range(share.number, stage.task_count(work), share.of))
+        missing = [number for number in stage.missing(work) if number % share.of == share.number]
+        title = stage.title + (f", share {share.number}/{share.of}" if share.of > 1 else "")
         if count == 0:
             log.info("%s: no parts for this share", title)
         elif len(missing) < count:
             log.info("%s: %d of %d parts are done already", title, count - len(missing), count)
         if missing:
-            size = work.size(stage) * len(missing) // work.task_count(stage)
+            size = stage.size(work) * len(missing) // stage.task_count(work)
             with _progress(title, len(missing), size) as show:
                 self._do(work, stage, missing, show)
 
     @abstractmethod
-    def _do(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+    def _do(self, work: Work, stage: Stage, numbers: list[int], show: Callable[[int], None]) -> None:
         """Do these tasks, calling `show` with the bytes done so far."""
 
 
 class ProcessExecutor(Executor):
-    """In a pool of processes; `workers` 0 is one a CPU core, and one worker is this process."""
+    """Does tasks in a pool of processes, `workers` = 0 for one a CPU core; a single worker is this process itself."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers or len(os.sched_getaffinity(0)))
@@ -97,14 +90,14 @@ class ProcessExecutor(Executor):
         threading.excepthook = self._excepthook
 
     def _on_thread_error(self, error: threading.ExceptHookArgs) -> None:
-        """Python 3.11's pool may trip over its own bookkeeping when a worker is killed while another starts.
+        """Silence an error of Python 3.11's pool in its own bookkeeping when a worker is killed while another starts.
 
-        By then it has marked the tasks as broken, which is what `run` tells; its traceback would say nothing more.
+        By then it has marked the tasks as broken, which `run` reports; the traceback would add nothing.
         """
         if type(error.thread).__name__ != "_ExecutorManagerThread":
             self._excepthook(error)
 
-    def _do(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+    def _do(self, work: Work, stage: Stage, numbers: list[int], show: Callable[[int], None]) -> None:
         if min(self.workers, work.parts) == 1:
             self._run_here(work, stage, numbers, show)
             return
@@ -114,15 +107,15 @@ class ProcessExecutor(Executor):
             log.warning("a worker process was killed (by hand, or out of memory); its part is done again")
             self._close()
             try:
-                numbers = [number for number in numbers if not work.is_done(stage, number)]
+                numbers = [number for number in numbers if not work.is_done(stage.name, number)]
                 self._run_in_pool(work, stage, numbers, show)
             except BrokenProcessPool:
                 raise UserError(
-                    f"{work.output}: worker processes are being killed while {TITLES[stage]}, most likely for want of "
+                    f"{work.output}: worker processes are being killed while {stage.title}, most likely for lack of "
                     "memory; set fewer `workers` or smaller `part_bytes` and run the same command again"
                 ) from None
 
-    def _run_here(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+    def _run_here(self, work: Work, stage: Stage, numbers: list[int], show: Callable[[int], None]) -> None:
         done = 0
 
         def advance(size: int) -> None:
@@ -133,18 +126,20 @@ class ProcessExecutor(Executor):
         report_progress_to(advance)
         try:
             for number in numbers:
-                run_task(work.folder, stage, number)
+                run_task(work.folder, stage.name, number)
         finally:
             report_progress_to(lambda size: None)
 
-    def _run_in_pool(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
+    def _run_in_pool(self, work: Work, stage: Stage, numbers: list[int], show: Callable[[int], None]) -> None:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
                 min(self.workers, work.parts), self._context, _start_worker, (self._bytes_done,)
             )
         self._bytes_done.value = 0
         try:
-            pending: set[Future[None]] = {self._pool.submit(run_task, work.folder, stage, number) for number in numbers}
+            pending: set[Future[None]] = {
+                self._pool.submit(run_task, work.folder, stage.name, number) for number in numbers
+            }
         except (OSError, ValueError):  # the pool broke while it was starting a worker
             raise BrokenProcessPool from None
         while pending:
@@ -160,7 +155,7 @@ class ProcessExecutor(Executor):
 
 
 def _start_worker(bytes_done: Any) -> None:
-    """End with the parent, however it ends, and at once on Ctrl-C."""
+    """Let the worker end when its parent ends, in whatever way, and at once on Ctrl-C."""
 
     def advance(size: int) -> None:
         with bytes_done.get_lock():
@@ -179,7 +174,7 @@ def _start_worker(bytes_done: Any) -> None:
 
 @contextmanager
 def _progress(title: str, tasks: int, size: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the bytes done: it moves a bar on a terminal, else one line comes at the end."""
+    """Yields a function to call with the bytes done: it moves a bar on a terminal; elsewhere the end logs one line."""
     if not sys.stderr.isatty():
         begin = time.perf_counter()
         yield lambda done: None

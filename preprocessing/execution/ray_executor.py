@@ -1,4 +1,4 @@
-"""Runs the part tasks as Ray tasks, on the cluster that is running or else on this machine."""
+"""Runs the tasks of a stage as Ray tasks, on the cluster that is running or else on this machine."""
 
 import logging
 import os
@@ -11,7 +11,9 @@ from typing import Any
 
 from preprocessing.errors import UserError
 from preprocessing.execution.executor import Executor
-from preprocessing.execution.tasks import Work, run_task
+from preprocessing.execution.stages import Stage
+from preprocessing.execution.tasks import run_task
+from preprocessing.execution.work import Work
 
 log = logging.getLogger("reread")
 
@@ -20,9 +22,9 @@ RETRIES = 3
 
 
 class RayExecutor(Executor):
-    """A context manager; at most `workers` tasks run at once, 0 is as many as there are CPUs.
+    """Does tasks on a Ray cluster, at most `workers` at once; `workers` = 0 for as many as there are CPUs.
 
-    Raises `UserError` where Ray is not installed, or where the cluster of RAY_ADDRESS cannot be reached.
+    Raises `UserError` if Ray is not installed, or if the cluster of RAY_ADDRESS cannot be reached.
     """
 
     def __enter__(self) -> "RayExecutor":
@@ -32,28 +34,28 @@ class RayExecutor(Executor):
     def __exit__(self, *_: object) -> None:
         self._ray.shutdown()
 
-    def _do(self, work: Work, stage: str, numbers: list[int], show: Callable[[int], None]) -> None:
-        ray, size = self._ray, work.size(stage) // work.task_count(stage)
+    def _do(self, work: Work, stage: Stage, numbers: list[int], show: Callable[[int], None]) -> None:
+        ray, size = self._ray, stage.size(work) // stage.task_count(work)
         # Ray's own retries would leave no line in the log.
         task = ray.remote(num_cpus=1, max_retries=0)(do_task)
         folder = work.folder.absolute()
-        what = (Path.cwd(), folder, md5((folder / "plan.json").read_bytes()).hexdigest(), stage)
+        common = (Path.cwd(), folder, md5((folder / "plan.json").read_bytes()).hexdigest(), stage.name)
         waiting, lost = deque(numbers), Counter[int]()
         running: dict[Any, int] = {}
         while waiting or running:
             room = self.workers or 2 * int(ray.cluster_resources().get("CPU", 1))
             while waiting and len(running) < room:
                 number = waiting.popleft()
-                running[task.remote(*what, number)] = number
+                running[task.remote(*common, number)] = number
             for done in ray.wait(list(running))[0]:
                 number = running.pop(done)
                 try:
                     mistake = ray.get(done)
-                except ray.exceptions.RayTaskError:  # a fault of ours, not of the cluster
+                except ray.exceptions.RayTaskError:  # a bug of ours, no failure of the cluster
                     raise
                 except ray.exceptions.RayError as error:
                     lost[number] += 1
-                    self._check_lost(work, stage, number, lost[number], str(error).partition("\n")[0])
+                    self._check_lost(work, stage.name, number, lost[number], str(error).partition("\n")[0])
                     waiting.append(number)
                 else:
                     if mistake is not None:
@@ -64,16 +66,16 @@ class RayExecutor(Executor):
         if times > RETRIES:
             raise UserError(
                 f"{work.output}: part {number} of `{stage}` lost its Ray worker {times} times ({reason}), most likely "
-                "for want of memory; set smaller `part_bytes` and run the same command again"
+                "for lack of memory; set smaller `part_bytes` and run the same command again"
             )
         log.warning("a Ray worker or its node was lost; part %d of %s is done again (%s)", number, stage, reason)
 
 
-def do_task(here: Path, folder: Path, plan: str, stage: str, number: int) -> str | None:
-    """One task on whatever node; returns the line of a `UserError`. `plan` is the MD5 of the plan it is part of."""
+def do_task(here: Path, folder: Path, work_plan: str, stage: str, number: int) -> str | None:
+    """Do a task on any node; returns the line of a `UserError`. `work_plan` is the MD5 of plan.json."""
     try:
         os.chdir(here)  # where relative paths begin
-        seen = md5((folder / "plan.json").read_bytes()).hexdigest() == plan
+        seen = md5((folder / "plan.json").read_bytes()).hexdigest() == work_plan
     except OSError:
         seen = False
     if not seen:
@@ -89,8 +91,8 @@ def do_task(here: Path, folder: Path, plan: str, stage: str, number: int) -> str
 
 
 def _connected(workers: int) -> Any:
-    """The module `ray`, connected."""
-    # Ray sends no figures home, and lines of its own about each lost worker would hide ours.
+    """The module `ray`, connected to a cluster."""
+    # No usage statistics are sent, and Ray's own lines about each lost worker would hide ours.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
@@ -121,7 +123,7 @@ def _connected(workers: int) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Raises OSError where nobody listens at HOST:PORT; Ray itself would try for many minutes."""
+    """Raises OSError if nothing listens at HOST:PORT; Ray itself would try for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and "/" not in address:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,9 +1,10 @@
-"""The report of a corpus: `report.md` and two histograms, from its manifest alone."""
+"""The report of a corpus, made from its manifest: `report.md` and two histograms."""
 
 from pathlib import Path
 from typing import Any
 
-from preprocessing.corpus import Manifest, write_atomically
+from preprocessing.corpus import Manifest
+from preprocessing.files import write_atomically
 from preprocessing.tokens.encode import LONGEST_WORD
 
 WORDS_IMAGE, DOCUMENTS_IMAGE = "word-lengths.png", "document-lengths.png"

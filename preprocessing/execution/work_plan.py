@@ -1,7 +1,8 @@
-"""The plan of a corpus: what it is made from, cut into parts, in the work folder OUTPUT/.work.
+"""The work plan of a corpus: what it is made from, cut into parts, in the work folder OUTPUT/.work.
 
-Many machines may begin one corpus at once on a shared file system, whose locks may do nothing. So the plan is written
-aside and renamed into place: the first comer's stays, and all get the same, for it follows from input and settings.
+Many machines may begin one corpus at once on a shared file system, whose locks may do nothing. So the work plan is
+written into a temporary folder and renamed into place: the first one stays, and all are equal, since it depends on
+input and settings alone.
 """
 
 import fcntl
@@ -19,9 +20,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import FORMAT_VERSION, Manifest, sync_folder, write_atomically
+from preprocessing.corpus import FORMAT_VERSION, Manifest
 from preprocessing.errors import DamagedError, UserError
-from preprocessing.execution.attempts import aside, clear_attempts, move, synced, to_json
+from preprocessing.execution.attempts import remove_abandoned, temporary_folder
+from preprocessing.files import move, sync_folder, synced, to_json, write_atomically
 from preprocessing.input.sources import Source, find_files, plan_parts
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -29,10 +31,10 @@ from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 log = logging.getLogger("reread")
 
 VERSION = 3
-"""Of the work folder: what another version of the program has begun is begun again."""
+"""Version of the work folder: work that was begun with another one is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
-HOW = {"output", "workers", "executor"}
-"""Settings that say how the work is done, not what comes of it."""
+RUN_SETTINGS = {"output", "workers", "executor"}
+"""Settings of how the work is done, which do not change the corpus."""
 
 
 class Inputs(NamedTuple):
@@ -41,18 +43,18 @@ class Inputs(NamedTuple):
     files: list[Source]
     words: WordSegmenter
     tokenizer: Tokenizer | None
-    """None where it is trained."""
+    """None if it will be trained."""
     identity: dict[str, Any]
-    """All that determines the output."""
+    """Everything that determines the output."""
 
 
 def check_inputs(settings: PreprocessSettings) -> Inputs:
-    """Find the input and load dictionaries and vocabulary: a mistake there should show before hours of work."""
+    """Find the input and load dictionaries and vocabulary, so that a mistake there shows before hours of work."""
     files = find_files(settings.input, settings.output)
     words = WordSegmenter(settings.words)
     given = settings.tokenizer
     tokenizer = load_tokenizer(given.path, given) if given.path else None
-    values = _described(settings)
+    values = _identifying(settings)
     if tokenizer is not None:
         values["tokenizer"]["path"] = tokenizer.describe()["fingerprint"]
     identity = {
@@ -64,15 +66,15 @@ def check_inputs(settings: PreprocessSettings) -> Inputs:
     return Inputs(files, words, tokenizer, identity)
 
 
-def _described(settings: PreprocessSettings) -> dict[str, Any]:
-    return settings.model_dump(mode="json", exclude=HOW)
+def _identifying(settings: PreprocessSettings) -> dict[str, Any]:
+    return settings.model_dump(mode="json", exclude=RUN_SETTINGS)
 
 
 @contextmanager
 def locked(path: Path, shared: bool = False) -> Iterator[None]:
-    """Hold the lock file `path`, alone or with others that share it; raises BlockingIOError where that cannot be.
+    """Hold a lock on the file `path`, alone or shared with others; raises BlockingIOError if others hold it.
 
-    A lock goes with its process, or with its machine. It spares users a mistake; nothing is lost where it does nothing.
+    A lock ends with its process or machine. It saves users from a mistake; where it has no effect, nothing is lost.
     """
     while True:
         with path.open("a+b") as file:
@@ -89,13 +91,13 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
 
 
 def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
-    """The manifest of a corpus that is whole and made from the same; clears what a kill at the very end left."""
+    """The manifest if the corpus is complete and has this identity; removes what a kill at the very end left."""
     if not (output / "manifest.json").exists():
         return None
     _check_same(output, identity)
     try:
         manifest = Manifest.read(output)
-    except DamagedError as error:  # not what cannot be read just now: it may be whole
+    except DamagedError as error:  # not for a file that cannot be read now, which may be intact
         log.warning("%s: the corpus is built again", error)
         return None
     for shard in manifest.shards:
@@ -108,16 +110,15 @@ def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
 
 
 def clear(output: Path) -> None:
-    """Remove the work folder, and plans that were not finished."""
+    """Remove the work folder, and work plans that were not finished."""
     for folder in output.glob(f"{WORK}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Leave a work folder with the plan of this very corpus, for one who works in `output` alone.
+    """Make sure that there is a work folder with the work plan of this corpus; the caller works in `output` alone.
 
-    Raises `UserError` where work was begun there on something else. What was refused before its first document was
-    done binds nobody.
+    Raises `UserError` if work was begun there on something else, unless that was refused before its first document.
     """
     output, work, manifest = settings.output, settings.output / WORK, settings.output / "manifest.json"
     is_there = work.exists()
@@ -126,20 +127,23 @@ def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
     if begun or manifest.exists() or not _record(output).exists():
         _check_same(output, inputs.identity)
     if begun or (planned and not any(_differences(_recorded(output), inputs.identity))):
-        clear_attempts(work)
+        remove_abandoned(work)
         return
     if manifest.exists():
         manifest.unlink()
         shutil.rmtree(output / "tokenizer", ignore_errors=True)
     if is_there:
-        log.info("%s: holds nothing to go on from; begun anew", work)
-        with aside(work) as old:
-            os.replace(work, old)  # at once, or a kill would leave half a plan
+        log.info("%s: holds nothing to continue from; begun anew", work)
+        with temporary_folder(work) as old:
+            os.replace(work, old)  # in one step, or a kill would leave half a work plan
     _place(settings, inputs)
 
 
 def join(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Find or make the plan, for one of many who work in `output`; raises `UserError` where it is of something else."""
+    """Find or make the work plan, for one of many processes in `output`.
+
+    Raises `UserError` if it belongs to something else.
+    """
     output = settings.output
     if (output / "manifest.json").exists():
         raise UserError(
@@ -156,20 +160,20 @@ def join(settings: PreprocessSettings, inputs: Inputs) -> None:
             _check_same(output, inputs.identity)
         _place(settings, inputs)
     _check_same(output, inputs.identity)
-    clear_attempts(output / WORK)
+    remove_abandoned(output / WORK)
 
 
 def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Write the plan into the work folder, unless another process is there first."""
-    with aside(settings.output / WORK) as folder:
-        _write_plan(settings, inputs, folder)
+    """Write the work plan into the work folder, unless another process is faster."""
+    with temporary_folder(settings.output / WORK) as folder:
+        _write_work_plan(settings, inputs, folder)
         move(folder, settings.output / WORK)
     sync_folder(settings.output)
 
 
 def _is_planned(work: Path) -> bool:
-    plan = work / "plan.json"
-    return plan.exists() and json.loads(plan.read_text(encoding="utf-8")).get("version") == VERSION
+    path = work / "plan.json"
+    return path.exists() and json.loads(path.read_text(encoding="utf-8")).get("version") == VERSION
 
 
 def _documents(path: Path) -> int:
@@ -177,15 +181,17 @@ def _documents(path: Path) -> int:
 
 
 def _record(output: Path) -> Path:
-    """What the work in progress, or else the corpus, is made from."""
+    """The record of what the work in progress, or else the corpus, is made from."""
     begun = output / WORK / RECORD
     return begun if begun.exists() else output / RECORD
 
 
 def _recorded(output: Path) -> dict[str, Any]:
     recorded = json.loads(_record(output).read_text(encoding="utf-8"))
-    with suppress(ValidationError):  # an earlier version knew fewer settings; it did what their defaults say
-        recorded["settings"] = _described(PreprocessSettings.model_validate({**recorded["settings"], "output": output}))
+    with suppress(ValidationError):  # an earlier version had fewer settings; it did what their defaults do
+        recorded["settings"] = _identifying(
+            PreprocessSettings.model_validate({**recorded["settings"], "output": output})
+        )
     return recorded
 
 
@@ -219,13 +225,13 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
         yield f"{name} was {json.dumps(old, ensure_ascii=False)}, is {json.dumps(new, ensure_ascii=False)}"
 
 
-def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> None:
+def _write_work_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> None:
     entries = [*settings.input.paths, *settings.input.validation_paths]
     held_out = range(len(settings.input.paths), len(entries))
-    # A file found through two entries counts for the first of them, but is held out if one of them says so.
+    # A file found through two entries counts for the first of them, but is held out if either is a validation path.
     entry_of: dict[str, int] = {}
     for number in (*held_out, *range(held_out.start)):
-        # Only the paths matter: with the format stated, none is chosen, and logged, once more.
+        # Only the paths matter: with a stated format, the choice of one is not made and logged again.
         only = {"paths": [entries[number]], "validation_paths": [], "format": "jsonl"}
         for file in find_files(settings.input.model_copy(update=only), settings.output):
             entry_of.setdefault(file.path, number)
@@ -237,11 +243,11 @@ def _write_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> N
     parts = plan_parts(inputs.files, settings.part_bytes)
     with synced(folder / "parts.jsonl") as parts_file:  # one file: ten thousand would take minutes to reach the disk
         for pieces in parts:
-            values = [
+            rows = [
                 (entry_of[piece.path], (piece.end or sizes[piece.path]) - piece.start, asdict(piece))
                 for piece in pieces
             ]
-            parts_file.write(json.dumps(values).encode() + b"\n")
+            parts_file.write(json.dumps(rows).encode() + b"\n")
     write_record(folder, inputs.identity)
-    plan = {"version": VERSION, "settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
-    write_atomically(folder / "plan.json", to_json(plan, indent=1))
+    values = {"version": VERSION, "settings": settings.model_dump(mode="json"), "parts": len(parts), "sources": sources}
+    write_atomically(folder / "plan.json", to_json(values, indent=1))

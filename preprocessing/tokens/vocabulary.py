@@ -12,8 +12,8 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from preprocessing.config import VocabularySettings
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 from preprocessing.text.clean import BLANKS
 from preprocessing.tokens.wordlevel import train_words
 
@@ -184,30 +184,3 @@ def read_vocabulary(path: Path) -> list[str]:
             raise UserError(f"{path}: line {number} repeats {token!r} of line {seen[token]}; each token has one id")
         seen[token] = number
     return tokens
-
-
-def check_lowercase(path: Path, lowercase: bool) -> None:
-    try:
-        said = json.loads(path.with_name("tokenizer_config.json").read_text(encoding="utf-8")).get("do_lower_case")
-    except (OSError, ValueError):
-        return
-    if said is not None and said != lowercase:
-        word = str(said).lower()
-        raise UserError(
-            f"tokenizer.lowercase: {path.parent}/tokenizer_config.json says {word}; write `lowercase: {word}`"
-        )
-
-
-def read_wordpiece_json(path: Path) -> tuple[list[str], bool]:
-    values = json.loads(path.read_text(encoding="utf-8"))
-    normalizer = values.get("normalizer") or {}
-    if (
-        normalizer.get("type") != "BertNormalizer"
-        or (values.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer"
-    ):
-        raise UserError(f"{path}: a WordPiece without BERT's normaliser and pre-tokeniser; only BERT's own are read")
-    vocabulary = values["model"]["vocab"]
-    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
-        raise UserError(f"{path}: its ids have gaps; write the vocabulary as a vocab.txt")
-    return tokens, normalizer["lowercase"]

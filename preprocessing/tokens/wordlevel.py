@@ -16,12 +16,15 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
+from preprocessing.tokens.base import BackedTokenizer, Encoding, encode_in_pieces
 
 logger = logging.getLogger("reread")
 
@@ -40,6 +43,36 @@ _PARTS = "|".join(
         r"\S",
     ]
 )
+
+
+class Words(BackedTokenizer):
+    """Whole words, and `<eos>` at the end of each line that holds any (`wordlevel`)."""
+
+    type = "words"
+
+    def __init__(self, path: Path, tokens: list[str], split_punctuation: bool) -> None:
+        for name in (UNKNOWN, END):
+            if name not in tokens:
+                raise UserError(f"{path}: the token {name} is missing; put it into the vocabulary")
+        backend = words_backend(tokens, split_punctuation)
+        super().__init__(path, backend, {"unk": UNKNOWN, "eos": END}, [tokens, split_punctuation])
+        self.split_punctuation = split_punctuation
+
+    def encode(self, text: str) -> Encoding:
+        ids, starts = encode_in_pieces(self.backend, text, " \n")
+        ids[ids == self.special["eos"]] = self.special["unk"]  # a literal one
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        line_ends = np.append(np.flatnonzero(codes == ord("\n")), len(codes))
+        places = np.searchsorted(starts, line_ends)
+        holds_words = np.diff(places, prepend=0) > 0
+        places, last = places[holds_words], line_ends[holds_words] - 1
+        return np.insert(ids, places, self.special["eos"]), np.insert(starts, places, last)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "split_punctuation": self.split_punctuation}
+
+    def _frame(self) -> tuple[str, str, list[str]]:
+        return f"$A {END}", f"$A {END} $B {END}", ["input_ids"]
 
 
 def words_backend(tokens: list[str], split_punctuation: bool) -> Backend:

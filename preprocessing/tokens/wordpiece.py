@@ -1,190 +1,85 @@
-"""WordPiece by table: the ids and offsets of `tokenizers`' BERT pipeline, many times faster on Chinese.
+"""BERT's WordPiece, from a vocab.txt or a tokenizer.json."""
 
-BERT's normaliser and pre-tokeniser work character by character, so a text falls apart at two kinds of characters:
-those that vanish between words (spaces) and those that always are a word of their own (Han, punctuation). Which they
-are, and their ids, is found by asking the tokenizer about every character of the Basic Multilingual Plane. Whatever
-lies between them (letters, digits, marks, removed control characters, everything beyond that plane) is a *run*; its
-tokens come from `tokenizers` itself the first time and from a cache after that.
-"""
+import json
+import logging
+from pathlib import Path
+from typing import Any
 
-from array import array
-from collections.abc import Iterator
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-import numpy as np
-from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
+from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, encode_in_pieces
+from preprocessing.tokens.fast_wordpiece import FastWordPiece
 
-PIECE_CHARACTERS = 1 << 15
-CACHED_RUNS = 1 << 17
-CACHED_CHARACTERS = 1 << 22
-
-_PLANE = 1 << 16
-_RUN, _SPACE = -1, -2
-_PROBE_BLOCK = 1 << 13
-
-# Each line holds what could go wrong: accents, Hangul, controls inside words, marks after Han, full-width forms, ...
-_PROBE = (
-    """第一回　甄士隐梦幻识通灵，贾雨村风尘怀闺秀。《红楼梦》(1791年)——曹雪芹…“此开卷第一回也”！
-It wasn't Élan or naïve İstanbul ẞ ǅ ﬁ; 3.14% of $1,000 [MASK] [UNK] ##ing _x_ e-mail@a.b ≠ \u037e
-\u200bzero\u200bwidth\ufeff 中\u0301文\u0301 e\u0301\u0316\u0301x \u0301 \x00\x07\ufffd\u00ad
-한국어 가\u1100\u1161 ひらがな が \u302a
-㐀㐁 豈 𠀀𪚥 😀👍🏽 \U000e0041 Ａｂｃ１２３，。 ①②㈱ \u2028 \x85 \x1f \u00a0 \u3000 ǆ Ω Å ٣ हिन्दी ไทย
-"""
-    + "supercalifragilistic" * 6
-)
+logger = logging.getLogger("reread")
 
 
-class FastWordPiece:
-    """Encodes as `backend` does: BertNormalizer, BertPreTokenizer and WordPiece, without added tokens.
+class WordPiece(BackedTokenizer):
+    """BERT's tokenizer: the table-driven encoder where it agrees with `tokenizers`, else `tokenizers` itself."""
 
-    Time is one table lookup a character and one dictionary lookup a run; memory is bounded by the piece and the cache.
-    """
+    type = "wordpiece"
 
-    def __init__(self, backend: Tokenizer) -> None:
-        self._backend = backend
-        self._kinds = _character_kinds(backend)
-        self._forget()
+    def __init__(self, path: Path, tokens: list[str], lowercase: bool, fast: bool) -> None:
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        for role, (name, *_) in SPECIAL_NAMES.items():
+            if name not in vocabulary:
+                raise UserError(f"{path}: the {role} token {name} is missing; put it into the vocabulary")
+        backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+        backend.normalizer = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+        )
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(prefix="##")
+        super().__init__(path, backend, {role: names[0] for role, names in SPECIAL_NAMES.items()}, [tokens, lowercase])
+        self.tokens, self.lowercase = tokens, lowercase
+        self._fast = FastWordPiece(backend) if fast else None
+        if self._fast and not self._fast.agrees():
+            self._fast = None
+            logger.info(
+                "tokenizer: the fast WordPiece differs from `tokenizers` on the test text; `tokenizers` is used"
+            )
 
-    def agrees(self) -> bool:
-        """Whether a short text of difficult characters is encoded as `backend` encodes it."""
-        ids, starts = self.encode(_PROBE)
-        expected_ids, expected_starts = encode_by_tokenizers(self._backend, _PROBE)
-        return np.array_equal(ids, expected_ids) and np.array_equal(starts, expected_starts)
+    def encode(self, text: str) -> Encoding:
+        if self._fast:
+            return self._fast.encode(text)
+        return encode_in_pieces(self.backend, text, " \n")
 
-    def encode(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Token ids [n] and the character of `text` at which each begins [n]."""
-        ids, starts = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
-        for begin, codes, kinds in self._pieces(text):
-            piece_ids, piece_starts = self._encode_piece(codes, kinds)
-            ids.append(piece_ids)
-            starts.append(piece_starts + begin)
-        return np.concatenate(ids), np.concatenate(starts)
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "lowercase": self.lowercase}
 
-    def _pieces(self, text: str) -> Iterator[tuple[int, NDArray[np.uint32], NDArray[np.int32]]]:
-        """Where each piece begins, its code points and their kinds; a piece ends between runs."""
-        begin, size = 0, PIECE_CHARACTERS
-        while begin < len(text):
-            codes = np.frombuffer(text[begin : begin + size].encode("utf-32-le", "surrogatepass"), np.uint32)
-            kinds = self._kinds.take(codes, mode="clip")
-            if begin + size < len(text):
-                end = len(kinds) - int(np.argmax(kinds[::-1] != _RUN))
-                if kinds[end - 1] == _RUN:  # one run fills the whole piece
-                    size *= 2
-                    continue
-                codes, kinds = codes[:end], kinds[:end]
-            yield begin, codes, kinds
-            begin, size = begin + len(kinds), PIECE_CHARACTERS
+    def _configuration(self) -> dict[str, Any]:
+        return {"do_lower_case": self.lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
 
-    def _encode_piece(
-        self, codes: NDArray[np.uint32], kinds: NDArray[np.int32]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        in_run = kinds == _RUN
-        unit = kinds != _SPACE  # a unit is a character that stands alone, or the first character of a run
-        unit[1:] &= ~(in_run[1:] & in_run[:-1])
-        starts = np.flatnonzero(unit)
-        values = kinds[starts]
-        runs = np.flatnonzero(values == _RUN)
-        if len(runs) == 0:
-            return values.astype(np.uint32), starts
-        run = self._look_up(codes, in_run)
-        counts = np.ones(len(values), np.int64)
-        counts[runs] = run_counts = np.frombuffer(self._counts, np.int32)[run]
-        first = np.frombuffer(self._firsts, np.int32)[run]
-        flat_ids, flat_starts = np.frombuffer(self._flat_ids, np.int32), np.frombuffer(self._flat_starts, np.int32)
-        run_begins = starts[runs]
-        values[runs] = flat_ids[first]
-        starts[runs] += flat_starts[first]
-        several = np.flatnonzero(run_counts != 1)
-        if len(several) == 0:
-            return values.astype(np.uint32), starts
-        ends = np.cumsum(counts)
-        values, starts = np.repeat(values, counts), np.repeat(starts, counts)
-        several_counts = run_counts[several]
-        within = np.arange(several_counts.sum()) - np.repeat(np.cumsum(several_counts) - several_counts, several_counts)
-        source = np.repeat(first[several], several_counts) + within
-        target = np.repeat(ends[runs[several]] - several_counts, several_counts) + within
-        values[target] = flat_ids[source]
-        starts[target] = np.repeat(run_begins[several], several_counts) + flat_starts[source]
-        return values.astype(np.uint32), starts
-
-    def _look_up(self, codes: NDArray[np.uint32], in_run: NDArray[np.bool_]) -> NDArray[np.int32]:
-        """The number of each run in the cache, in text order."""
-        if len(self._cache) > CACHED_RUNS or self._cache.characters > CACHED_CHARACTERS:
-            self._forget()
-        keep = in_run.copy()
-        keep[1:] |= in_run[:-1]  # one character after each run becomes the blank that parts it from the next
-        joined = np.where(in_run, codes, np.uint32(ord(" ")))[keep].tobytes().decode("utf-32-le", "surrogatepass")
-        runs = joined.split(" ")
-        if not runs[-1]:
-            runs.pop()
-        numbers = np.fromiter(map(self._cache.__getitem__, runs), np.int32, len(runs))
-        if self._cache.new:
-            self._learn(self._cache.new)
-            self._cache.new = []
-        return numbers
-
-    def _learn(self, runs: list[str]) -> None:
-        begins = np.zeros(len(runs) + 1, np.int64)
-        np.cumsum([len(run) + 1 for run in runs], out=begins[1:])
-        ids, starts = encode_by_tokenizers(self._backend, " ".join(runs))
-        owner = np.searchsorted(begins, starts, "right") - 1
-        counts = np.bincount(owner, minlength=len(runs))
-        firsts = len(self._flat_ids) + np.cumsum(counts) - counts
-        firsts[counts == 0] = 0  # runs that vanish whole: any place will do
-        for store, values in (
-            (self._counts, counts),
-            (self._firsts, firsts),
-            (self._flat_ids, ids),
-            (self._flat_starts, starts - begins[owner]),
-        ):
-            store.frombytes(values.astype(np.int32).tobytes())
-
-    def _forget(self) -> None:
-        self._cache = _Numbers()
-        self._counts, self._firsts = array("i"), array("i")
-        self._flat_ids, self._flat_starts = array("i", [0]), array("i", [0])
+    def _save_vocabulary(self, folder: Path) -> None:
+        write_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens).encode())
 
 
-class _Numbers(dict[str, int]):
-    """Numbers runs in the order they are first asked for; `new` lists those not yet learnt."""
-
-    def __init__(self) -> None:
-        self.new: list[str] = []
-        self.characters = 0
-
-    def __missing__(self, run: str) -> int:
-        self.new.append(run)
-        self.characters += len(run)
-        self[run] = number = len(self)
-        return number
-
-
-def encode_by_tokenizers(backend: Tokenizer, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Ids [n] and first characters [n] from `tokenizers` itself, without special tokens."""
-    encoding = backend.encode(text, add_special_tokens=False)
-    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return np.array(encoding.ids, np.uint32), offsets[:, 0]
+def check_lowercase(path: Path, lowercase: bool) -> None:
+    """Raises `UserError` if a tokenizer_config.json beside the vocabulary contradicts `lowercase`."""
+    try:
+        stated = json.loads(path.with_name("tokenizer_config.json").read_text(encoding="utf-8")).get("do_lower_case")
+    except (OSError, ValueError):
+        return
+    if stated is not None and stated != lowercase:
+        word = str(stated).lower()
+        raise UserError(
+            f"tokenizer.lowercase: {path.parent}/tokenizer_config.json says {word}; write `lowercase: {word}`"
+        )
 
 
-def _character_kinds(backend: Tokenizer) -> NDArray[np.int32]:
-    """[65537]: the id of a character that is always a word of its own, or `_SPACE`, or `_RUN`; the last for the rest.
-
-    Each character is shown between two letters: it stands alone if that gives three words of one token each, and is
-    a space if it gives two.
-    """
-    kinds = np.full(_PLANE + 1, _RUN, np.int32)
-    for block in range(0, _PLANE, _PROBE_BLOCK):
-        codes = [code for code in range(block, block + _PROBE_BLOCK) if not 0xD800 <= code < 0xE000]
-        encoding = backend.encode("".join(f"a{chr(code)}a " for code in codes), add_special_tokens=False)
-        starts = np.array(encoding.offsets, np.int64)[:, 0]
-        words = np.array(encoding.word_ids, np.int64)
-        ids = np.array(encoding.ids, np.int32)
-        place, within = starts // 4, starts % 4
-        tokens = np.bincount(place, minlength=len(codes))
-        first = np.cumsum(tokens) - tokens
-        for count, expected in ((3, [0, 1, 2]), (2, [0, 2])):
-            found = np.flatnonzero(tokens == count)
-            at = first[found][:, None] + np.arange(count)
-            apart = (np.diff(words[at], axis=1) > 0).all(axis=1) & (within[at] == expected).all(axis=1)
-            kinds[np.array(codes)[found[apart]]] = ids[at[apart, 1]] if count == 3 else _SPACE
-    return kinds
+def read_wordpiece_json(path: Path) -> tuple[list[str], bool]:
+    """The tokens of a tokenizer.json in id order, and whether it lower-cases."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    normalizer = values.get("normalizer") or {}
+    if (
+        normalizer.get("type") != "BertNormalizer"
+        or (values.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer"
+    ):
+        raise UserError(f"{path}: a WordPiece without BERT's normaliser and pre-tokeniser; only BERT's own are read")
+    vocabulary = values["model"]["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
+        raise UserError(f"{path}: its ids have gaps; write the vocabulary as a vocab.txt")
+    return tokens, normalizer["lowercase"]

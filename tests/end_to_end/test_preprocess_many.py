@@ -31,7 +31,7 @@ def vocabulary_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     check, checked = build.check_inputs, dict[str, work_plan.Inputs]()
 
     def check_once(settings: PreprocessSettings) -> work_plan.Inputs:
-        key = settings.model_dump_json(exclude=work_plan.HOW)
+        key = settings.model_dump_json(exclude=work_plan.RUN_SETTINGS)
         if key not in checked:
             checked[key] = check(settings)
         return checked[key]
@@ -45,6 +45,10 @@ def settings_of(raw: Path, output: Path, **changes: Any) -> PreprocessSettings:
 
 def share(raw: Path, output: Path, stage: str, number: int, of: int, **changes: Any) -> None:
     build.build_share(settings_of(raw, output, **changes), stage, Share(number, of))
+
+
+def missing(raw: Path, output: Path) -> list[str]:
+    return [stage.name for stage in build.missing_stages(settings_of(raw, output))]
 
 
 def test_shares_in_any_order_make_the_bytes_of_one_machine(
@@ -83,14 +87,14 @@ def test_of_plans_made_at_once_the_first_stays(
     raw: Path, reference: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one share writes its plan, another one plans, works and ends."""
-    output, write = tmp_path / "corpus", work_plan._write_plan
+    output, write = tmp_path / "corpus", work_plan._write_work_plan
 
     def write_slowly(settings: PreprocessSettings, inputs: work_plan.Inputs, folder: Path) -> None:
         write(settings, inputs, folder)
-        monkeypatch.setattr(work_plan, "_write_plan", write)
+        monkeypatch.setattr(work_plan, "_write_work_plan", write)
         share(raw, output, "read", 0, 2, workers=2)
 
-    monkeypatch.setattr(work_plan, "_write_plan", write_slowly)
+    monkeypatch.setattr(work_plan, "_write_work_plan", write_slowly)
     share(raw, output, "read", 1, 2)
     assert [path.name for path in output.iterdir() if path.name.startswith(".work")] == [".work"]
     make(raw, output, **EVERY_STAGE)
@@ -113,20 +117,20 @@ def test_a_stage_refuses_to_begin_before_those_it_needs(raw: Path, tmp_path: Pat
 
 def test_what_is_missing_is_told_stage_by_stage(raw: Path, reference: dict[str, bytes], tmp_path: Path) -> None:
     output = tmp_path / "corpus"
-    assert build.missing_stages(settings_of(raw, output)) == STAGES
+    assert missing(raw, output) == STAGES
     for number, stage in enumerate(STAGES):
         share(raw, output, stage, 0, 2)
-        assert build.missing_stages(settings_of(raw, output))[0] == stage or stage.startswith("duplicate")
+        assert missing(raw, output)[0] == stage or stage.startswith("duplicate")
         share(raw, output, stage, 1, 2)
-        assert build.missing_stages(settings_of(raw, output)) == (STAGES[number + 1 :] or ["encode"])
+        assert missing(raw, output) == (STAGES[number + 1 :] or ["encode"])
     make(raw, output, **EVERY_STAGE)
-    assert build.missing_stages(settings_of(raw, output)) == []
+    assert missing(raw, output) == []
     (output / "train-00001.tar").unlink()
     with pytest.raises(
         UserError, match=r"a shard is missing or truncated, .*; run `reread preprocess` without --stage"
     ):
         share(raw, output, "encode", 0, 1)
-    assert build.missing_stages(settings_of(raw, output)) == STAGES
+    assert missing(raw, output) == STAGES
     for stage in STAGES:
         share(raw, output, stage, 0, 1)
     make(raw, output, **EVERY_STAGE)
@@ -202,7 +206,7 @@ def test_shares_work_side_by_side_but_not_beside_a_whole_command(
     output = tmp_path / "corpus"
     process = stopped(start(raw, output, "read", "0/2", **EVERY_STAGE), output)
     share(raw, output, "read", 1, 2)
-    for alone in (make, lambda raw, output, **_: build.missing_stages(settings_of(raw, output))):
+    for alone in (make, lambda raw, output, **_: missing(raw, output)):
         with pytest.raises(UserError, match="another `reread preprocess` is writing it"):
             alone(raw, output, **EVERY_STAGE)
     process.kill()
@@ -266,8 +270,8 @@ def test_two_attempts_at_one_task_never_meet(raw: Path, reference: dict[str, byt
     """One machine is thought dead and its share done elsewhere; then it goes on."""
     output = tmp_path / "corpus"
     wait = (
-        "import os, signal\nfrom preprocessing import tasks\nsave = tasks._save\n"
-        "tasks._save = lambda path, values: (os.kill(os.getpid(), signal.SIGSTOP), save(path, values))\n"
+        "import os, signal\nfrom preprocessing.execution import stages\nsave = stages._save\n"
+        "stages._save = lambda path, values: (os.kill(os.getpid(), signal.SIGSTOP), save(path, values))\n"
     )
     slow = start(raw, output, "read", "0/1", before=wait, **EVERY_STAGE)
     wait_for(lambda: any((output / ".work" / "read").glob("00000.*/*.zst")), slow)

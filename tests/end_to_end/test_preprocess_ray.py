@@ -22,17 +22,17 @@ COUNTED = """
 import os, signal
 from preprocessing.execution import ray_executor
 
-def counted(here, folder, plan, stage, number):
+def counted(here, folder, work_plan, stage, number):
     "Note who begins which task; the first one at the node VICTIM stands still half-way."
-    from preprocessing.execution import tasks
+    from preprocessing.execution import stages
     from preprocessing.execution.ray_executor import do_task
     with open(STARTS, "a+") as file:
         file.write(f"{{stage}} {{number}} {{os.getppid()}} {{os.getpid()}}\\n")
         file.seek(0)
         begun_here = [line for line in file if line.split()[2] == str(VICTIM)]
     if os.getppid() == VICTIM and len(begun_here) == 1:
-        tasks.report_progress_to(lambda size: signal.pause())
-    return do_task(here, folder, plan, stage, number)
+        stages.report_progress_to(lambda size: signal.pause())
+    return do_task(here, folder, work_plan, stage, number)
 
 STARTS, VICTIM = {starts!r}, {victim}
 ray_executor.do_task = counted
@@ -149,7 +149,7 @@ def test_a_part_whose_worker_dies_every_time_ends_the_run_with_one_line(
 ) -> None:
     deadly = (
         "import os\nfrom preprocessing.execution import ray_executor\n"
-        "ray_executor.do_task = lambda here, folder, plan, stage, number: number != 2 or os.kill(os.getpid(), 9)\n"
+        "ray_executor.do_task = lambda here, folder, work_plan, stage, number: number != 2 or os.kill(os.getpid(), 9)\n"
     )
     process = start(raw, tmp_path / "corpus", "read", "2/8", before=deadly, executor="ray")
     _, errors = process.communicate()

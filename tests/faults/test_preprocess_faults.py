@@ -22,9 +22,9 @@ STAGES = ("read", "duplicates", "paragraphs", "duplicate-paragraphs", "encode")
 
 STOP_IN_PART_4 = """
 import signal
-from preprocessing.execution import tasks
-save = tasks._save
-tasks._save = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
+from preprocessing.execution import stages
+save = stages._save
+stages._save = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
 """
 
 
@@ -184,9 +184,11 @@ def test_a_full_disk_is_one_line_and_the_run_continues_with_more_room(
     output = small_disk / "corpus"
     settings: dict[str, Any] = EVERY_STAGE | {"workers": workers}
     resize(small_disk, kilobytes)
-    with pytest.raises(UserError, match=rf"^{output}: no space left to write .*{os.strerror(errno.ENOSPC)}") as told:
+    with pytest.raises(
+        UserError, match=rf"^{output}: {os.strerror(errno.ENOSPC)}; make room.* bytes are free"
+    ) as raised:
         make(raw, output, **settings)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert not (output / "manifest.json").exists()
     before = done(output)
     assert bool(before) == (kilobytes > 16)
@@ -207,7 +209,7 @@ def test_a_full_disk_of_one_share_spares_the_others(raw: Path, reference: dict[s
     for process in processes:
         _, errors = process.communicate()
         assert process.returncode == 1
-        assert f"{output}: no space left to write" in errors.splitlines()[-1]
+        assert f"{output}: No space left on device" in errors.splitlines()[-1]
     before = done(output, "read")
     assert before
     resize(small_disk, 20_000)

@@ -24,14 +24,16 @@ from pipeline.slurm.scripts import (
 )
 from pipeline.slurm.submit import submit_stages
 from preprocessing.errors import UserError
+from preprocessing.execution.stages import STAGES
 
 FOLDER = Path("runs/nezha/slurm")
-STAGES = ["read", "duplicates", "vocabulary", "encode"]
+NAMES = ["read", "duplicates", "vocabulary", "encode"]
 
 
 def chain(settings: SlurmSettings) -> list[Job]:
     arguments = ["nezha-base", "train.steps=10"]
-    return preprocess_jobs(settings, "nezha", STAGES, arguments) + training_jobs(settings, "nezha", arguments)
+    stages = [STAGES[name] for name in NAMES]
+    return preprocess_jobs(settings, "nezha", stages, arguments) + training_jobs(settings, "nezha", arguments)
 
 
 def rendered(name: str, **settings: Any) -> str:
@@ -41,14 +43,14 @@ def rendered(name: str, **settings: Any) -> str:
 
 def test_the_chain_is_every_stage_the_merge_training_and_export() -> None:
     jobs = chain(SlurmSettings())
-    assert [job.name for job in jobs] == [*STAGES, "merge", "pretrain", "export"]
+    assert [job.name for job in jobs] == [*NAMES, "merge", "pretrain", "export"]
     assert preprocess_jobs(SlurmSettings(), "nezha", [], []) == []
     script = submit_script(jobs, FOLDER)
     assert 'submit read\nsubmit duplicates --dependency="afterok:$job"\n' in script
     assert 'submit pretrain --dependency="afterok:$job,singleton"' in script
 
 
-@pytest.mark.parametrize("name", [*STAGES, "merge", "pretrain", "export"])
+@pytest.mark.parametrize("name", [*NAMES, "merge", "pretrain", "export"])
 def test_rendered_scripts_are_whole(name: str) -> None:
     text = rendered(name, partition="v100", account="nlp", modules=["cuda/11.8"], options=["--constraint=v100"])
     header = text.split("\nset -")[0]

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from preprocessing.corpus import sync_folder
-from preprocessing.errors import DamagedError, UserError
+from preprocessing.errors import DamagedError, UserError, error_number
 from training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
 from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
@@ -365,8 +365,5 @@ def _write(save: _Save, tensors: dict[str, Tensor]) -> None:
             save_tensors(tensors, save.path)
             save.bytes, save.crc32 = checksum(save.path)
         save.failure = 0
-    except OSError as error:
-        save.failure = error.errno or errno.EIO
-    except SafetensorError as error:  # wraps the system's error
-        number = re.search(r"os error (\d+)", str(error))
-        save.failure = int(number[1]) if number else errno.EIO
+    except (OSError, SafetensorError) as error:
+        save.failure = error_number(error) or errno.EIO

@@ -34,12 +34,11 @@ from preprocessing.corpus import (
     ShardFiles,
     TarWriter,
     checksum,
-    explained,
     tokenizer_fault,
     write_atomically,
 )
-from preprocessing.errors import UserError
-from preprocessing.seal import read_manifest, seal, unseal
+from preprocessing.corpus.seal import read_manifest, seal, unseal
+from preprocessing.errors import UserError, writing
 from preprocessing.settings import Settings
 from training.data.dataset import samples_fingerprint, special_ids
 from training.data.order import locate
@@ -63,10 +62,8 @@ def materialize(
     Started again after an interruption it writes only the shards that are missing. Raises `UserError` if `out` holds
     other samples already or altered ones, or cannot be written.
     """
-    try:
+    with writing(out):
         _materialize(corpus, out, settings, seed, workers, block_rows)
-    except OSError as error:
-        raise explained(error, out) from None
 
 
 def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, workers: int, block_rows: int) -> None:

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocessing.corpus import Corpus, write_atomically
+from preprocessing.corpus import Corpus
+from preprocessing.corpus.seal import CHECKSUM, TOKENIZER_FILES, seal
 from preprocessing.errors import UserError
 from preprocessing.execution.work_plan import finished, write_record
-from preprocessing.seal import CHECKSUM, TOKENIZER_FILES, seal
+from preprocessing.files import write_atomically
 from tests.corpora import make_corpus
 from training.data.kinds import open_dataset
 from training.data.materialize import materialize

@@ -117,19 +117,19 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 def test_a_changed_file_ends_the_whole_work_with_one_line(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from preprocessing.execution import tasks
+    from preprocessing.execution import stages
 
     path = tmp_path / "novel.txt"
     path.write_text(LINES, encoding="utf-8")
     changed = values(raw, tmp_path / "corpus", input={"paths": [str(path)], "format": "document-per-line"})
     settings = PreprocessSettings.parse(changed, "test")
-    original = tasks.read
+    original = stages.read
 
     def read_late(*arguments: object) -> Iterator[Document]:
         shrink(path)
         return original(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tasks, "read", read_late)
+    monkeypatch.setattr(stages, "read", read_late)
     with pytest.raises(UserError, match="changed since the work began"):
         build(settings)
     assert not (tmp_path / "corpus" / "manifest.json").exists()

@@ -14,9 +14,10 @@ from tokenizers import Tokenizer as Backend
 
 from preprocessing.config import TokenizerSettings, VocabularySettings
 from preprocessing.errors import UserError
-from preprocessing.tokens import tokenizer as module
-from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
-from preprocessing.tokens.vocabulary import read_vocabulary
+from preprocessing.tokens import base
+from preprocessing.tokens.fast_wordpiece import FastWordPiece
+from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+from preprocessing.tokens.vocabulary import read_vocabulary, train_vocabulary
 from tests.conftest import shared
 
 TEXT = """春天来了，河边的柳树发了芽。孩子们在岸上放风筝，老人坐在石凳上下棋。
@@ -111,9 +112,9 @@ def test_special_tokens_in_text_are_ordinary_text(trained: Path) -> None:
 def test_long_texts_in_pieces_have_the_ids_of_the_whole(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = load(trained, fast=False)
     text = TEXT.replace("\n", " \n\n ") * 2 + "\n"
-    monkeypatch.setattr(module, "PIECE_CHARACTERS", 1 << 20)
+    monkeypatch.setattr(base, "PIECE_CHARACTERS", 1 << 20)
     ids, starts = tokenizer.encode(text)
-    monkeypatch.setattr(module, "PIECE_CHARACTERS", 7)
+    monkeypatch.setattr(base, "PIECE_CHARACTERS", 7)
     piece_ids, piece_starts = tokenizer.encode(text)
     np.testing.assert_array_equal(piece_ids, ids)
     np.testing.assert_array_equal(piece_starts, starts)
@@ -206,7 +207,7 @@ def test_the_fast_wordpiece_is_dropped_when_it_differs(
     vocabulary = write_vocabulary(tmp_path / "vocab.txt", BERT)
     expected = load(vocabulary, fast=False).encode(TEXT)
     np.testing.assert_array_equal(load(vocabulary).encode(TEXT), expected)
-    monkeypatch.setattr(module.FastWordPiece, "agrees", lambda self: False)
+    monkeypatch.setattr(FastWordPiece, "agrees", lambda self: False)
     with caplog.at_level(logging.INFO, "reread"):
         tokenizer = load(vocabulary)
     assert "differs" in caplog.text

@@ -19,7 +19,8 @@ from preprocessing.execution.build import build
 from preprocessing.text.clean import Cleaner
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.encode import Encoder
-from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer, train_vocabulary
+from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+from preprocessing.tokens.vocabulary import train_vocabulary
 from tests.conftest import shared
 from training.data.samples import RowSettings, Samples
 from training.data.stream import Stream, StreamSettings

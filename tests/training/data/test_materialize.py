@@ -111,7 +111,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_that_looks_whole(
     write(corpus, whole, settings_of(corpus))
     with monkeypatch.context() as patch:
         patch.setattr(TarWriter, "close", full)
-        with pytest.raises(UserError, match=f"{out}: no space left to write"):
+        with pytest.raises(UserError, match=f"{out}: No space left on device"):
             write(corpus, out, settings_of(corpus))
     assert not is_materialized(out)
     write(corpus, out, settings_of(corpus))

@@ -1,6 +1,6 @@
-"""What a `manifest.json` says, sealed: one checksum over all of it, and one over each file of the tokenizer beside it.
+"""The seal of a `manifest.json`: a checksum of its values, and one of each file of the tokenizer beside it.
 
-The shards have checksums of their own in the manifest; so no byte of a corpus can change unnoticed.
+The manifest holds checksums of the shards, so no byte of a corpus can change unnoticed.
 """
 
 import json
@@ -14,15 +14,16 @@ CHECKSUM, TOKENIZER_FILES = "checksum", "tokenizer_files"
 
 
 def seal(folder: Path, values: dict[str, Any]) -> bytes:
-    """`values` as JSON with the MD5 of each file in `folder`/tokenizer, and of all this together."""
+    """`values` as JSON, with the MD5 of each file in `folder`/tokenizer and the MD5 of all of these values."""
     values = {**values, TOKENIZER_FILES: {path.name: _md5(path) for path in _tokenizer_files(folder)}}
+    values = json.loads(json.dumps(values))  # as they will be read: keys are text, tuples are lists
     return json.dumps({CHECKSUM: _checksum(values), **values}, ensure_ascii=False, indent=1).encode()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `folder`/manifest.json says, its seal not looked at yet.
+    """The values in `folder`/manifest.json; `unseal` checks them.
 
-    Raises `DamagedError` if it is no JSON of a dictionary, `UserError` if it is not there or cannot be read now.
+    Raises `DamagedError` if it is not a JSON object, `UserError` if it is not there or cannot be read now.
     """
     path = folder / "manifest.json"
     try:
@@ -41,10 +42,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def unseal(folder: Path, values: dict[str, Any], command: str) -> dict[str, Any]:
-    """`values`, as `read_manifest` gave them, without the seal; `command` makes the folder.
+    """The values that `read_manifest` returned, checked and without the seal; `command` made the folder.
 
-    Raises `DamagedError` unless they, and the files of the tokenizer, are as they were written; `UserError` where a
-    file cannot be read now.
+    Raises `DamagedError` if they or the files of the tokenizer differ from what was written, `UserError` if a file
+    cannot be read now.
     """
     remedy = f"copy it again, or run `{command}` again"
     values = dict(values)
@@ -66,7 +67,7 @@ def unseal(folder: Path, values: dict[str, Any], command: str) -> dict[str, Any]
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
-    """But for hidden ones, which a file system or a viewer may leave."""
+    """The files of the tokenizer, without hidden ones, which a file system or a viewer may leave."""
     tokenizer = folder / "tokenizer"
     return sorted(path for path in tokenizer.iterdir() if path.name[0] != ".") if tokenizer.is_dir() else []
 
@@ -76,5 +77,5 @@ def _md5(path: Path) -> str:
 
 
 def _checksum(values: dict[str, Any]) -> str:
-    """Of what JSON keeps: keys become text there."""
-    return md5(json.dumps(json.loads(json.dumps(values)), sort_keys=True).encode()).hexdigest()
+    """The MD5 of `values` as read from JSON, whatever the order of their keys."""
+    return md5(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Memory maps that hold no file descriptor, so that a process may map more files than it may have open.
+"""Memory maps that hold no file descriptor, so that a process can map more files than it may have open.
 
-A corpus has thousands of shards, all of which are read at random, and Linux lets a process open 1,024 files unless told
-otherwise. `mmap.mmap` keeps a descriptor as long as it lives (until Python 3.13, whose `trackfd=False` lets it go), and
-a limit to the number of maps would have rows that are drawn from everywhere map and unmap a file each.
+A corpus has thousands of shards, which are read in random order, and by default Linux lets a process open 1,024 files.
+`mmap.mmap` keeps a descriptor as long as it lives (until Python 3.13, whose `trackfd=False` closes it), and with a
+limited number of maps, rows drawn from everywhere would map and unmap a file each.
 """
 
 import ctypes
@@ -20,9 +20,9 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """The whole file, which must not be empty; unmapped when the last reference, an array's too, has gone.
+    """Map a whole file, which must not be empty; it is unmapped when the last reference to it (or an array of it) goes.
 
-    It stands in for an `mmap.mmap`: slices are bytes, and `np.frombuffer` reads it. It must not be written to.
+    The result is used as an `mmap.mmap`: slices are bytes, and `np.frombuffer` reads it. It must not be written to.
     Raises OSError.
     """
     with path.open("rb") as file:
@@ -32,5 +32,5 @@ def map_file(path: Path) -> mmap.mmap:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(path))
     mapped = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(mapped, _LIBC.munmap, address, size).atexit = False  # a thread may still read
+    weakref.finalize(mapped, _LIBC.munmap, address, size).atexit = False  # at exit a thread may still read it
     return cast(mmap.mmap, mapped)

@@ -1,0 +1,119 @@
+"""Writing shards: documents in blocks, blocks in a tar."""
+
+import io
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus.manifest import Block, Shard
+from preprocessing.files import sync_folder
+
+CONTINUES_WORD = np.uint8(1)
+"""Set on every token of a word except its first; `whole-word` masking masks a token with those that continue it."""
+SENTENCE_END = np.uint8(2)
+PARAGRAPH_END = np.uint8(4)
+
+BLOCK_TOKENS = 1 << 18
+_MEMBERS = ("ids", "flags", "offsets")
+
+
+class TarWriter:
+    """Writes arrays into a tar under a temporary name; `close` syncs and renames it.
+
+    The bytes depend on the arrays alone: no time, user or process is recorded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._temporary = path.with_name(path.name + ".tmp")
+        self._file = self._temporary.open("wb")
+        self._md5 = md5()
+
+    def add(self, name: str, array: NDArray[Any]) -> int:
+        """Append `array` as the member `name` (.npy); returns the byte where its raw data begins."""
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+        entry = tarfile.TarInfo(name)
+        entry.size = len(header.getvalue()) + array.nbytes
+        self._write(entry.tobuf(tarfile.USTAR_FORMAT))
+        self._write(header.getvalue())
+        start = self._file.tell()
+        self._write(array.data)
+        self._write(b"\0" * (-self._file.tell() % tarfile.BLOCKSIZE))
+        return start
+
+    def close(self) -> tuple[int, str]:
+        """Finish the file; returns its size in bytes and its MD5."""
+        self._write(b"\0" * 1024)  # the end-of-archive mark
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        os.replace(self._temporary, self.path)
+        sync_folder(self.path.parent)
+        return size, self._md5.hexdigest()
+
+    def _write(self, data: Any) -> None:
+        self._file.write(data)
+        self._md5.update(data)
+
+
+class ShardWriter:
+    """Writes the documents of one shard; `close` returns its entry in the manifest."""
+
+    def __init__(self, path: Path, split: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
+        self.split, self.dtype = split, np.dtype(dtype)
+        self._tar = TarWriter(path)
+        self._block_tokens = block_tokens
+        self._blocks: list[Block] = []
+        self._ids: list[NDArray[Any]] = []
+        self._flags: list[NDArray[np.uint8]] = []
+        self._pending = 0
+
+    def add(self, ids: NDArray[Any], flags: NDArray[np.uint8]) -> None:
+        """Append a document: token ids [n] and flags [n], n > 0."""
+        if len(ids) == 0 or len(ids) != len(flags):
+            raise ValueError(f"a document of {len(ids)} ids and {len(flags)} flags")
+        self._ids.append(ids.astype(self.dtype, copy=False))
+        self._flags.append(flags.astype(np.uint8, copy=False))
+        self._pending += len(ids)
+        if self._pending >= self._block_tokens:
+            self._write_block()
+
+    def close(self) -> Shard:
+        if self._ids:
+            self._write_block()
+        size, digest = self._tar.close()
+        return Shard(
+            name=self._tar.path.name,
+            split=self.split,
+            bytes=size,
+            documents=sum(block.documents for block in self._blocks),
+            tokens=sum(block.tokens for block in self._blocks),
+            md5=digest,
+            blocks=self._blocks,
+        )
+
+    def _write_block(self) -> None:
+        offsets = np.zeros(len(self._ids) + 1, np.int64)
+        np.cumsum([len(ids) for ids in self._ids], out=offsets[1:])
+        arrays: list[NDArray[Any]] = [np.concatenate(self._ids), np.concatenate(self._flags), offsets]
+        prefix = f"{self._tar.path.stem}-{len(self._blocks):06d}"
+        starts = [self._tar.add(f"{prefix}.{name}.npy", array) for name, array in zip(_MEMBERS, arrays, strict=True)]
+        self._blocks.append(Block(len(self._ids), int(offsets[-1]), starts[0], starts[1], starts[2], checksum(arrays)))
+        self._ids, self._flags, self._pending = [], [], 0
+
+
+def checksum(arrays: Iterable[NDArray[Any]]) -> int:
+    """CRC-32 of the concatenated raw data of the arrays."""
+    crc = 0
+    for array in arrays:
+        crc = zlib.crc32(array.data, crc)
+    return crc

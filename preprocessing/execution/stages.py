@@ -1,0 +1,253 @@
+"""The stages of `reread preprocess`, in order: what a task of each does, and how many tasks there are.
+
+A task reads files of the work folder and leaves files there; `preprocessing.execution.work` lists them.
+"""
+
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from preprocessing.config import PreprocessSettings
+from preprocessing.corpus import ShardWriter
+from preprocessing.execution.work import DOCUMENT, Work
+from preprocessing.files import synced
+from preprocessing.input.readers import Problem, read
+from preprocessing.input.sources import Piece
+from preprocessing.text.dedup import later_occurrences, sort_keys, task_count
+from preprocessing.tokens.encode import Encoder, batches
+from preprocessing.tokens.tokenizer import Tokenizer
+from preprocessing.tokens.vocabulary import train_vocabulary
+
+LISTED_PROBLEMS = 1000
+"""Problems listed for a part; any others, perhaps one for each line, are only counted."""
+
+_advance: Callable[[int], None] = lambda size: None  # noqa: E731
+"""Called with bytes of text as they are processed."""
+
+
+def report_progress_to(advance: Callable[[int], None]) -> None:
+    global _advance  # noqa: PLW0603
+    _advance = advance
+
+
+def _save(path: Path, values: NDArray[Any]) -> None:
+    with synced(path) as file:
+        np.save(file, values)
+
+
+def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    settings, cleaner = work.settings, work.cleaner
+    digests, sizes, sources = bytearray(), array("Q"), array("I")
+    counts: dict[int, Counter[str]] = {}
+    problems: list[Problem] = []
+    unreadable = 0
+
+    def report(problem: Problem) -> None:
+        nonlocal unreadable
+        unreadable += 1
+        if len(problems) < LISTED_PROBLEMS:
+            problems.append(problem)
+
+    compressor = zstandard.ZstdCompressor(level=1)
+    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
+        for source, left, piece in work.pieces(number):
+            count = counts.setdefault(source, Counter())
+            for document in read(Piece(**piece), settings.input, report):
+                text = cleaner.clean(document.text)
+                data = text.encode()
+                count["documents_read"] += 1
+                reason = cleaner.reason_to_drop(text)
+                if reason is None:
+                    stream.write(data)
+                    digests += md5(data).digest()
+                    sizes.append(len(data))
+                    sources.append(source)
+                else:
+                    count[reason] += 1
+                step = min(left, len(data))
+                left -= step  # noqa: PLW2901
+                _advance(step)
+            _advance(left)
+    table = np.empty(len(sizes), DOCUMENT)
+    table["high"] = np.frombuffer(digests, ">u8")[::2]
+    table["bytes"], table["source"] = sizes, sources
+    _save(attempt / f"{number:05d}.documents.npy", table)
+    return {
+        "documents": len(table),
+        **(_save_keys(attempt, number, digests) if settings.dedup.documents else {}),
+        "bytes": int(table["bytes"].sum()),
+        "sources": counts,
+        "unreadable": unreadable,
+        "problems": [problem._asdict() for problem in problems],
+    }
+
+
+def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    minimum = work.settings.dedup.minimum_paragraph_characters
+    digests = bytearray()
+    for _, text in work.unique_documents(number):
+        for line in text.split("\n"):
+            if len(line) >= minimum:
+                digests += md5(line.encode()).digest()
+        _advance(len(text.encode()))
+    return {"paragraphs": len(digests) // 16, **_save_keys(attempt, number, digests)}
+
+
+def _save_keys(attempt: Path, number: int, digests: bytearray) -> dict[str, int]:
+    keys, repeated = sort_keys(digests)
+    _save(attempt / f"{number:05d}.keys.npy", keys)
+    _save(attempt / f"{number:05d}.repeated.npy", repeated)
+    return {"keys": len(keys), "repeated": len(repeated)}
+
+
+def _find_duplicates(keys_of: str, work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    files = [work.path(keys_of, part, ".keys.npy") for part in range(work.parts)]
+    tasks = task_count(work.key_count(keys_of))
+    found = later_occurrences(files, number, tasks, attempt)
+    _save(attempt / f"{number:05d}.npy", found)
+    return {"dropped": len(found), "tasks": tasks}
+
+
+def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    settings, train = work.settings.tokenizer, work.settings.tokenizer.train
+    assert train is not None
+    total = sum(result["bytes"] for result in work.part_results("read"))
+    bound = int(min(1.0, train.sample_bytes / total) * 2**32)
+    words = train.type == "words"
+
+    def sample() -> Iterator[str]:
+        for part in range(work.parts):
+            table = work.documents(part)
+            chosen = (table["high"] & 0xFFFFFFFF) < bound  # sampled by hash
+            if words:  # a word that only held-out text has must stay unknown
+                chosen &= ~work.held_out(table)
+            for document, text in work.survivors(part):
+                if text and chosen[document]:
+                    yield text
+                    _advance(len(text.encode()))
+
+    folder = attempt / "trained"
+    path = train_vocabulary(sample(), train, settings.lowercase, folder, split_punctuation=settings.split_punctuation)
+    return {"path": str("vocabulary" / path.relative_to(attempt))}
+
+
+def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    table = work.documents(number)
+    held_out = work.held_out(table).tolist()
+    sizes, sources = table["bytes"].tolist(), table["source"].tolist()
+    counts: dict[int, Counter[str]] = {source: Counter() for source in sorted(set(sources))}
+    for source in table["source"][work.duplicates(number, len(table))].tolist():
+        counts[source]["duplicate documents"] += 1
+    encoder = Encoder(work.tokenizer, work.words)
+    writers: dict[str, ShardWriter] = {}
+    for batch in batches(work.survivors(number)):
+        encoded = encoder.encode([text for _, text in batch])
+        for (document, text), (ids, flags) in zip(batch, encoded, strict=True):
+            count = counts[sources[document]]
+            if len(ids) == 0:
+                count["no tokens" if text else "duplicate paragraphs only"] += 1
+                continue
+            split = "validation" if held_out[document] else "train"
+            if split not in writers:
+                path = attempt / f"{split}-{number:05d}.tar"
+                writers[split] = ShardWriter(path, split, token_dtype(work.tokenizer))
+            writers[split].add(ids, flags)
+            count["documents"] += 1
+            count["characters"] += len(text)
+            count["tokens"] += len(ids)
+        _advance(sum(sizes[document] for document, _ in batch))
+    return {
+        "shards": [asdict(writers[split].close()) for split in sorted(writers)],
+        "sources": counts,
+        "counts": encoder.counts,
+        "word_tokens": encoder.word_tokens,
+        "document_tokens": encoder.document_tokens,
+        "unknown_characters": encoder.unknown_characters,
+    }
+
+
+def token_dtype(tokenizer: Tokenizer) -> str:
+    """The smallest type of integers that holds every id."""
+    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table below."""
+
+    name: str
+    """As in `--stage`; also its folder in the work folder."""
+    title: str
+    """As in the log and the progress bar."""
+    function: Callable[[Work, int, Path], dict[str, Any]]
+    """Does task `number`: leaves its files in a temporary folder and returns its result."""
+    is_needed: Callable[[PreprocessSettings], bool] = lambda settings: True
+    keys_of: str = ""
+    """A stage that compares keys has a task for each range of them: the stage that left the keys."""
+    is_one_task: bool = False
+    """One task for the whole corpus; other stages have one for each part, or range of keys."""
+
+    def task_count(self, work: Work) -> int:
+        """Known once the stages before are done."""
+        if self.keys_of:
+            return task_count(work.key_count(self.keys_of))
+        return 1 if self.is_one_task else work.parts
+
+    def missing(self, work: Work) -> list[int]:
+        """The tasks that are not done, by listing the stage's folder once."""
+        folder = work.folder / self.name
+        names = set(os.listdir(folder)) if folder.exists() else set()
+        return [number for number in range(self.task_count(work)) if f"{number:05d}.json" not in names]
+
+    def results(self, work: Work) -> Iterator[dict[str, Any]]:
+        for number in range(self.task_count(work)):
+            yield work.result(self.name, number)
+
+    def size(self, work: Work) -> int:
+        """Bytes of text the stage processes."""
+        return sum(entry["bytes"] for entry in (work.sources if self.name == "read" else work.part_results("read")))
+
+
+_STAGES = (
+    Stage("read", "reading and cleaning", _read),
+    Stage(
+        "duplicates",
+        "finding duplicate documents",
+        partial(_find_duplicates, "read"),
+        lambda settings: settings.dedup.documents,
+        keys_of="read",
+    ),
+    Stage("paragraphs", "reading paragraphs", _paragraphs, lambda settings: settings.dedup.paragraphs),
+    Stage(
+        "duplicate-paragraphs",
+        "finding duplicate paragraphs",
+        partial(_find_duplicates, "paragraphs"),
+        lambda settings: settings.dedup.paragraphs,
+        keys_of="paragraphs",
+    ),
+    Stage(
+        "vocabulary",
+        "training the vocabulary",
+        _vocabulary,
+        lambda settings: settings.tokenizer.train is not None,
+        is_one_task=True,
+    ),
+    Stage("encode", "encoding", _encode),
+)
+STAGES = {stage.name: stage for stage in _STAGES}
+"""Every stage by its name, in order; the merge into a corpus follows the last one."""
+
+
+def stages_of(settings: PreprocessSettings) -> list[Stage]:
+    """The stages that these settings need, in order."""
+    return [stage for stage in _STAGES if stage.is_needed(settings)]

@@ -1,0 +1,149 @@
+"""The work folder OUTPUT/.work: the work plan, and the files that tasks leave for those of later stages.
+
+plan.json                      the settings, the number of parts, the entries of `input`
+parts.jsonl                    what each part reads
+read/00000.zst                 the cleaned text of a part's documents, concatenated
+read/00000.documents.npy       a table of these documents
+read/00000.keys.npy            the sorted keys of these documents
+read/00000.repeated.npy        which of them repeat an earlier one of the part
+duplicates/00000.npy           documents that repeat one of an earlier part, for a range of the keys
+paragraphs/, duplicate-paragraphs/    the same keys and repetitions for paragraphs
+vocabulary/trained/            a trained vocabulary
+STAGE/00000.json               the result of a task, which is done once this file exists
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from preprocessing.config import PreprocessSettings
+from preprocessing.text.clean import Cleaner
+from preprocessing.text.dedup import dropped_places
+from preprocessing.text.words import WordSegmenter
+from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+
+DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
+"""The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from: `paths`, then
+`validation_paths`."""
+
+
+class Work:
+    """A work folder, and what the tasks of a process share."""
+
+    def __init__(self, folder: Path) -> None:
+        work_plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        self.folder = folder
+        self.output = folder.parent
+        self.settings = PreprocessSettings.model_validate(work_plan["settings"])
+        self.parts: int = work_plan["parts"]
+        self.sources: list[dict[str, Any]] = work_plan["sources"]
+        """The entries of `input`, each with its path, its number of files and their bytes."""
+        self._key_counts: dict[str, int] = {}
+
+    @cached_property
+    def cleaner(self) -> Cleaner:
+        return Cleaner(self.settings.clean)
+
+    @cached_property
+    def words(self) -> WordSegmenter:
+        return WordSegmenter(self.settings.words)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        settings = self.settings.tokenizer
+        path = settings.path or self.folder / self.result("vocabulary", 0)["path"]
+        return load_tokenizer(path, settings)
+
+    def path(self, stage: str, number: int, suffix: str) -> Path:
+        return self.folder / stage / f"{number:05d}{suffix}"
+
+    def is_done(self, stage: str, number: int) -> bool:
+        return self.path(stage, number, ".json").exists()
+
+    def result(self, stage: str, number: int) -> dict[str, Any]:
+        return json.loads(self.path(stage, number, ".json").read_text(encoding="utf-8"))
+
+    def part_results(self, stage: str) -> Iterator[dict[str, Any]]:
+        """The results of a stage that has one task for each part."""
+        for part in range(self.parts):
+            yield self.result(stage, part)
+
+    def key_count(self, stage: str) -> int:
+        """How many keys the tasks of `stage`, all done, have left."""
+        if stage not in self._key_counts:
+            self._key_counts[stage] = sum(result["keys"] for result in self.part_results(stage))
+        return self._key_counts[stage]
+
+    def pieces(self, part: int) -> list[tuple[int, int, dict[str, Any]]]:
+        """(entry of `input`, bytes, the values of a `Piece`) for each file or byte range that a part reads."""
+        with (self.folder / "parts.jsonl").open(encoding="utf-8") as file:
+            return json.loads(next(islice(file, part, None)))
+
+    def documents(self, part: int) -> NDArray[Any]:
+        """DOCUMENT [n]: the cleaned documents of a part in source order, with duplicates."""
+        return np.load(self.path("read", part, ".documents.npy"))
+
+    def held_out(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
+        """bool [n]: which documents [n] of a part's table belong to the validation split."""
+        by_share = documents["high"] < int(self.settings.validation_share * 2**64)
+        return by_share | (documents["source"] >= len(self.settings.input.paths))
+
+    def duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
+        """bool [count]: which documents of the part are repetitions of an earlier one."""
+        if not self.settings.dedup.documents:
+            return np.zeros(count, bool)
+        return self._dropped("duplicates", "read", part, count)
+
+    def unique_documents(self, part: int) -> Iterator[tuple[int, str]]:
+        """(number in the part, text) of each document that is no duplicate."""
+        table = self.documents(part)
+        dropped = self.duplicates(part, len(table)).tolist()
+        with self.path("read", part, ".zst").open("rb") as file:
+            stream = zstandard.ZstdDecompressor().stream_reader(file)
+            for number, size in enumerate(table["bytes"].tolist()):
+                data = stream.read(size)
+                if not dropped[number]:
+                    yield number, data.decode()
+
+    def survivors(self, part: int) -> Iterator[tuple[int, str]]:
+        """The same without paragraphs that repeat an earlier one; the text may be empty."""
+        if not self.settings.dedup.paragraphs:
+            yield from self.unique_documents(part)
+            return
+        minimum = self.settings.dedup.minimum_paragraph_characters
+        dropped = self._dropped(
+            "duplicate-paragraphs", "paragraphs", part, self.result("paragraphs", part)["paragraphs"]
+        )
+        is_kept = iter((~dropped).tolist())  # one for each paragraph long enough to have a key
+        for number, text in self.unique_documents(part):
+            kept = [line for line in text.split("\n") if len(line) < minimum or next(is_kept)]
+            yield number, "\n".join(kept)
+
+    def _dropped(self, stage: str, keys_of: str, part: int, count: int) -> NDArray[np.bool_]:
+        # By name: the listing of a folder on a network file system may lag behind its contents.
+        tasks = self.result(stage, 0)["tasks"]
+        dropped = dropped_places([self.path(stage, number, ".npy") for number in range(tasks)], part, count)
+        dropped[np.load(self.path(keys_of, part, ".repeated.npy"))] = True
+        return dropped
+
+
+def open_work(folder: Path) -> Work:
+    return _open_work(folder, (folder / "plan.json").stat().st_mtime_ns)
+
+
+def forget_work() -> None:
+    """Free what `open_work` keeps for the next task."""
+    _open_work.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _open_work(folder: Path, changed: int) -> Work:
+    """One work folder a process, so that dictionaries and vocabularies are loaded once."""
+    return Work(folder)

@@ -1,0 +1,118 @@
+"""Reading one piece: what the readers of all formats share."""
+
+import errno
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from xml.parsers.expat import ExpatError
+
+import pyarrow
+import zstandard
+
+from preprocessing.config import InputSettings
+from preprocessing.errors import UserError
+from preprocessing.input.sources import Piece
+from preprocessing.input.streams import ExpansionError, encoding_that_fits
+
+
+class Document(NamedTuple):
+    """A document as it stands in its file."""
+
+    text: str
+    path: str
+    position: str
+    """`line 12`, `row 3`, `page 柏林`, `whole file`; in an archive preceded by the member's name."""
+
+
+class Problem(NamedTuple):
+    """Something that could not be read."""
+
+    path: str
+    position: str
+    reason: str
+
+
+DAMAGE = (
+    EOFError,
+    ExpansionError,
+    ExpatError,
+    OSError,
+    UnicodeError,
+    lzma.LZMAError,
+    pyarrow.ArrowException,
+    tarfile.TarError,
+    zlib.error,
+    zstandard.ZstdError,
+)
+"""What libraries raise for a damaged file."""
+_NOT_OF_THE_SYSTEM = (None, errno.EINVAL, errno.EOVERFLOW)
+"""Numbers of an OSError that a library raised, or that followed a position which a damaged file named."""
+
+
+class PieceReader:
+    """The state of reading a piece: its encoding, and where in it the reader is, for error messages."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        settings: InputSettings,
+        report: Callable[[Problem], None],
+        check_unchanged: Callable[[], None],
+    ) -> None:
+        self.piece, self.settings, self.report = piece, settings, report
+        self.check_unchanged = check_unchanged
+        self.limit = settings.maximum_document_bytes
+        self.encoding = self.stated = settings.encoding
+        self.member = ""
+        """The member of an archive that is being read, as a prefix of positions."""
+        self.last = "the start"
+        """The position of the last document."""
+        self._fitting: str | None = None
+        self._guesses = 0
+
+    def problem(self, position: str, reason: str) -> None:
+        """Report bad input; raises `UserError` if `bad_input` is `refuse`."""
+        if self.settings.bad_input == "refuse":
+            self.check_unchanged()  # a file that is being written looks damaged
+            way_out = "repair it, or set `input.bad_input=report` to skip it"
+            raise UserError(f"{self.piece.path}:{self.member}{position}: {reason}; {way_out}")
+        self.report(Problem(self.piece.path, self.member + position, reason))
+
+    def too_long(self, position: str) -> None:
+        self.problem(
+            position, f"longer than {self.limit:,} bytes (`input.maximum_document_bytes`); is it one document?"
+        )
+
+    def damaged(self, error: Exception, what: str = "damaged or cut short") -> None:
+        """Report one of `DAMAGE` as a problem; an error of the system is raised again."""
+        if isinstance(error, OSError) and error.errno not in _NOT_OF_THE_SYSTEM:
+            raise error
+        self.problem(f"after {self.last}", f"{what} ({str(error) or type(error).__name__})")
+
+    def document(self, text: str, position: str) -> Document:
+        self.last = position
+        return Document(text, self.piece.path, self.member + position)
+
+    def decode(self, data: bytes | bytearray, position: str) -> str | None:
+        """`data` as text; None if it is not in the encoding, which is reported."""
+        try:
+            return data.decode(self.encoding).removeprefix("\ufeff")
+        except UnicodeError as error:
+            if not self._fitting and self._guesses < 10:  # guessing at every line of a large file would take days
+                self._fitting, self._guesses = encoding_that_fits(data), self._guesses + 1
+            fits = self._fitting and self._fitting != self.encoding
+            hint = f"; `input.encoding={self._fitting}` would fit" if fits else ""
+            where = str(error)
+            if isinstance(error, UnicodeDecodeError):
+                line = data.count(b"\n", 0, error.start) + 1
+                where = f"byte {error.start}" + (f", line {line}" if line > 1 else "")
+            self.problem(position, f"not {self.stated} ({where} of it){hint}")
+            return None
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few names, for a message."""
+    known = [name if len(name) < 40 else name[:40] + "..." for name, _ in zip(names, range(9), strict=False)]
+    return ", ".join([*known[:8], "..."] if len(known) > 8 else known) or "none"

@@ -1,0 +1,136 @@
+"""Text files: a document per file or per line, JSON lines, documents separated by blank lines.
+
+Each function yields the documents that begin in the reader's piece.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from preprocessing.input.piece import Document, PieceReader, listed
+from preprocessing.input.streams import line_start, lines, read_at_most, skip_line
+
+_LONGEST_BLANK = 1 << 16
+"""A line of more bytes is not blank, whatever it holds."""
+
+
+def _lines(reader: PieceReader, stream: BinaryIO, offset: int) -> Iterator[tuple[int, int, bytes | None]]:
+    """Byte offset, number and bytes (None: too long) of each line of `stream`, which stands at `offset`."""
+    if reader.piece.end is not None and offset >= reader.piece.end:
+        return
+    for number, (line, size) in enumerate(lines(stream, reader.limit), 1):
+        yield offset, number, line if size <= reader.limit else None
+        offset += size
+
+
+def _next_line(reader: PieceReader, stream: BinaryIO) -> int:
+    """Where the first line that begins in the piece starts, or the end of the piece."""
+    before, end = reader.piece.start - 1, reader.piece.end
+    stream.seek(before)
+    return before + skip_line(stream, at_least=None if end is None else end - before)
+
+
+def _place(reader: PieceReader, offset: int, number: int) -> str:
+    # To count the lines before a range, they would have to be read.
+    return f"byte {offset}" if reader.piece.start else f"line {number}"
+
+
+def _own_lines(reader: PieceReader, stream: BinaryIO) -> Iterator[tuple[str, str]]:
+    """Position and text of each non-blank line that begins in the piece."""
+    for offset, number, line in _lines(reader, stream, _next_line(reader, stream) if reader.piece.start else 0):
+        if reader.piece.end is not None and offset >= reader.piece.end:
+            return
+        position = _place(reader, offset, number)
+        if line is None:
+            reader.too_long(position)
+        elif line.strip():
+            text = reader.decode(line, position)
+            if text is not None:
+                yield position, text
+
+
+def document_per_file(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
+    data = read_at_most(stream, reader.limit)
+    if not data:
+        reader.problem("whole file", "empty file")
+    elif len(data) > reader.limit:
+        reader.too_long("whole file")
+    else:
+        text = reader.decode(data, "whole file")
+        if text is not None:
+            yield reader.document(text, "whole file")
+
+
+def document_per_line(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
+    for position, text in _own_lines(reader, stream):
+        yield reader.document(text, position)
+
+
+def jsonl(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
+    field = reader.settings.text_field
+    for position, line in _own_lines(reader, stream):
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            reader.problem(position, f"not JSON ({error.msg}, character {error.pos + 1} of it)")
+            continue
+        except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
+            reader.problem(position, f"not JSON ({error})")
+            continue
+        if not isinstance(values, dict):
+            reader.problem(position, f"a JSON {type(values).__name__}, not an object with the field `{field}`")
+        elif field not in values:
+            reader.problem(position, f"no field `{field}`; it has {listed(values)} (`input.text_field` says which)")
+        elif not isinstance(values[field], str):
+            reader.problem(position, f"field `{field}` holds {type(values[field]).__name__}, not text")
+        else:
+            yield reader.document(values[field], position)
+
+
+def blank_line(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
+    start, end = reader.piece.start, reader.piece.end
+    wide_space = "\u3000".encode(reader.encoding, "ignore")
+    offset = 0
+    if start > 0:
+        found = line_start(stream, start - 1, _LONGEST_BLANK)
+        if found is not None:
+            stream.seek(found)
+        offset = _next_line(reader, stream) if found is None else found  # None: a line too long to be blank
+    after_blank = start == 0
+    parts: list[bytes] = []  # the lines of the document being read, if it is of this piece
+    position, room = "", reader.limit
+    for at, number, line in _lines(reader, stream, offset):
+        if end is not None and at >= end and not parts:
+            return
+        if line is not None and _is_blank(line, wide_space, reader.encoding):
+            yield from _joined(reader, parts, position)
+            parts, after_blank = [], True
+            continue
+        if after_blank and at >= start:
+            position, room = _place(reader, at, number), reader.limit
+        elif not parts:  # a document that began before the piece, or is too long
+            after_blank = False
+            continue
+        after_blank = False
+        room -= reader.limit + 1 if line is None else len(line)
+        if line is None or room < 0:
+            reader.too_long(position)
+            parts = []
+        else:
+            parts.append(line)
+    yield from _joined(reader, parts, position)
+
+
+def _is_blank(line: bytes, wide_space: bytes, encoding: str) -> bool:
+    if len(line) > _LONGEST_BLANK:
+        return False
+    visible = line.strip()
+    # A line of ideographic spaces is blank, too; they have several bytes each.
+    short = len(visible) < 64 and visible.startswith(wide_space)
+    return not visible or (short and not visible.decode(encoding, "replace").strip())
+
+
+def _joined(reader: PieceReader, parts: list[bytes], position: str) -> Iterator[Document]:
+    text = reader.decode(b"".join(parts), position) if parts else None
+    if text is not None:
+        yield reader.document(text, position)

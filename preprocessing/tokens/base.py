@@ -1,0 +1,165 @@
+"""What all tokenizers share: special tokens, the folder transformers loads, and encoding long texts in pieces."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken, processors
+from tokenizers import Tokenizer as Backend
+
+from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
+
+logger = logging.getLogger("reread")
+
+PIECE_CHARACTERS = 1 << 16
+"""Longer texts are encoded in pieces, where that cannot change an id, to bound memory."""
+
+Encoding = tuple[NDArray[np.uint32], NDArray[np.int64]]
+
+_SPACES = np.array([code for code in range(1 << 14) if chr(code).isspace()], np.uint32)
+SPECIAL_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+class BackedTokenizer:
+    """Base class of all kinds. `names` are the special tokens by role; those not in the vocabulary are appended."""
+
+    type: str
+
+    def __init__(self, path: Path, backend: Backend, names: dict[str, str], identity: Any) -> None:
+        self.path, self.backend, self.names = path, backend, names
+        size = backend.get_vocab_size(with_added_tokens=False)
+        self.special: dict[str, int] = {}
+        self.vocab_size = size
+        for role, name in names.items():
+            known = backend.token_to_id(name)
+            self.special[role] = self.vocab_size if known is None else known
+            self.vocab_size += known is None
+        if self.vocab_size > size:
+            appended = [name for role, name in names.items() if self.special[role] >= size]
+            logger.info("tokenizer: %s has no %s; appended as ids %d and up", path, ", ".join(appended), size)
+        values = [self.type, names, self.special, identity]
+        self._fingerprint = md5(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        values = {"type": self.type, "fingerprint": self._fingerprint, "vocab_size": self.vocab_size}
+        return {**values, **self.special}
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        backend = Backend.from_str(self.backend.to_str())
+        backend.add_special_tokens(
+            [
+                AddedToken(
+                    name,
+                    normalized=False,
+                    special=True,
+                    lstrip=role == "mask" and (self._is_roberta or self.type == "bpe"),
+                )
+                for role, name in sorted(self.names.items(), key=lambda item: self.special[item[0]])
+            ]
+        )
+        if any(backend.token_to_id(name) != self.special[role] for role, name in self.names.items()):
+            raise UserError(
+                f"{self.path}: its ids have gaps, so special tokens cannot be appended; add them to the file"
+            )
+        single, pair, inputs = self._frame()
+        backend.post_processor = processors.TemplateProcessing(
+            single=single,
+            pair=pair,
+            special_tokens=[(name, self.special[role]) for role, name in self.names.items() if name in single.split()],
+        )
+        names = {f"{role}_token": name for role, name in self.names.items()}
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": inputs,
+            "clean_up_tokenization_spaces": False,
+            **names,
+            **self._configuration(),
+        }
+        write_atomically(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
+        write_atomically(folder / "tokenizer_config.json", _json(config))
+        write_atomically(folder / "special_tokens_map.json", _json(names))
+        self._save_vocabulary(folder)
+
+    @property
+    def _is_roberta(self) -> bool:
+        return self.names.get("cls") == "<s>"
+
+    def _frame(self) -> tuple[str, str, list[str]]:
+        """Templates of special tokens around one text and around two, and the names of a model's inputs."""
+        cls, sep = self.names["cls"], self.names["sep"]
+        if self._is_roberta:
+            return f"{cls} $A {sep}", f"{cls} $A {sep} {sep} $B {sep}", ["input_ids", "attention_mask"]
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
+        return f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", inputs
+
+    def _configuration(self) -> dict[str, Any]:
+        return {}
+
+    def _save_vocabulary(self, folder: Path) -> None:
+        """Write the vocabulary also in the form its own library reads; none by default."""
+
+
+def split_text(text: str, cuts: str) -> Iterator[str]:
+    """Pieces of a long text, cut before white space that follows other text.
+
+    `cuts` are the characters to cut at; "" keeps the text whole.
+    """
+    begin = 0
+    if cuts:
+        place = re.compile(rf"(?<=\S)[{cuts}]")
+        while len(text) - begin > PIECE_CHARACTERS:
+            found = place.search(text, begin + PIECE_CHARACTERS)
+            if found is None:
+                break
+            yield text[begin : found.start()]
+            begin = found.start()
+    yield text[begin:]
+
+
+def encode_in_pieces(backend: Backend, text: str, cuts: str) -> Encoding:
+    def encode(piece: str) -> tuple[Encoding, int]:
+        encoding = backend.encode(piece, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        starts = past_space(piece, offsets)
+        starts = np.where(starts < offsets[:, 1], starts, offsets[:, 0])  # white space alone
+        return (np.array(encoding.ids, np.uint32), starts), len(piece)
+
+    return join_encodings(encode(piece) for piece in split_text(text, cuts))
+
+
+def join_encodings(pieces: Iterator[tuple[Encoding, int]]) -> Encoding:
+    ids, starts, begin = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)], 0
+    for (piece_ids, piece_starts), length in pieces:
+        ids.append(piece_ids)
+        starts.append(piece_starts + begin)
+        begin += length
+    return np.concatenate(ids), np.concatenate(starts)
+
+
+def past_space(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n]: where the tokens [n, 2] begin, past their leading white space; their end if they hold nothing else."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    starts, ends = offsets[:, 0].copy(), offsets[:, 1]
+    leading = np.flatnonzero(starts < ends)
+    while len(leading := leading[np.isin(codes[starts[leading]], _SPACES)]):
+        starts[leading] += 1
+        leading = leading[starts[leading] < ends[leading]]
+    return starts
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, ensure_ascii=False, indent=2) + "\n").encode()

@@ -1,0 +1,64 @@
+"""Byte-level BPE."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
+from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, encode_in_pieces
+
+
+class ByteLevelBpe(BackedTokenizer):
+    """Byte-level BPE (GPT-2, RoBERTa), from a tokenizer.json or from vocab.json and merges.txt beside it."""
+
+    type = "bpe"
+
+    def __init__(self, path: Path) -> None:
+        backend = self._from_json(path) if path.name.endswith("tokenizer.json") else self._from_merges(path)
+        vocabulary = backend.get_vocab(with_added_tokens=False)
+        bracketed = "[MASK]" in vocabulary
+        names = {role: known[0] if bracketed else known[-1] for role, known in SPECIAL_NAMES.items()}
+        super().__init__(path, backend, names, json.loads(backend.to_str()))
+        split = json.loads(backend.to_str())["pre_tokenizer"]
+        plain = split["type"] == "ByteLevel" and split.get("use_regex", True) and backend.normalizer is None
+        # With add_prefix_space a piece must begin with a blank, else one would be put before it.
+        self._cuts = "" if not plain else " " if split["add_prefix_space"] else " \n"
+
+    def encode(self, text: str) -> Encoding:
+        return encode_in_pieces(self.backend, text, self._cuts)
+
+    def _save_vocabulary(self, folder: Path) -> None:
+        model = json.loads(self.backend.to_str())["model"]
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        write_atomically(folder / "vocab.json", json.dumps(model["vocab"], ensure_ascii=False).encode())
+        write_atomically(folder / "merges.txt", "\n".join(["#version: 0.2", *merges, ""]).encode())
+
+    @staticmethod
+    def _from_json(path: Path) -> Backend:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if "ByteLevel" not in json.dumps(values.get("pre_tokenizer")):
+            raise UserError(f"{path}: a BPE that is not byte-level; only byte-level BPE is read")
+        for added in values.get("added_tokens", []):
+            values["model"]["vocab"].setdefault(added["content"], added["id"])
+        values.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
+        try:
+            return Backend.from_str(json.dumps(values))
+        except Exception as error:  # `tokenizers` raises nothing narrower
+            raise UserError(f"{path}: not a tokenizer.json ({error})") from None
+
+    @staticmethod
+    def _from_merges(path: Path) -> Backend:
+        merges = path.with_name("vocab.bpe" if path.name == "encoder.json" else "merges.txt")
+        if not merges.exists():
+            raise UserError(f"{path}: byte-level BPE needs {merges.name} beside it")
+        try:
+            vocabulary, pairs = models.BPE.read_file(str(path), str(merges))
+            backend = Backend(models.BPE(vocabulary, pairs))
+        except Exception as error:  # `tokenizers` raises nothing narrower
+            raise UserError(f"{path}, {merges}: not the two files of a byte-level BPE ({error})") from None
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        return backend

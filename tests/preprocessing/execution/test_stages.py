@@ -1,0 +1,27 @@
+"""The table of stages, and what names them elsewhere."""
+
+from preprocessing.config import PreprocessSettings
+from preprocessing.execution.stages import STAGES, stages_of
+from tests.conftest import ROOT
+
+
+def settings(**changes: object) -> PreprocessSettings:
+    values = {"input": {"paths": ["x"]}, "output": "y", "tokenizer": {"path": "z"}} | changes
+    return PreprocessSettings.parse(values, "test")
+
+
+def test_settings_decide_which_stages_are_needed() -> None:
+    def names(**changes: object) -> list[str]:
+        return [stage.name for stage in stages_of(settings(**changes))]
+
+    assert names() == ["read", "duplicates", "encode"]
+    assert names(dedup={"documents": False}, tokenizer={"train": {}}) == ["read", "vocabulary", "encode"]
+    everything = names(dedup={"paragraphs": True}, tokenizer={"train": {}})
+    assert everything == list(STAGES)
+    assert everything == ["read", "duplicates", "paragraphs", "duplicate-paragraphs", "vocabulary", "encode"]
+
+
+def test_the_slurm_script_names_the_stages_that_run_as_an_array() -> None:
+    comment = (ROOT / "slurm" / "preprocess.sbatch").read_text(encoding="utf-8")
+    named = comment.partition("# STAGE is ")[2].partition(", in this order")[0].replace(" or ", ", ").split(", ")
+    assert named == [name for name, stage in STAGES.items() if not stage.is_one_task]
