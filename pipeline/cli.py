@@ -213,7 +213,7 @@ def _status_of_command(quiet: bool) -> int:
         return found[1]
     except KeyboardInterrupt:
         if not quiet:
-            print("reread: interrupted; the same command goes on from here", file=sys.stderr)
+            print("reread: interrupted; the same command continues from here", file=sys.stderr)
         return 130
     return 0
 

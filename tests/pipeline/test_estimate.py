@@ -115,7 +115,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("values_of", [train_values, span_values, document_values, ran_values, longformer_values])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thread) -> None:
-    """The most that a real micro-batch takes on CPU, as the allocator tells the profiler, to within 5 %."""
+    """The peak memory of a real micro-batch on CPU, as the profiler records it, to within 5 %."""
     values = values_of("nowhere", global_batch=4, micro_batch=4)
     if values_of is not document_values:  # ERNIE-Doc's attention without dropout is another one on CPU
         values["model"]["attention_probs_dropout_prob"] = 0.0
@@ -373,7 +373,7 @@ def test_the_vocabulary_is_never_guessed_silently(caplog) -> None:
         assert vocabulary(recipe, recipe.train) == 21128
     assert "vocab.txt is not there, 21128 tokens are assumed" in caplog.text
     other = load_recipe("nezha-base", ["preprocess.tokenizer.path=mine.model"])
-    with pytest.raises(UserError, match=r"mine\.model is not there; say train\.model\.vocab_size"):
+    with pytest.raises(UserError, match=r"mine\.model is not there; set train\.model\.vocab_size"):
         vocabulary(other, recipe.train)
 
 

@@ -1,4 +1,4 @@
-"""What the README says is there, is there."""
+"""The README's promises hold: what it names exists."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Recipes: inheritance, overrides, and mistakes told in one line."""
+"""Recipes: inheritance, overrides, and one line for each mistake."""
 
 import copy
 import errno
