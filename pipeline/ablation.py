@@ -1,4 +1,4 @@
-"""`reread ablate`: a recipe trained once for each of its ablations, and one table of what each part is worth."""
+"""`reread ablate`: train a recipe once for each of its ablations and print one table of their figures."""
 
 import json
 import math
@@ -8,8 +8,9 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.commands import RUNS, evaluate_stage, preprocess_stage, start_stage, train_stage
-from pipeline.recipe import Ablation, available_recipes, has_checkpoints, load_recipe
+from pipeline.commands import check_model, evaluate, make_start, preprocess, train
+from pipeline.recipe import Ablation, available_recipes, load_recipe
+from pipeline.run_folder import RUNS, has_checkpoints
 from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 from training.parallel.place import place
@@ -30,16 +31,18 @@ def ablate(name: str, overrides: list[str]) -> None:
     if len({_slug(row.name) for row in recipe.ablations}) < len(recipe.ablations):
         raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
     changes = [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]
-    trained = [load_recipe(name, changed, "train") for changed in changes]  # a mistake is told before hours of work
+    trained = [load_recipe(name, changed, "train") for changed in changes]  # refused before hours of work
+    for one in trained:
+        check_model(one)
     if recipe.preprocess is not None:
-        preprocess_stage(recipe)
+        preprocess(recipe)
     if not all(has_checkpoints(RUNS / one.name) for one in trained):
-        start_stage(recipe)
+        make_start(recipe)
     measured = {}
     for row, changed, one in zip(recipe.ablations, changes, trained, strict=True):
         print(f"{row.name}: {' '.join(row.overrides) or 'as the recipe says'}", file=sys.stderr)
-        train_stage(one, ["train", name, *changed])
-        figures = evaluate_stage(RUNS / one.name, [], None)
+        train(one, ["train", name, *changed])
+        figures = evaluate(RUNS / one.name, [], None)
         measured[row.name] = {figure: value for figure, value in figures.items() if math.isfinite(value)}
     path = RUNS / f"{recipe.name}-ablation.json"
     write_atomically(path, json.dumps(measured, ensure_ascii=False, indent=1).encode())
@@ -47,7 +50,7 @@ def ablate(name: str, overrides: list[str]) -> None:
 
 
 def table(rows: list[Ablation], measured: dict[str, dict[str, float]]) -> Table:
-    """One line a row: what the paper gives for it, then the losses and accuracies measured here."""
+    """One line for each row: the paper's figures, then the losses and accuracies measured here."""
     from training.metrics import quality  # which imports torch
 
     published = list(dict.fromkeys(figure for row in rows for figure in row.published))

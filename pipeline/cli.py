@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline import commands
 from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
 from training.parallel.place import place
@@ -39,15 +40,13 @@ def preprocess(
     ] = "0/1",
 ) -> None:
     """Raw text -> a deduplicated, word-segmented, sharded corpus."""
-    from pipeline.commands import preprocess_share_stage, preprocess_stage
-
     settings = load_recipe(recipe, overrides or [], "preprocess")
     if stage is None and share == "0/1":
-        preprocess_stage(settings, materialize)
+        commands.preprocess(settings, materialize)
     elif stage is None or materialize is not None:
         raise UserError("--share goes with --stage, and --materialize without")
     else:
-        preprocess_share_stage(settings, stage, share)
+        commands.preprocess_share(settings, stage, share)
 
 
 @app.command()
@@ -59,40 +58,34 @@ def inspect(
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the manifest first")] = False,
 ) -> None:
     """Show samples with the masked words marked, and prove that words are masked whole."""
-    from pipeline.commands import inspect_stage
-
-    inspect_stage(corpus, overrides or [], recipe, samples, verify)
+    commands.inspect(corpus, overrides or [], recipe, samples, verify)
 
 
 @app.command()
 def train(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Pretrain; the same command again continues from the last checkpoint."""
-    from pipeline.commands import train_stage
-
-    train_stage(load_recipe(recipe, overrides or [], "train"), sys.argv[1:])
+    commands.train(load_recipe(recipe, overrides or [], "train"), sys.argv[1:])
 
 
 @app.command()
 def run(
     recipe: RecipeName,
     overrides: Overrides = None,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the stages to Slurm as a chain of jobs")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: only show the scripts")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit it to Slurm as a chain of jobs")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: only print the scripts")] = False,
     site: Annotated[
         Path | None, typer.Option(help="With --slurm: the cluster's settings; default: slurm/site.yaml")
     ] = None,
 ) -> None:
-    """All stages: preprocess, train, export, report. What is done already is not done again."""
-    from pipeline.commands import run_stages
-
+    """Preprocess, train, export and report. What is done already is not done again."""
     if slurm:
-        from pipeline.slurm.submit import submit_stages
+        from pipeline.slurm.submit import submit_recipe
 
-        submit_stages(recipe, overrides or [], site, dry_run)
+        submit_recipe(recipe, overrides or [], site, dry_run)
     elif dry_run or site:
         raise UserError(f"{'--dry-run' if dry_run else '--site'} goes with --slurm")
     else:
-        run_stages(recipe, overrides or [])
+        commands.run(recipe, overrides or [])
 
 
 @app.command()
@@ -103,14 +96,16 @@ def plan(
     gpu: Annotated[str, typer.Option(help="v100-16g, v100-32g, a100-40g, a100-80g, h100-80g, ...")] = "v100-32g",
     gpus_per_node: Annotated[int, typer.Option(min=1, max=1024, help="GPUs a machine")] = 8,
     network: Annotated[str, typer.Option(help="Between machines: ib100, eth25, 4xib100 (cards x Gbit/s)")] = "ib100",
-    share: Annotated[float, typer.Option(min=0.01, max=1, help="Of a GPU's peak FLOP/s; MFU in a run's log")] = 0.4,
+    share: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of a GPU's peak FLOP/s that is reached; MFU in a run's log")
+    ] = 0.4,
 ) -> None:
-    """Memory a GPU, whether it fits, how to split it, days to the end, disk: before anything is there."""
+    """Estimate memory on a GPU, the best split, time and disk of a recipe, before any of it exists."""
     from pipeline.estimate.hardware import cluster
-    from pipeline.estimate.summary import plan as plan_recipe
+    from pipeline.estimate.summary import print_estimate
 
     where = cluster(gpus, gpu, gpus_per_node, network)
-    plan_recipe(load_recipe(recipe, overrides or [], "train"), where, share)
+    print_estimate(load_recipe(recipe, overrides or [], "train"), where, share)
 
 
 @app.command()
@@ -120,9 +115,7 @@ def evaluate(
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
     """Losses, accuracies or perplexity of a checkpoint on all held-out text, or on another corpus (data.corpus=...)."""
-    from pipeline.commands import evaluate_stage
-
-    evaluate_stage(run_folder, overrides or [], step)
+    commands.evaluate(run_folder, overrides or [], step)
 
 
 @app.command()
@@ -140,9 +133,7 @@ def export(
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
     """Checkpoint -> a Hugging Face folder with weights, tokenizer, modeling file and model card."""
-    from pipeline.commands import export_stage
-
-    export_stage(run_folder, output, step)
+    commands.export(run_folder, output, step)
 
 
 @app.command()
@@ -191,14 +182,14 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"  # before its libraries are imported: nothing is ever downloaded
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("reread").setLevel(logging.INFO)
-    logging.raiseExceptions = False  # a full disk is told by what cannot go on without it
+    logging.raiseExceptions = False  # what cannot continue on a full disk reports it
     here = place()
     quiet = here.rank != 0
     if quiet:  # its log file has the rest
         logging.getLogger().handlers[0].setLevel(logging.ERROR)
     status = _status_of_command(quiet)
     if here.launcher:
-        # The threads of gloo may still be letting go of tensors, and the interpreter's end under them is an abort.
+        # Threads of gloo may still release tensors; the interpreter's shutdown under them would abort.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -223,7 +214,7 @@ def _status_of_command(quiet: bool) -> int:
         return found[1]
     except KeyboardInterrupt:
         if not quiet:
-            print("reread: interrupted; the same command goes on from here", file=sys.stderr)
+            print("reread: interrupted; the same command continues from here", file=sys.stderr)
         return 130
     return 0
 

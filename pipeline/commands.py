@@ -1,13 +1,11 @@
-"""The stages behind the commands: each takes a checked recipe and leaves its result on disk."""
+"""What the commands do: each takes a checked recipe or a run folder and leaves its result on disk."""
 
-import json
+import importlib.util
 import logging
-import platform
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,13 @@ from pipeline.recipe import (
     SAMPLES,
     Recipe,
     apply_overrides,
-    check_same_run,
-    has_checkpoints,
     load_recipe,
     override,
-    write_recipe,
-    written_recipe,
+    preprocess_section,
+    train_section,
 )
-from pipeline.run_lock import only_job
-from preprocessing.corpus import write_atomically
+from pipeline.run_folder import RUNS, check_same_run, has_checkpoints, open_run_folder, recipe_of
 from preprocessing.errors import UserError, nearest, writing
-from training.config import TrainSettings
 from training.data.kinds import KINDS
 from training.data.samples import RowSettings
 from training.data.settings import DataSettings
@@ -34,39 +28,59 @@ from training.parallel.place import place
 
 log = logging.getLogger("reread")
 
-RUNS = Path("runs")
+
+def run(name: str, overrides: list[str]) -> None:
+    """Preprocess, train, export and report; what is already done is not done again."""
+    from pipeline.report import fill_masks, report
+
+    recipe = load_recipe(name, overrides)
+    if recipe.train is not None:
+        check_train(recipe)
+    if recipe.preprocess is not None and not place().launcher:
+        preprocess(recipe)
+    if recipe.train is None:
+        return
+    train(recipe, ["train", name, *overrides])
+    if place().rank != 0:
+        return
+    folder = export(RUNS / recipe.name, None)
+    report(RUNS / recipe.name)
+    for sentence, words in fill_masks(folder, recipe.examples):
+        print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
+    print(f"Hugging Face folder: {folder}")
 
 
-def preprocess_stage(recipe: Recipe, materialize: Path | None = None) -> None:
+def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
+    """Make the corpus, and with `materialize` a folder of all masked copies of its rows."""
     from preprocessing.execution.build import build
 
-    if recipe.preprocess is None:
-        raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
-    for path in recipe.preprocess.input.paths:
+    settings = preprocess_section(recipe)
+    if recipe.train is not None:
+        check_model(recipe)
+    for path in settings.input.paths:
         if Path(path).is_relative_to(SAMPLES):
             log.info("input: %s, of the package: this folder has none", path)
-    build(recipe.preprocess)
+    build(settings)
     if materialize is not None:
         from training.data.materialize import materialize as write_copies
 
         train = train_section(recipe)
         if not isinstance(train.data, RowSettings):
             raise UserError(f"recipe {recipe.name}: train.data.kind is {train.data.kind}; --materialize writes rows")
-        write_copies(recipe.preprocess.output, materialize, train.data, train.seed, recipe.preprocess.workers)
+        write_copies(settings.output, materialize, train.data, train.seed, settings.workers)
 
 
-def preprocess_share_stage(recipe: Recipe, stage: str, share: str) -> None:
-    """One machine's share of one stage; the plain command merges when all are done."""
+def preprocess_share(recipe: Recipe, stage: str, share: str) -> None:
+    """Do one machine's share of one stage; the plain command merges when all are done."""
     from preprocessing.execution.build import build_share
     from preprocessing.execution.executor import Share
 
-    if recipe.preprocess is None:
-        raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
-    build_share(recipe.preprocess, stage, Share.parse(share))
+    build_share(preprocess_section(recipe), stage, Share.parse(share))
 
 
-def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
-    from pipeline.inspect import inspect
+def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
+    """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define."""
+    from pipeline.inspect import inspect as show
 
     data: DataSettings
     if recipe is None:
@@ -80,35 +94,79 @@ def inspect_stage(corpus: Path, overrides: list[str], recipe: str | None, sample
         given = [f"train.data.{one}" for one in [*overrides, override("corpus", corpus)]]
         train = train_section(load_recipe(recipe, given))
         data, seed = train.data, train.seed
-    inspect(data, samples=samples, seed=seed, verify=verify)
+    show(data, samples=samples, seed=seed, verify=verify)
 
 
-def train_stage(recipe: Recipe, arguments: list[str]) -> None:
+def train(recipe: Recipe, arguments: list[str]) -> None:
     """Train in this process, or in `parallel.processes` processes started here; exits with their status."""
     stop_at_once()
-    train = train_section(recipe)
-    run = RUNS / recipe.name
+    settings = train_section(recipe)
     if place().launcher:
-        _train_here(recipe, train, run)
+        _train_here(recipe)
         return
-    check_same_run(run, recipe)
-    start_stage(recipe)
-    processes = train.parallel.processes or _devices()
+    check_same_run(RUNS / recipe.name, recipe)
+    check_train(recipe)
+    make_start(recipe)
+    processes = settings.parallel.processes or _devices()
     if processes == 1:
-        _train_here(recipe, train, run)
+        _train_here(recipe)
         return
     log.info("starting %d processes on this machine", processes)
     status = launch(arguments, processes)
     if status == 128 + signal.SIGBUS:
         from training.data.kinds import open_dataset
 
-        open_dataset(train.data, train.seed, "train")  # tells which shard was cut short under its memory map
+        open_dataset(settings.data, settings.seed, "train")  # names the shard that was cut short under its memory map
     if status:
         sys.exit(status)
 
 
-def start_stage(recipe: Recipe) -> None:
-    """Make `train.init` as the recipe's `start` says: what is there is not made again."""
+def export(run: Path, output: Path | None, step: int | None = None) -> Path:
+    """Write the Hugging Face folder of a run's checkpoint, by default RUN/export, and return it."""
+    from training.exchange.run_export import export_run
+
+    recipe = recipe_of(run)
+    folder = output or run / "export"
+    with writing(folder):
+        export_run(run, folder, train_section(recipe), recipe.examples, step)
+    log.info("exported to %s", folder)
+    return folder
+
+
+def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
+    """Print the figures of all held-out text; `overrides` may name another corpus, or another way to read it."""
+    from training.evaluation import evaluate_run
+
+    values = recipe_of(run).model_dump(mode="json")
+    apply_overrides(values, overrides, "train")
+    figures = evaluate_run(run, train_section(Recipe.parse(values, str(run / "recipe.yaml"))), step)
+    for name, value in figures.items():
+        print(f"{name:24} {value:.4f}")
+    return figures
+
+
+def check_train(recipe: Recipe) -> None:
+    """Raises `UserError` for what training would refuse whatever the corpus: call it before any work."""
+    check_model(recipe)
+    init = train_section(recipe).init
+    if init is None or recipe.start is not None or has_checkpoints(RUNS / recipe.name):
+        return
+    if not (init / "config.json").exists():
+        raise UserError(f"train.init: {init} holds no config.json; make the folder with `reread convert`")
+
+
+def check_model(recipe: Recipe) -> None:
+    """Raises `UserError` for a wrong `train.model`; logs one line where that cannot be found out."""
+    if not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")):
+        log.info("train.model is not checked yet: torch or transformers is not installed here")
+        return
+    from training.assembly import check_model as check
+
+    check(train_section(recipe))
+
+
+def make_start(recipe: Recipe) -> None:
+    """Make `train.init` by the recipe's `start`; what is there is not made again."""
     missing = missing_start(recipe)
     if recipe.start is None or missing is None:
         return
@@ -116,31 +174,31 @@ def start_stage(recipe: Recipe) -> None:
 
     other, arguments, model = start_recipe(recipe)
     log.info("%s is not there: recipe %s is trained and converted", missing, other.name)
-    train_stage(other, ["train", *arguments])
-    convert(export_stage(RUNS / other.name, None), missing, model, **recipe.start.convert.given())
+    train(other, ["train", *arguments])
+    convert(export(RUNS / other.name, None), missing, model, **recipe.start.convert.given())
 
 
 def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
-    """The recipe whose model `recipe.start` converts, its arguments on the command line, and what it is converted to.
+    """The recipe whose model `recipe.start` converts, its arguments on the command line, and the type of model to make.
 
-    Raises `UserError` for what cannot work: a mistake is told before hours of work.
+    Raises `UserError` for what cannot work, before hours of work.
     """
     from training.exchange.convert import forms_of
     from training.models import model_spec
 
-    train, start = train_section(recipe), recipe.start
+    settings, start = train_section(recipe), recipe.start
     assert start is not None
-    overrides = [override("data.corpus", train.data.corpus), *start.overrides]
+    overrides = [override("data.corpus", settings.data.corpus), *start.overrides]
     other = load_recipe(start.recipe, overrides, "train")
     if other.name == recipe.name:
         raise UserError(f"recipe {recipe.name}: start.recipe has this name, too, and so the same run folder; change it")
-    model = model_spec(train.model.get("type", "")).name
+    model = model_spec(settings.model.get("type", "")).name
     forms_of(model, start.convert.given())
     return other, [start.recipe, *overrides], model
 
 
 def missing_start(recipe: Recipe) -> Path | None:
-    """The folder that `start` is to make, unless it is there or a checkpoint of the run holds every weight already."""
+    """The folder that `start` has to make; None if it is there, or if the run has a checkpoint with every weight."""
     if recipe.start is None:
         return None
     init = train_section(recipe).init
@@ -149,91 +207,23 @@ def missing_start(recipe: Recipe) -> Path | None:
     return None if (init / "config.json").exists() or has_checkpoints(RUNS / recipe.name) else init
 
 
-def export_stage(run: Path, output: Path | None, step: int | None = None) -> Path:
-    from training.exchange.run_export import export_run
-
-    recipe = _recipe_of(run)
-    folder = output or run / "export"
-    with writing(folder):
-        export_run(run, folder, train_section(recipe), recipe.examples, step)
-    log.info("exported to %s", folder)
-    return folder
-
-
-def evaluate_stage(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
-    """Print the figures of all held-out text; `overrides` may name another corpus, or another way to read it."""
-    from training.evaluation import evaluate_run
-
-    values = _recipe_of(run).model_dump(mode="json")
-    apply_overrides(values, overrides, "train")
-    figures = evaluate_run(run, train_section(Recipe.parse(values, str(run / "recipe.yaml"))), step)
-    for name, value in figures.items():
-        print(f"{name:24} {value:.4f}")
-    return figures
-
-
-def run_stages(name: str, overrides: list[str]) -> None:
-    """Preprocess, train, export and report; what is already done is not done again."""
-    from pipeline.report import fill_masks, report
-    from training.assembly import check_model
-
-    recipe = load_recipe(name, overrides)
-    if recipe.train is not None:
-        check_model(recipe.train)  # before hours of preprocessing
-    if recipe.preprocess is not None and not place().launcher:
-        preprocess_stage(recipe)
-    if recipe.train is None:
-        return
-    train_stage(recipe, ["train", name, *overrides])
-    if place().rank != 0:
-        return
-    run = RUNS / recipe.name
-    folder = export_stage(run, None)
-    report(run)
-    for sentence, words in fill_masks(folder, recipe.examples):
-        print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
-    print(f"Hugging Face folder: {folder}")
-
-
-def _train_here(recipe: Recipe, train: TrainSettings, run: Path) -> None:
+def _train_here(recipe: Recipe) -> None:
     from training.trainer import train as run_training
 
-    run_training(train, run, _run_folder(recipe, run))
+    folder = RUNS / recipe.name
+    run_training(train_section(recipe), folder, _prepared(recipe, folder))
 
 
 @contextmanager
-def _run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
-    """Hold the run folder and say in it what runs; the first process does, the others only log there."""
-    with ExitStack() as stack:
-        try:
-            if place().rank == 0:
-                check_same_run(run, recipe)
-                if missing := missing_start(recipe):
-                    raise UserError(
-                        f"{missing}: not there, and below torchrun or srun `start` does not make it; make it by "
-                        "starting this recipe once by itself, or by `reread convert`"
-                    )
-                run.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(only_job(run))
-                write_recipe(recipe, run / "recipe.yaml")
-                write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
-            stack.enter_context(_log_file(run))
-        except OSError as error:
-            raise UserError(f"{run}: cannot write the run folder ({error.strerror}: {error.filename})") from None
+def _prepared(recipe: Recipe, folder: Path) -> Iterator[None]:
+    """The run folder, opened when all processes have met; below a launcher its `start` must be there."""
+    if place().rank == 0 and (missing := missing_start(recipe)):
+        raise UserError(
+            f"{missing}: not there, and `start` does not make it below torchrun or srun; make it by "
+            "starting this recipe once by itself, or by `reread convert`"
+        )
+    with open_run_folder(recipe, folder):
         yield
-
-
-def train_section(recipe: Recipe) -> TrainSettings:
-    if recipe.train is None:
-        raise UserError(f"recipe {recipe.name}: has no `train` section")
-    return recipe.train
-
-
-def _recipe_of(run: Path) -> Recipe:
-    path = run / "recipe.yaml"
-    if not path.exists():
-        raise UserError(f"{path}: not there; is `{run}` a run folder made by `reread train`?")
-    return written_recipe(path)
 
 
 def _devices() -> int:
@@ -243,25 +233,3 @@ def _devices() -> int:
         return torch.cuda.device_count()
     log.info("one process on CPU: no GPU here, and parallel.processes is not set")
     return 1
-
-
-def _environment() -> dict[str, str]:
-    """What ran: versions only, never variables (they may hold secrets)."""
-    packages = ["reread", "torch", "numpy", "transformers", "megatron-core", "jieba", "tokenizers"]
-    return {"python": platform.python_version(), "machine": platform.platform()} | {
-        name: version(name) for name in packages
-    }
-
-
-@contextmanager
-def _log_file(run: Path) -> Iterator[None]:
-    """Repeat the log in RUN/logs/, one file a process."""
-    (run / "logs").mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(run / "logs" / f"rank-{place().rank}.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        handler.close()

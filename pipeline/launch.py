@@ -1,5 +1,8 @@
-"""How processes of a run begin and end: one a device on this machine, when none of torchrun, srun and horovodrun has
-started them; and what SIGTERM and Ctrl-C do before training, where there is nothing to save yet."""
+"""Starting and stopping the processes of a run.
+
+Without torchrun, srun or horovodrun, `launch` starts one process for each device of this machine. `stop_at_once`
+handles SIGTERM and Ctrl-C before training, when there is nothing to save yet.
+"""
 
 import ctypes
 import os
@@ -20,14 +23,14 @@ DEFAULT_GRACE_SECONDS = 10.0
 _ending = threading.Lock()
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _LAUNCHER = "REREAD_LAUNCHER"
-"""In the environment of a worker: the process that started it, which it does not outlive."""
+"""Environment variable of a worker: the process that started it, which it does not outlive."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def stop_at_once() -> None:
     """Until training sets handlers of its own, SIGTERM and Ctrl-C end this process with `STOPPED`.
 
-    Also while it waits for the others in torch's rendezvous, which lets no handler run: hence the thread, woken by the
+    No Python handler runs while the process waits in torch's rendezvous. So a thread does it, which is woken by the
     file descriptor that the interpreter writes signals to.
     """
     if signal.getsignal(signal.SIGTERM) == _stop:
@@ -50,7 +53,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     if not _ending.acquire(blocking=False):
         return
     launcher = os.environ.get(_LAUNCHER)
-    if place().rank == 0 and launcher in (None, str(os.getppid())):  # one that has ended printed it, or was killed
+    if place().rank == 0 and launcher in (None, str(os.getppid())):  # a launcher that has ended printed it, or cannot
         os.write(2, b"reread: stopped outside of the training steps; the same command goes on\n")
     os._exit(STOPPED)
 
@@ -62,7 +65,7 @@ def _stop_when_woken(read: int) -> None:
 
 
 def _follow(parent: int) -> None:
-    """Have this process sent SIGTERM when `parent` ends in whatever way, kill -9 too (Linux)."""
+    """Have the kernel send SIGTERM to this process when `parent` ends, even by kill -9 (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it has ended before that
@@ -72,8 +75,8 @@ def _follow(parent: int) -> None:
 def launch(arguments: list[str], processes: int) -> int:
     """Run `reread ARGUMENTS` in `processes` processes of one distributed run and return the exit status.
 
-    SIGTERM and SIGINT are passed on, so that every process checkpoints and ends; they do so, too, when this process
-    is killed. When one process dies, the others are stopped and its status is returned.
+    SIGTERM and SIGINT are passed on, so that every process checkpoints and ends; they do the same when this
+    process is killed. When one process dies, the others are stopped and its status is returned.
     """
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     shared = {
@@ -110,20 +113,20 @@ def launch(arguments: list[str], processes: int) -> int:
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> int:
-    """0, or the status of the process that failed; once one has, the others get their grace to end by themselves."""
+    """0, or the status of the process that failed; after a failure the others get some seconds to end by themselves."""
     deadline = None
     while True:
         statuses = [worker.poll() for worker in workers]
         failures = [status for status in statuses if status]
         if failures and deadline is None:
-            killed = min(failures) < 0  # the others wait for it in vain
+            killed = min(failures) < 0  # the others would wait for it forever
             deadline = time.monotonic() + (0 if killed else GRACE_SECONDS.get(failures[0], DEFAULT_GRACE_SECONDS))
         if None not in statuses or (deadline and time.monotonic() > deadline):
             break
         time.sleep(0.05)
     if not failures:
         return 0
-    # Name the cause, not what followed: a killed process or a refusal takes the others with it, and they end with 1
+    # Name the cause, not its consequences: after a killed process or a refusal the others end with 1
     failed = min(((r, s) for r, s in enumerate(statuses) if s), key=lambda one: (one[1] >= 0, one[1] == 1, one[0]))
     rank, status = failed
     if status < 0:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, Field
 
-from pipeline.slurm.scripts import SlurmSettings
+from pipeline.slurm.settings import SlurmSettings
 from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.corpus import write_atomically
@@ -19,36 +19,25 @@ BUILT_IN = Path(__file__).parent / "recipes"
 PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
 
-ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", "peak_tflops"} | {
-    "watchdog_minutes",
-    "log_every",
-    "validate_every",
-    "validation_batches",
-}
-"""Fields of `train` that a relaunch may change: none of them changes what is learned, but for rounding and dropout."""
-
-ELASTIC_DATA = {"corpus", "evaluation_length", "evaluation_memory", "evaluation_lanes"}
-"""The same of `train.data`; the trainer compares the corpus' fingerprint, and a corpus may move."""
-
 
 def _of_a_folder(name: str) -> str:
     if name in (".", ".."):
-        raise ValueError("is the name of a folder in runs/, not a way to another")
+        raise ValueError("is the name of a folder in runs/, not a path to another")
     return name
 
 
 class Ablation(Settings):
-    """One row of a table in which a model loses its parts one after the other."""
+    """One row of a table of ablations: the recipe with some overrides, and its published figures."""
 
     name: Line
     overrides: list[str] = []
-    """Of `train`, as on the command line."""
+    """Overrides of `train`, as on the command line."""
     published: dict[str, float] = {}
-    """What the paper gives for it, by the name of the figure."""
+    """The paper's figures by name."""
 
 
 class Conversion(Settings):
-    """Options of `reread convert` for this recipe's type of model; null: as if not given."""
+    """Options of `reread convert` for this recipe's type of model; null: the default."""
 
     length: int | None = Field(default=None, ge=1, le=1 << 20)
     window: int | None = Field(default=None, ge=1, le=1 << 20)
@@ -59,17 +48,17 @@ class Conversion(Settings):
 
 
 class Start(Settings):
-    """How `train.init` is made where it is not there yet: another recipe is carried out and its model converted."""
+    """How `train.init` is made if it does not exist: another recipe is trained and its model converted."""
 
     recipe: str
-    """A built-in one, or a file: in a recipe's file its path is from there, as that of `base` is."""
+    """Name of a built-in recipe, or a path that is relative to this recipe's file, as that of `base`."""
     overrides: list[str] = []
-    """Of that recipe, as on the command line; its corpus is this recipe's."""
+    """Overrides of that recipe, as on the command line; it is trained on this recipe's corpus."""
     convert: Conversion = Conversion()
 
 
 class Recipe(Settings):
-    """What `reread run` carries out: each section is one stage, absent sections are skipped."""
+    """What `reread run` does: preprocess and train are sections; an absent section is skipped."""
 
     name: Annotated[str, AfterValidator(_of_a_folder)] = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=150)
     """Names the run folder, runs/<name>."""
@@ -78,7 +67,7 @@ class Recipe(Settings):
     start: Start | None = None
     train: TrainSettings | None = None
     slurm: SlurmSettings | None = None
-    """Of `reread run --slurm`, over what slurm/site.yaml says."""
+    """Settings of `reread run --slurm`, over those of slurm/site.yaml."""
     ablations: list[Ablation] = []
     """The rows of `reread ablate`."""
     examples: Annotated[list[str], OneOrMore] = []
@@ -88,7 +77,7 @@ class Recipe(Settings):
 def load_recipe(
     recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
 ) -> Recipe:
-    """Read a recipe by built-in name or path, apply `key=value` overrides and check it; it stands over `beneath`.
+    """Read a recipe by built-in name or path, over the values `beneath`, apply `key=value` overrides and check it.
 
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
     Raises `UserError` naming the recipe and each wrong key with the nearest right one.
@@ -99,9 +88,9 @@ def load_recipe(
 
 
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
-    """Set `a.b=value` in nested `values`; a key that begins no field of a recipe is taken as one of `section`.
+    """Set `a.b=value` in nested `values`; a key that begins with no field of a recipe belongs to `section`.
 
-    A value that is not YAML is taken as text: `input.paths=*.txt`.
+    A value that is not YAML is text: `input.paths=*.txt`.
     """
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -114,8 +103,20 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
 
 
 def override(key: str, path: Path) -> str:
-    """`key=path` for `apply_overrides`, whatever the path is called."""
+    """`key=path` for `apply_overrides`, quoted where YAML needs it."""
     return f"{key}={as_yaml(str(path))}"
+
+
+def train_section(recipe: Recipe) -> TrainSettings:
+    if recipe.train is None:
+        raise UserError(f"recipe {recipe.name}: has no `train` section")
+    return recipe.train
+
+
+def preprocess_section(recipe: Recipe) -> PreprocessSettings:
+    if recipe.preprocess is None:
+        raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
+    return recipe.preprocess
 
 
 def available_recipes() -> list[str]:
@@ -123,13 +124,13 @@ def available_recipes() -> list[str]:
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
-    """The resolved recipe, enough to run again."""
+    """Write the resolved recipe, which is enough to run it again."""
     values = recipe.model_dump(mode="json")
     write_atomically(path, yaml.safe_dump(values, allow_unicode=True, sort_keys=False).encode())
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """`field: old -> new` for each leaf in which two nested dicts differ."""
+    """`field: old -> new` for each leaf that differs between two nested dicts."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             line
@@ -140,46 +141,15 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def written_recipe(path: Path) -> Recipe:
-    """What `write_recipe` wrote. Raises `UserError` for what is no recipe."""
+    """A recipe that `write_recipe` wrote. Raises `UserError` for anything else."""
     return Recipe.parse(_values_of(path), str(path))
-
-
-def check_same_run(run: Path, recipe: Recipe) -> None:
-    """Raises `UserError` if the run folder holds checkpoints of a recipe that trains something else."""
-    path = run / "recipe.yaml"
-    if not path.exists() or not has_checkpoints(run):
-        return
-    begun = written_recipe(path)  # what came later than it is there with its default
-    old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
-    changed = differences(_learned(old), _learned(new))
-    if changed:
-        raise UserError(
-            f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
-            "take them back, or give the new run a name of its own with name=..."
-        )
-
-
-def has_checkpoints(run: Path) -> bool:
-    """Raises `UserError` if their folder cannot be listed now; to Path.glob it would be an empty one."""
-    folder = run / "checkpoints"
-    try:
-        return any(name.startswith("step-") for name in os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read now ({error.strerror}); start again when it can be") from None
-
-
-def _learned(train: dict[str, Any]) -> dict[str, Any]:
-    data = {key: value for key, value in train.get("data", {}).items() if key not in ELASTIC_DATA}
-    return {key: value for key, value in {**train, "data": data}.items() if key not in ELASTIC}
 
 
 def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a recipe over those of its `base`; `above` are the files whose base it is."""
     path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else BUILT_IN / f"{recipe}.yaml"
     if path.resolve() in above:
-        raise UserError(f"{above[0]}: its `base` leads back to {path}; a recipe cannot stand over itself")
+        raise UserError(f"{above[0]}: its `base` leads back to {path}; a recipe cannot be its own base")
     try:
         values = _values_of(path)
     except FileNotFoundError:
@@ -205,7 +175,7 @@ def _values_of(path: Path) -> dict[str, Any]:
 
 
 def _find_samples(values: dict[str, Any]) -> None:
-    """Inputs of a built-in recipe that the working folder does not have are the installed package's."""
+    """Use the installed package's inputs of a built-in recipe where the working folder does not have them."""
     given = values.get("preprocess", {}).get("input", {})
     if "paths" in given:
         given["paths"] = [path if os.path.exists(path) else _shipped(path) for path in given["paths"]]
@@ -217,13 +187,13 @@ def _shipped(path: str) -> str:
 
 
 def _beside(path: Path, recipe: Any) -> str:
-    """A recipe that the one at `path` names: a file's path is from there."""
+    """The recipe that the one at `path` names: a path is relative to that file."""
     return str(path.parent / recipe) if str(recipe).endswith((".yaml", ".yml")) else str(recipe)
 
 
 def _merge(base: dict[str, Any], values: dict[str, Any], section: str = "") -> dict[str, Any]:
     """`values` over `base`; data of another `kind` and a model of another `type` take nothing from the base's."""
-    kind = base.get("kind", "rows")  # what `data` is that does not say
+    kind = base.get("kind", "rows")  # the default of `data`
     if section == "data" and values.get("kind", kind) != kind:
         return values
     if section == "model" and values.get("type", base.get("type")) != base.get("type"):

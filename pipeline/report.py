@@ -7,7 +7,7 @@ from preprocessing.errors import UserError
 from training.metrics import read_metrics
 
 LABELS = {"masked_lm_loss": "masked-token loss", "masked_lm_accuracy": "masked-token accuracy"}
-"""Of figures whose name would not do with blanks in it."""
+"""Labels of figures whose name with blanks is not enough."""
 
 Lines = list[dict[str, Any]]
 
@@ -34,7 +34,7 @@ def report(run: Path) -> None:
 
 
 def draw_losses(path: Path, title: str, metrics: Lines) -> Path:
-    """The loss of predicted tokens, which every step has; below it the other ones, over the steps that have them."""
+    """Draw the loss of predicted tokens, which every step has, and below it the other losses, where steps have them."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -61,7 +61,7 @@ def draw_losses(path: Path, title: str, metrics: Lines) -> Path:
 
 
 def losses_beside(metrics: Lines) -> list[str]:
-    """Names of losses of what is learned beside predicting tokens: the order of chunks, the next sentence."""
+    """Names of the losses beside that of predicted tokens: the order of chunks, the next sentence."""
     names = {name.removeprefix("validation_") for line in metrics for name in line if name.endswith("_loss")}
     return sorted(names - {"loss", "masked_lm_loss"})
 
@@ -93,7 +93,7 @@ def fill_masks(folder: Path, sentences: list[str], top: int = 5) -> list[tuple[s
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    # The code is the model's own file, which the export has put there
+    # trust_remote_code: the file is the one that the export wrote
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
     model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, local_files_only=True).eval()
     filled = []

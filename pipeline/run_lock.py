@@ -1,7 +1,7 @@
 """One job at a time in a run folder, on one machine or on many that share a file system.
 
-The lock is flock on RUN/.lock, which goes with the process however it ends. Over a network it may not be there, or may
-outlive a machine that died; then what the other job's processes write (training.watchdog) has the last word.
+The lock is flock on RUN/.lock, which is released however the process ends. A network file system may have no locks, or
+keep that of a machine that died; then the progress files of the other job (training.watchdog) decide.
 """
 
 import errno
@@ -28,10 +28,10 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 def only_job(
     run: Path, host: str = socket.gethostname(), look: float = 3 * BEAT_SECONDS, silence: float = LOOK_SECONDS
 ) -> Iterator[None]:
-    """Hold the run folder; raises `UserError`, which names the holder, if another job has it.
+    """Lock the run folder; raises `UserError`, which names the holder, if another job has it.
 
-    A job of another `host` that holds no lock must show life within `look` seconds to count; one that holds it counts
-    as dead after `silence` seconds without any.
+    A job of another `host` without a lock counts only if it makes progress within `look` seconds; one with the lock
+    counts as dead after `silence` seconds without progress.
     """
     path = run / ".lock"
     with ExitStack() as stack:
@@ -42,7 +42,7 @@ def only_job(
         if there is False:
             if not far or _shows_life(run, silence):
                 raise _taken(run, holder)
-            log.info("%s: held by %s, which shows no life for %g s: taken over", path, _named(holder), silence)
+            log.info("%s: held by %s, which has made no progress for %g s: taken over", path, _named(holder), silence)
             path.unlink()
             lock = stack.enter_context(path.open("a+", encoding="utf-8"))
             if _take(lock) is False:
@@ -59,7 +59,7 @@ def only_job(
 
 
 def _take(lock: IO[str]) -> bool | None:
-    """Whether the lock is ours now; None where the file system has no locks."""
+    """Whether this process now holds the lock; None where the file system has no locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -67,7 +67,9 @@ def _take(lock: IO[str]) -> bool | None:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        log.info("%s: no locks here (%s); what other jobs write of their progress must do", lock.name, error.strerror)
+        log.info(
+            "%s: no locks here (%s); another job is recognised by its progress files alone", lock.name, error.strerror
+        )
         return None
     return True
 
@@ -90,7 +92,7 @@ def _taken(run: Path, holder: str) -> UserError:
 def _named(holder: str) -> str:
     """`host node07, pid 123, Slurm job 4711`"""
     fields = _fields(holder)
-    return ", ".join(f"{name} {value}" for name, value in fields.items()) or "it has not said who it is"
+    return ", ".join(f"{name} {value}" for name, value in fields.items()) or "unknown"
 
 
 def _fields(holder: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""YAML as values for typed settings: of recipes, overrides and slurm/site.yaml."""
+"""YAML of recipes, overrides and slurm/site.yaml, read as values for typed settings."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import yaml
 from preprocessing.errors import UserError
 
 MOST_VALUES = 100_000
-"""In one text, each counted as often as an alias repeats it."""
+"""Values in one text, each counted as often as an alias repeats it."""
 MOST_LEVELS = 32
 
 
@@ -25,10 +25,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_values(text: str, where: str) -> Any:
-    """Mappings with keys of text, lists, text, numbers, true, false, null.
+    """The values of YAML text: mappings with text as keys, lists, text, numbers, true, false, null.
 
-    Raises `UserError` naming `where`: `NotYamlError` for what is not YAML; for other kinds of values, for text that no
-    file could hold, and for what aliases blow up without end.
+    Raises `UserError` naming `where`: `NotYamlError` for what is not YAML; also for other types of values, for text
+    that no file could hold, and for aliases that repeat without end.
     """
     try:
         values = _Loader(text).get_single_data()
@@ -41,7 +41,7 @@ def read_values(text: str, where: str) -> Any:
 
 
 def as_yaml(text: str) -> str:
-    """`text` so that it is read as itself: quoted where it could mean something else."""
+    """`text` as YAML that is read as the same text: quoted where it could mean something else."""
     try:
         plain = read_override(text, "") == text
     except UserError:
@@ -50,7 +50,7 @@ def as_yaml(text: str) -> str:
 
 
 def read_override(text: str, where: str) -> Any:
-    """The same of one value, which is text where it is not YAML."""
+    """The value of an override; what is not YAML is text."""
     try:
         return read_values(text, where)
     except NotYamlError:
@@ -70,7 +70,7 @@ def _check(values: Any, where: str) -> None:
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
-                    raise UserError(f"{where}: the key {key!r} is no text; write '{key}' in quotes if it is meant")
+                    raise UserError(f"{where}: the key {key!r} is not text; write '{key}' in quotes if it is meant")
             waiting += [(inner, level + 1) for pair in value.items() for inner in pair]
         elif isinstance(value, list):
             waiting += [(inner, level + 1) for inner in value]

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The end of a batch script: python3 supervise.py RUN COMMAND...   (plain Python 3.7, for the host's own interpreter)
+"""Runs the srun of a batch script: python3 supervise.py RUN COMMAND...   (plain Python 3.7, for the host's interpreter)
 
-Runs COMMAND, an srun, and decides what becomes of the job:
+Decides what happens to the job when COMMAND ends:
 
-- SIGUSR1 (Slurm's warning before the time limit) or SIGTERM (preemption) is handed to the processes as SIGTERM: they
-  save a checkpoint and end with 75; the job is requeued and goes on with the same samples;
-- a mistake in the settings (status 2) ends the job, since another try would end alike;
-- any other end is a fault: the job is requeued, until three faults have come without a new checkpoint between them.
+- SIGUSR1 (Slurm's warning before the time limit) or SIGTERM (preemption) is passed to the processes as SIGTERM: they
+  save a checkpoint and exit with 75; the job is requeued and continues with the same samples;
+- a mistake in the settings (status 2) ends the job, since another attempt would fail in the same way;
+- any other end is a fault: the job is requeued, until there were three faults without a new checkpoint between them.
 
-Each attempt is a line of RUN/attempts.jsonl. Where a node dies Slurm itself ends this process and requeues the job.
+Each attempt is a line of RUN/attempts.jsonl. If a node dies, Slurm itself ends this process and requeues the job.
 """
 
 import datetime
@@ -35,7 +35,7 @@ def main(run, command):
         "nodes": os.environ.get("SLURM_JOB_NODELIST", ""),
         "began": now(),
     }
-    say("attempt {} of job {} on {}".format(attempt["restart"] + 1, job, attempt["nodes"]))
+    report("attempt {} of job {} on {}".format(attempt["restart"] + 1, job, attempt["nodes"]))
     status, asked = run_to_end(command, job)
     attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
     try:
@@ -43,25 +43,25 @@ def main(run, command):
         write_down(attempts, attempt)
         again, reason = decide([*before, attempt])
     except OSError as error:
-        say(f"{attempts}: {error.strerror}; this attempt is not counted")
+        report(f"{attempts}: {error.strerror}; this attempt is not counted")
         again, reason = decide([attempt])
-        if again and not stopped(attempt):  # uncounted, faults would come for ever
+        if again and not stopped(attempt):  # uncounted faults could repeat forever
             again, reason = False, f"not requeued: status {status}, and faults cannot be counted"
-    say(reason)
+    report(reason)
     if again and not requeue(job):
-        say("not requeued; submit the script again to go on")
+        report("not requeued; submit the script again to continue")
     return status
 
 
 def own_job(environment):
-    """A task of an array by its own name: the number of its last task means the whole array to scontrol and scancel."""
+    """The job's id; for a task of an array ARRAY_TASK, since the last task's own id names the whole array to Slurm."""
     if "SLURM_ARRAY_JOB_ID" in environment:
         return environment["SLURM_ARRAY_JOB_ID"] + "_" + environment["SLURM_ARRAY_TASK_ID"]
     return environment["SLURM_JOB_ID"]
 
 
 def earlier(attempts, job):
-    """The attempts of this job that have ended; a line cut short by a node's death or a full disk is no attempt."""
+    """The ended attempts of this job; lines cut short by a node's death or a full disk are skipped."""
     found = []
     for line in attempts.read_bytes().splitlines() if attempts.exists() else []:
         try:
@@ -74,7 +74,7 @@ def earlier(attempts, job):
 
 
 def is_attempt(value):
-    """Whether it has what `decide` needs."""
+    """Whether a line has the fields that `decide` needs."""
     kinds = {"status": int, "asked": bool, "step": (int, type(None)), "checkpoint": (int, type(None))}
     return (
         isinstance(value, dict)
@@ -84,7 +84,7 @@ def is_attempt(value):
 
 
 def write_down(attempts, attempt):
-    """As a line of its own, also after one that was cut short."""
+    """Append the attempt as a line of its own, also after one that was cut short."""
     attempts.parent.mkdir(parents=True, exist_ok=True)
     with attempts.open("ab+") as file:
         if file.tell():
@@ -95,7 +95,7 @@ def write_down(attempts, attempt):
 
 
 def run_to_end(command, job):
-    """The status of `command`, as a shell gives it, and whether the job was asked to stop.
+    """The exit status of `command`, as a shell gives it, and whether the job was asked to stop.
 
     Signals go to the processes that srun started, not to srun, which would kill them.
     """
@@ -103,7 +103,7 @@ def run_to_end(command, job):
 
     def pass_on(number, frame):
         asked.append(number)
-        say(f"{signal.Signals(number).name}: the processes are asked to save a checkpoint")
+        report(f"{signal.Signals(number).name}: the processes are asked to save a checkpoint")
         subprocess.Popen(["scancel", "--signal=TERM", job])
 
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -115,22 +115,22 @@ def run_to_end(command, job):
 
 
 def preempted(job):
-    """Whether this attempt is; Slurm's SIGTERM goes to the processes alone then."""
+    """Whether this attempt is being preempted; Slurm then sends SIGTERM only to the processes."""
     times = dict(re.findall(r"(StartTime|PreemptTime)=(\S+)", output(["scontrol", "show", "job", "-o", job])))
     return times.get("PreemptTime", "")[:1].isdigit() and times["PreemptTime"] >= times["StartTime"]
 
 
 def decide(attempts):
-    """(requeue?, why) from the job's attempts so far, the last of which has just ended.
+    """(requeue?, reason) from the job's attempts so far, the last of which has just ended.
 
-    Processes that srun ends because another failed may say that they were asked to stop: it counts where it is true.
+    Processes that srun ends because another failed may exit with 75, too: it counts only if the job was asked to stop.
     """
     last = attempts[-1]
     status = last["status"]
     if status == 0:
         return False, "done"
     if status == REFUSED:
-        return False, "not requeued: the settings or the input are at fault, as the log says"
+        return False, "not requeued: the settings or the input are wrong, as the log says"
     point = last["checkpoint"]
     since = "no checkpoint yet" if point is None else f"the last checkpoint is of step {point}"
     if stopped(last):
@@ -147,14 +147,14 @@ def stopped(attempt):
 
 
 def requeue(job):
-    """Put the job back into the queue, unless it is being cancelled or was put back already."""
+    """Requeue the job, unless it is being cancelled or was requeued already."""
     state = re.search(r"JobState=(\w+)", output(["scontrol", "show", "job", "-o", job]))
     if state is None or state.group(1) != "RUNNING":
-        say("left as it is: Slurm says {}".format(state.group(1) if state else "nothing of this job"))
+        report("not requeued here: its state is {}".format(state.group(1) if state else "unknown to Slurm"))
         return True
     if subprocess.call(["scontrol", "requeue", job]) != 0:
         return False
-    time.sleep(60)  # Slurm ends this script; an end of its own could pass for the job's
+    time.sleep(60)  # until Slurm ends this script: an exit of its own could be taken for the end of the job
     return True
 
 
@@ -164,7 +164,7 @@ def output(command):
 
 
 def last_step(run):
-    """The furthest step that a process of the run says it was at; None if none has begun."""
+    """The furthest step in the progress files of the run's processes; None if none has begun."""
     steps = []
     for path in (run / "progress").glob("rank-*.json"):
         try:
@@ -185,7 +185,7 @@ def now():
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def say(line):
+def report(line):
     print("supervise: " + line, flush=True)
 
 

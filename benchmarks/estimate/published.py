@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import heading, row
-from pipeline.estimate.arrangement import Planner
+from pipeline.estimate.arrangement import Estimator
 from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster, cluster, gpu_named, network_named
 from pipeline.estimate.speed import exposed_seconds, ring
 from training.config import TrainSettings
@@ -74,10 +74,10 @@ FITTING = [  # what fitted and what did not, by the tables' notes: GPU, dtype, l
 ]
 
 
-def bert_large(corpus: Path, length: int, micro_batch: int, where: Cluster, **others: Any) -> Planner:
+def bert_large(corpus: Path, length: int, micro_batch: int, where: Cluster, **others: Any) -> Estimator:
     settings = settings_of(corpus, {**BERT, **LARGE}, {"sequence_length": length}, micro_batch * where.gpus, **others)
     spec = model_spec("nezha")
-    return Planner(settings, spec, model_config(spec, settings.model, 30522, None), where, FLOP_SHARE)
+    return Estimator(settings, spec, model_config(spec, settings.model, 30522, None), where, FLOP_SHARE)
 
 
 def throughput(corpus: Path) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""How a recipe is laid out over a cluster: tensor x data parallel, micro-batches, and what that takes."""
+"""How a recipe is laid out over a cluster (tensor x data parallel, micro-batches) and the memory and time it takes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from training.models.spec import ModelSpec
 
 TENSOR_SIZES = (1, 2, 4, 8)
 FEW_TOKENS, MANY_TOKENS = 1024, 32768
-"""A micro-batch of fewer leaves most of a GPU waiting, so the next tensor-parallel size is tried; one of more takes
-memory and gains nothing. Assumptions."""
+"""Tokens of a micro-batch: fewer leave most of a GPU idle, so the next tensor-parallel size is tried; more take memory
+and gain nothing. Assumptions."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Arrangement:
     data: int
     """Data-parallel size."""
     rows: int
-    """Of the global batch, on one GPU."""
+    """Rows of the global batch on one GPU."""
     cluster: Cluster
     memories: int
     """Bytes of the lanes' memory on one GPU."""
     gradient_dtype: str
-    """In which the gradients travel."""
+    """Type that the gradients are sent in: fp32 or fp16."""
 
     @property
     def accumulation(self) -> int:
@@ -39,12 +39,12 @@ class Arrangement:
 
     @property
     def wire(self) -> int:
-        """Bytes of the gradients as they travel."""
+        """Bytes of the gradients as they are sent."""
         return self.footprint.gradients // (2 if self.gradient_dtype == "fp16" else 1)
 
     @property
     def copies(self) -> int:
-        """Bytes of the buckets' copies in the type they travel in; fp32 needs none."""
+        """Bytes of the buckets' copies in the type they are sent in; fp32 needs none."""
         return self.wire if self.data > 1 and self.gradient_dtype == "fp16" else 0
 
     @property
@@ -55,7 +55,7 @@ class Arrangement:
 
     @property
     def bytes(self) -> float:
-        """On one GPU at the fullest moment."""
+        """Bytes on one GPU at the peak."""
         return self.footprint.state + self.copies + self.memories + self.footprint.passing + self.overhead
 
     @property
@@ -68,8 +68,8 @@ class Arrangement:
         return self.bytes <= self.limit
 
 
-class Planner:
-    """Arrangements of one training section on one cluster. Rehearsals are kept: each takes about a second."""
+class Estimator:
+    """Arrangements of one training section on one cluster. Rehearsals are cached: each takes about a second."""
 
     def __init__(
         self, train: TrainSettings, spec: ModelSpec, config: PretrainedConfig, cluster: Cluster, flop_share: float
@@ -96,10 +96,10 @@ class Planner:
         return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
 
     def choose(self) -> tuple[Arrangement, str]:
-        """The first that fits with a sensible micro-batch of these: tensor sizes without activation checkpointing,
-        from 1 up, then the same with it. Each with the largest micro-batch that fits, in equal pieces.
+        """The first arrangement that fits with a sensible micro-batch, and the reason in a few words.
 
-        Returns it with the reason in a few words. Raises `UserError` if none fits.
+        Tensor sizes are tried from 1 up without activation checkpointing, then with it, each with the largest
+        micro-batch that fits, in equal pieces. Raises `UserError` if none fits.
         """
         small: list[Arrangement] = []
         refused: list[UserError] = []
@@ -133,7 +133,7 @@ class Planner:
 
     @cached_property
     def flops(self) -> float:
-        """Of a step, as MFU counts them, but no recomputation."""
+        """FLOPs of a step as MFU counts them, without recomputation."""
         totals = step_totals(self.train.data, self.train.global_batch)
         return self.spec.flops(self.config, self.train.data.sequence_length, totals)
 
@@ -144,7 +144,7 @@ class Planner:
                     yield checkpointing, tensor
 
     def _largest(self, tensor: int, checkpointing: bool) -> Arrangement | None:
-        """With the largest micro-batch that fits; None if a single row does not."""
+        """The arrangement with the largest micro-batch that fits; None if a single row does not."""
         one, few = (self.arrangement(tensor, rows, checkpointing) for rows in (1, 8))
         if not one.fits:
             return None
@@ -154,7 +154,7 @@ class Planner:
         most = 1 + int(room / a_row) if a_row > 0 else one.rows
         most = min(most, max(1, MANY_TOKENS // self.train.data.sequence_length))
         pieces = -(-one.rows // most)
-        while True:  # memory is linear in the rows but for little, so the first try fits, or the second
+        while True:  # memory is almost linear in the rows, so the first or second try fits
             found = self.arrangement(tensor, -(-one.rows // pieces), checkpointing)
             if found.fits:
                 return found
@@ -162,20 +162,22 @@ class Planner:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of activations: `precision: auto` takes what the GPU is best at, and V100 has no bf16."""
+        """The type of activations: `precision: auto` takes the GPU's best, and V100 has no bf16."""
         stated = {"fp32": torch.float32, "fp16": torch.float16}
         return stated.get(self.train.precision, self.cluster.gpu.dtype)
 
     def _reason(self, chosen: Arrangement) -> str:
-        """What was tried before it, in the order of `_candidates`."""
+        """Why this one was chosen, in words; the order is that of `_candidates`."""
         footprint = chosen.footprint
-        how = "activation checkpointing, the last resort" if footprint.checkpointing else "no activation checkpointing"
+        recompute = (
+            "activation checkpointing, the last resort" if footprint.checkpointing else "no activation checkpointing"
+        )
         which = "the whole share" if footprint.micro_batch == chosen.rows else "the largest sensible piece that fits"
         first = "the smallest tensor size that does" if footprint.tensor > 1 else "the model needs no splitting"
-        return f"{first}, {how}; {footprint.micro_batch} of {chosen.rows} rows at a time: {which}"
+        return f"{first}, {recompute}; {footprint.micro_batch} of {chosen.rows} rows at a time: {which}"
 
     def _impossible(self, refused: list[UserError]) -> UserError:
-        """Why nothing fits, and the way out."""
+        """The error that explains why nothing fits, and the way out."""
         sizes = [tensor for checkpointing, tensor in self._candidates() if checkpointing]
         for tensor in reversed(sizes):
             try:

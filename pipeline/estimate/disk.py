@@ -1,4 +1,4 @@
-"""What a run reads and leaves on disk, and the vocabulary its model will have, before any of it is there."""
+"""Sizes on disk of a corpus and of checkpoints, and the size of the vocabulary, before any of them exists."""
 
 import logging
 import warnings
@@ -20,7 +20,7 @@ from training.data.settings import DataSettings
 log = logging.getLogger("reread")
 
 TEXT_RATIO, COMPRESSED_RATIO = 1.0, 3.0
-"""Bytes of corpus a byte of input, at most. Measured: plain Chinese 0.99, English 0.63; .xz 3.1 and 2.3, .gz 2.3, dumps
+"""Most bytes of corpus for a byte of input. Measured: plain Chinese 0.99, English 0.63; .xz 3.1 and 2.3, .gz 2.3, dumps
 of Wikipedia (.bz2) 1.0 to 1.8 (docs/plan.md)."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".tgz")
 
@@ -32,17 +32,17 @@ KNOWN_VOCABULARIES = {"roberta-base": 50265, "roberta-large": 50265, "vocab.txt"
 class CorpusSize:
     bytes: float
     tokens: float
-    """Of the training split."""
+    """Tokens of the training split."""
     source: str
     """Where the figures come from."""
     is_there: bool = True
-    """Whether there is a corpus, or text for one."""
+    """Whether the corpus exists, or its input."""
 
 
 def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
-    """Rows of the model's embeddings: of the corpus, else of the tokenizer that it will be made with.
+    """Size of the vocabulary: of the corpus, or of the tokenizer that it will be made with.
 
-    Logs one line where neither is there. Raises `UserError` where nothing tells it.
+    Logs one line where it is assumed. Raises `UserError` where it cannot be known.
     """
     corpus, stated = train.data.corpus, train.model.get("vocab_size")
     if stated is not None:
@@ -52,7 +52,7 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     if (corpus / "manifest.json").exists():
         return int(Manifest.read(corpus).tokenizer["vocab_size"])
     if recipe.preprocess is None:
-        raise UserError(f"{corpus}: not there, so its vocabulary is not known; say train.model.vocab_size=...")
+        raise UserError(f"{corpus}: not there, so its vocabulary is not known; set train.model.vocab_size=...")
     tokenizer = recipe.preprocess.tokenizer
     if tokenizer.train is not None:
         return tokenizer.train.size
@@ -60,19 +60,19 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     if path.exists():
         return load_tokenizer(path, tokenizer).vocab_size
     if path.name not in KNOWN_VOCABULARIES:
-        raise UserError(f"preprocess.tokenizer.path: {path} is not there; say train.model.vocab_size=...")
+        raise UserError(f"preprocess.tokenizer.path: {path} is not there; set train.model.vocab_size=...")
     size = KNOWN_VOCABULARIES[path.name]
-    log.info("vocabulary: %s is not there, %d tokens are assumed; else say train.model.vocab_size=...", path, size)
+    log.info("vocabulary: %s is not there, %d tokens are assumed; set train.model.vocab_size=... otherwise", path, size)
     return size
 
 
-def slots(data: DataSettings, steps: int, global_batch: int) -> float:
-    """Tokens that are learned from in all, padding counted."""
+def tokens_read(data: DataSettings, steps: int, global_batch: int) -> float:
+    """Tokens that the whole run learns from, padding counted."""
     return float(steps) * global_batch * data.sequence_length
 
 
 def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> CorpusSize:
-    """Of the corpus if it is there, else guessed from its input, else from what the run would read.
+    """The size of the corpus if it exists, else guessed from its input, else from what the run would read.
 
     A token is an id of two bytes, four where the vocabulary needs it, and a byte of flags.
     """
@@ -86,13 +86,13 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
     inputs = 0.0 if recipe.preprocess is None else _input_bytes(recipe.preprocess)
     if inputs:
         return CorpusSize(inputs / 3 * token_bytes, inputs / 3, "the bytes of preprocess.input.paths, at most")
-    tokens = slots(train.data, train.steps, train.global_batch) / copies
+    tokens = tokens_read(train.data, train.steps, train.global_batch) / copies
     what = f"what the run reads, each text {copies} times" if copies > 1 else "what the run reads, each text once"
     return CorpusSize(tokens * token_bytes, tokens, what, is_there=False)
 
 
 def _input_bytes(settings: PreprocessSettings) -> float:
-    """Of the corpus that the inputs will give; 0 if they are not there."""
+    """Bytes of the corpus that the inputs will give; 0 if they are not there."""
     try:
         with quiet():
             files = find_files(settings.input, settings.output)
@@ -105,7 +105,7 @@ def _input_bytes(settings: PreprocessSettings) -> float:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What the stages say of their choices they say when they run."""
+    """Without warnings and the log lines that preprocessing will print when it runs."""
     level = log.level
     log.setLevel(logging.WARNING)
     try:

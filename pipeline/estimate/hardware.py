@@ -1,7 +1,7 @@
-"""GPUs and networks that a run can be planned for.
+"""GPUs and networks that an estimate can be made for.
 
-What a vendor states is in the tables; what is reached of it is an assumption with its source beside it, the same for
-all of its kind, and tuned to no single figure.
+The tables hold what vendors state. The share of it that is reached is an assumption, with its source, that is the same
+for all of a kind and tuned to no single figure.
 """
 
 import re
@@ -15,18 +15,20 @@ from training.metrics import PEAK_TFLOPS
 GIB = 2**30
 
 FLOP_SHARE = 0.40
-"""Of the peak, reached by the matrix products that MFU counts. Published for BERT on V100: 0.25 to 0.51, PyTorch's 0.42
-to 0.51; on A100 0.23 to 0.53 (README tables of NVIDIA's DeepLearningExamples; DeepSpeed's BERT post of 2020-05)."""
+"""Share of the peak that the matrix products reach which MFU counts. Published for BERT on V100: 0.25 to 0.51,
+PyTorch's 0.42 to 0.51; on A100 0.23 to 0.53 (README tables of NVIDIA's DeepLearningExamples; DeepSpeed's BERT post of
+2020-05)."""
 NVLINK_SHARE = 0.7
-"""Of NVLink's bandwidth in one direction: all-reduces on 8 A100 run at 200 to 208 of 300 GB/s (NVIDIA/nccl-tests#149
-and #178)."""
+"""Share of NVLink's bandwidth in one direction that is reached: all-reduces on 8 A100 run at 200 to 208 of 300 GB/s
+(NVIDIA/nccl-tests#149 and #178)."""
 NETWORK_SHARE = 0.9
-"""Of a network card's line rate: 46 to 48 of 50 GB/s by NVIDIA/nccl-tests#290."""
+"""Share of a network card's line rate that is reached: 46 to 48 of 50 GB/s by NVIDIA/nccl-tests#290."""
 MEMORY_SHARE = 0.8
-"""Of the memory's bandwidth, for the optimiser's streams. An assumption."""
+"""Share of the memory's bandwidth that the optimiser reaches. An assumption."""
 
 LAUNCH_SECONDS = 8e-6
-"""For the host to issue one operation in eager PyTorch: a step cannot be faster than all of its own. An assumption."""
+"""Time for the host to issue one operation in eager PyTorch: a step takes at least that for all of its operations. An
+assumption."""
 
 LATENCY = {"nvlink": 3.4e-6, "pcie": 5.7e-6, "ib": 14e-6, "eth": 50e-6}
 """Seconds a step of a ring: the constants that NCCL chooses its algorithms by (tuning.cc, Ring/Simple). `ib` is any
@@ -38,7 +40,7 @@ workspace."""
 COMMUNICATOR_BYTES = 0.65 * GIB
 """NCCL's buffers for one group of processes: 544 to 688 MB in NVIDIA/nccl#964."""
 FRAGMENTED_SHARE = 0.05
-"""Of the GPU's memory, that the allocator holds and cannot use. An assumption."""
+"""Share of the GPU's memory that the allocator holds and cannot use. An assumption."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Gpu:
     link_latency: float
     """Seconds a step of such a ring."""
     dtype: torch.dtype
-    """What `precision: auto` takes on it."""
+    """The type that `precision: auto` takes on it."""
 
     @property
     def peak(self) -> float:
@@ -97,7 +99,7 @@ def gpu_named(name: str) -> Gpu:
 
 @dataclass(frozen=True)
 class Network:
-    """Between machines."""
+    """The network between machines."""
 
     name: str
     bandwidth: float
@@ -107,7 +109,7 @@ class Network:
 
 
 def network_named(name: str) -> Network:
-    """`ib100`, `eth25`, `4xib100`: cards a machine, kind, Gbit/s of each. Raises `UserError` for what is none."""
+    """`ib100`, `eth25`, `4xib100`: cards a machine, kind, Gbit/s of each. Raises `UserError` for anything else."""
     match = re.fullmatch(r"(?:([1-9]\d*)x)?(ib|eth)([1-9]\d*)", name.lower())
     if match is None:
         raise UserError(
@@ -132,7 +134,7 @@ class Cluster:
 
 
 def cluster(gpus: int, gpu: str, per_node: int, network: str) -> Cluster:
-    """Raises `UserError` for what is in no table, and where the machines would not be full."""
+    """Raises `UserError` for a name that is in no table, and if the machines would not be full."""
     per_node = min(gpus, per_node)
     if gpus % per_node:
         raise UserError(

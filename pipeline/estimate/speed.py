@@ -1,4 +1,4 @@
-"""How long a step takes: FLOPs at a share of the peak, rings, and what of them is hidden behind the backward pass."""
+"""The time of a step: FLOPs at a share of the peak, and the all-reduces that the backward pass does not hide."""
 
 import math
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ class Ring:
     """Seconds, summed over the steps."""
 
     def seconds(self, size: float, calls: float = 1.0) -> float:
-        """To sum `size` bytes in all, in `calls` calls."""
+        """Seconds to all-reduce `size` bytes in all, in `calls` calls."""
         if self.ranks == 1:
             return 0.0
         return 2 * (self.ranks - 1) / self.ranks * size / self.bandwidth + calls * self.latency
 
 
 def ring(cluster: Cluster, ranks_a_node: int, nodes: int, sharing: int = 1) -> Ring:
-    """Of the GPUs of `nodes` machines; `sharing` rings like it cross a machine's network at the same time.
+    """The ring of the GPUs of `nodes` machines; `sharing` rings like it cross a machine's network at the same time.
 
     Only the steps that cross to another machine cost the network's latency, 2 (nodes - 1) of them: NCCL's own model
     (ncclTopoTuneModel in tuning.cc).
@@ -40,16 +40,16 @@ def ring(cluster: Cluster, ranks_a_node: int, nodes: int, sharing: int = 1) -> R
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step, part by part."""
+    """Seconds of the parts of a step."""
 
     compute: float
-    """Matrix products and what runs beside them; not less than it takes to issue the operations."""
+    """Matrix products and other operations; at least the time to issue them."""
     tensor: float
     """All-reduces of tensor parallelism; nothing hides them."""
     reduction: float
-    """The gradients' all-reduce, all of it."""
+    """The gradients' all-reduce in all."""
     exposed: float
-    """The part of it that does not run beside the backward pass."""
+    """The part of the reduction that the backward pass does not hide."""
     update: float
     """The optimiser."""
 
@@ -68,10 +68,12 @@ def step_time(
     bucket_bytes: int,
     flop_share: float,
 ) -> StepTime:
-    """flops: of the whole global batch, without what activation checkpointing computes again. wire_bytes: of the
-    gradients, as they travel."""
+    """Seconds of a step. flops: of the whole global batch, without what activation checkpointing computes again.
+    wire_bytes: of the gradients as they are sent."""
     tensor = footprint.tensor
-    again = 4 / 3 if footprint.checkpointing else 1.0  # forward once more, of forward and twice as much backward
+    again = (
+        4 / 3 if footprint.checkpointing else 1.0
+    )  # the forward pass once more; the backward pass takes twice as long as it
     compute = again * flops / (cluster.gpus * cluster.gpu.peak * flop_share)
     compute = max(compute, accumulation * footprint.operations * LAUNCH_SECONDS)
     inside = ring(cluster, tensor, 1)
@@ -90,7 +92,7 @@ def step_time(
 
 
 def exposed_seconds(ring: Ring, size: float, buckets: int, backward: float) -> float:
-    """Of `size` bytes in equal buckets, what is not hidden: a bucket is sent when its part of the last micro-batch's
-    backward pass is done, so the last one waits for nothing any more."""
+    """Seconds of an all-reduce of `size` bytes in equal buckets that are not hidden: a bucket is sent when its part of
+    the last micro-batch's backward pass is done, so nothing hides the last one."""
     last = ring.seconds(size / buckets)
     return max(last, buckets * last - backward * (1 - 1 / buckets))

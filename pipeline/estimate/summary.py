@@ -1,7 +1,7 @@
-"""`reread plan`: what a recipe takes on a cluster, before any of it is there."""
+"""The estimate as a table: memory, time and disk of the recipe's own arrangement and of the best one."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PretrainedConfig
 
-from pipeline.estimate.arrangement import Arrangement, Planner
-from pipeline.estimate.disk import corpus_size, slots, vocabulary
+from pipeline.estimate.arrangement import Arrangement, Estimator
+from pipeline.estimate.disk import corpus_size, tokens_read, vocabulary
 from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster
-from pipeline.recipe import Recipe, load_recipe
+from pipeline.recipe import Recipe, load_recipe, train_section
 from preprocessing.errors import UserError
 from training.assembly import check_data, spec_of
 from training.config import TrainSettings
@@ -23,39 +23,41 @@ from training.objectives import objective_of
 
 log = logging.getLogger("reread")
 
+AddRow = Callable[..., None]
 
-def plan(recipe: Recipe, where: Cluster, flop_share: float = FLOP_SHARE) -> None:
+
+def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE) -> None:
     """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
 
-    Raises `UserError` for a recipe that nothing in the cluster could carry out.
+    Raises `UserError` for a recipe that the cluster cannot train.
     """
-    if recipe.train is None:
-        raise UserError(f"recipe {recipe.name}: has no `train` section")
-    train = recipe.train
+    train = train_section(recipe)
     spec = spec_of(train)
     vocab_size = vocabulary(recipe, train)
-    config = planned_config(recipe, train, spec, vocab_size)
-    planner = Planner(train, spec, config, where, flop_share)
-    if planner.dtype == torch.float32:
+    config = expected_config(recipe, train, spec, vocab_size)
+    estimator = Estimator(train, spec, config, cluster, flop_share)
+    if estimator.dtype == torch.float32:
         log.info("train.precision: fp32; the time shown is that of half precision, fp32 takes several times as long")
-    chosen, reason = planner.choose()
+    chosen, reason = estimator.choose()
     own: Arrangement | None = None
     try:
-        own = planner.arrangement(train.parallel.tensor, train.micro_batch, train.activation_checkpointing)
+        own = estimator.arrangement(train.parallel.tensor, train.micro_batch, train.activation_checkpointing)
     except UserError as error:
-        log.info("the recipe's own arrangement is none here: %s", error)
+        log.info("the recipe's own arrangement is not possible here: %s", error)
     console = Console(highlight=False)
-    console.print(_heading(recipe, planner, chosen), soft_wrap=True)
+    console.print(_heading(recipe, estimator, chosen), soft_wrap=True)
     columns = {"as the recipe says": own, "chosen": chosen}
-    console.print(_arrangements(planner, {name: one for name, one in columns.items() if one is not None}))
-    console.print(_assumed(planner), soft_wrap=True)
+    console.print(_arrangements(estimator, {name: one for name, one in columns.items() if one is not None}))
+    console.print(_assumed(estimator), soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
 
 
-def planned_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_size: int) -> PretrainedConfig:
-    """The model's configuration as training will have it. Where `train.init` is not there yet, from the recipe that
-    `start` names and this one's keys; logs one line then. Raises `UserError` for what training would refuse.
+def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_size: int) -> PretrainedConfig:
+    """The model's configuration as training will have it.
+
+    Where `train.init` is not there yet, it comes from the recipe that `start` names and from this one's keys, and one
+    line is logged. Raises `UserError` for what training would refuse.
     """
     init, values = train.init, dict(train.model)
     if init is not None and not (init / "config.json").exists():
@@ -82,18 +84,18 @@ def _start_values(recipe: Recipe, train: TrainSettings) -> dict[str, Any]:
     return values if window is None else {**values, "attention_window": window}
 
 
-def _heading(recipe: Recipe, planner: Planner, chosen: Arrangement) -> str:
-    where, train = planner.cluster, planner.train
-    machines = f"{where.nodes} x {where.per_node}" if where.nodes > 1 else str(where.per_node)
-    network = f", {where.network.name} between machines" if where.nodes > 1 else ""
-    dtype = str(planner.dtype).removeprefix("torch.")
+def _heading(recipe: Recipe, estimator: Estimator, chosen: Arrangement) -> str:
+    cluster, train = estimator.cluster, estimator.train
+    machines = f"{cluster.nodes} x {cluster.per_node}" if cluster.nodes > 1 else str(cluster.per_node)
+    network = f", {cluster.network.name} between machines" if cluster.nodes > 1 else ""
+    dtype = str(estimator.dtype).removeprefix("torch.")
     return (
-        f"[bold]{recipe.name}[/bold] on {machines} {where.gpu.name}{network}: {chosen.footprint.parameters:,} "
+        f"[bold]{recipe.name}[/bold] on {machines} {cluster.gpu.name}{network}: {chosen.footprint.parameters:,} "
         f"parameters, {dtype}, {train.global_batch:,} rows of {train.data.sequence_length:,} tokens a step"
     )
 
 
-def _arrangements(planner: Planner, columns: dict[str, Arrangement]) -> Table:
+def _arrangements(estimator: Estimator, columns: dict[str, Arrangement]) -> Table:
     table = Table()
     table.add_column()
     for name in columns:
@@ -118,9 +120,14 @@ def _arrangements(planner: Planner, columns: dict[str, Arrangement]) -> Table:
         "bold",
     )
     table.add_section()
-    times = [planner.time(one) for one in shown]
-    train = planner.train
-    tokens = slots(train.data, train.steps, train.global_batch)
+    _add_times(row, estimator, shown)
+    return table
+
+
+def _add_times(row: AddRow, estimator: Estimator, shown: list[Arrangement]) -> None:
+    times = [estimator.time(one) for one in shown]
+    train = estimator.train
+    tokens = tokens_read(train.data, train.steps, train.global_batch)
     row("matrix products and the like", [f"{time.compute:.3f} s" for time in times])
     if any(time.tensor for time in times):
         row("tensor-parallel all-reduces", [f"{time.tensor:.3f} s" for time in times])
@@ -134,7 +141,6 @@ def _arrangements(planner: Planner, columns: dict[str, Arrangement]) -> Table:
         [_duration(train.steps * time.total) for time in times],
         "bold",
     )
-    return table
 
 
 Part = tuple[str, list[bool], list[float]]
@@ -142,7 +148,8 @@ Part = tuple[str, list[bool], list[float]]
 
 
 def _parts(shown: list[Arrangement]) -> Iterator[Part]:
-    """All parts of the memory; the optimiser's step begins when the micro-batches are gone, so the larger counts."""
+    """All parts of the memory. The optimiser's step begins after the micro-batches are freed, so only the larger of the
+    two counts."""
     footprints = [one.footprint for one in shown]
     by_update = [footprint.update > footprint.within for footprint in footprints]
     by_rows = [not update for update in by_update]
@@ -160,19 +167,19 @@ def _parts(shown: list[Arrangement]) -> Iterator[Part]:
     yield "or the optimiser's step", by_update, [footprint.update for footprint in footprints]
 
 
-def _assumed(planner: Planner) -> str:
-    where = planner.cluster
-    text = f"assumed: {planner.flop_share:.0%} of {where.gpu.peak / 1e12:g} TFLOP/s"
-    if where.gpus > 1:
-        text += f"; rings of {where.gpu.link_bandwidth / 1e9:.0f} GB/s inside a machine"
-    if where.nodes > 1:
-        text += f", {where.network.bandwidth / 1e9:.1f} out of it"
+def _assumed(estimator: Estimator) -> str:
+    cluster = estimator.cluster
+    text = f"assumed: {estimator.flop_share:.0%} of {cluster.gpu.peak / 1e12:g} TFLOP/s"
+    if cluster.gpus > 1:
+        text += f"; rings of {cluster.gpu.link_bandwidth / 1e9:.0f} GB/s inside a machine"
+    if cluster.nodes > 1:
+        text += f", {cluster.network.bandwidth / 1e9:.1f} out of it"
     return text + ". Tokens count padding; validation and checkpoints are left out."
 
 
 def _disk(recipe: Recipe, train: TrainSettings, vocab_size: int, chosen: Arrangement) -> str:
     corpus = corpus_size(recipe, train, vocab_size)
-    read = slots(train.data, train.steps, train.global_batch)
+    read = tokens_read(train.data, train.steps, train.global_batch)
     memories = chosen.footprint.memory_a_lane * train.data.lanes(train.global_batch)
     checkpoint = chosen.footprint.checkpoint_bytes + memories
     keep = train.checkpoint.keep
@@ -188,8 +195,8 @@ def _memory(size: float) -> str:
 
 
 def _count(value: float, units: Sequence[str] = ("", "k", "M", "G", "T", "P")) -> str:
-    """Three digits and the unit, each a thousand times the one before."""
-    while value >= 999.5 and len(units) > 1:  # what would be rounded to 1000
+    """Three digits and a unit; each unit is a thousand times the one before."""
+    while value >= 999.5 and len(units) > 1:  # would be rounded to 1000
         value, units = value / 1000, units[1:]
     return f"{value:.3g}{units[0]}"
 

@@ -1,24 +1,18 @@
-"""`reread run RECIPE --slurm`: which jobs a recipe needs, checked before they wait in a queue."""
+"""`reread run RECIPE --slurm`: the jobs that a recipe needs, checked before they wait in a queue, and submitted."""
 
-import importlib.util
 import logging
+import shutil
+import subprocess
 from pathlib import Path
 
-from pipeline.commands import RUNS, missing_start, start_recipe, train_section
-from pipeline.recipe import Recipe, check_same_run, load_recipe
-from pipeline.slurm.scripts import (
-    Job,
-    SlurmSettings,
-    convert_job,
-    preprocess_jobs,
-    render,
-    site_settings,
-    submit,
-    submit_script,
-    training_jobs,
-)
+from pipeline.commands import check_train, missing_start, start_recipe
+from pipeline.recipe import Recipe, load_recipe, train_section
+from pipeline.run_folder import RUNS, check_same_run
+from pipeline.slurm.jobs import Job, convert_job, preprocess_jobs, training_jobs
+from pipeline.slurm.scripts import SCRIPTS, render, submit_script
+from pipeline.slurm.settings import SlurmSettings, site_settings
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Manifest
+from preprocessing.corpus import Manifest, write_atomically
 from preprocessing.errors import UserError
 from preprocessing.execution.build import missing_stages
 from preprocessing.execution.stages import Stage, stages_of
@@ -26,10 +20,10 @@ from preprocessing.execution.stages import Stage, stages_of
 log = logging.getLogger("reread")
 
 
-def submit_stages(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
-    """Submit preprocessing, training and export to Slurm, and print how to follow; or print the scripts alone.
+def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
+    """Submit preprocessing, training and export to Slurm and print how to follow them; or only print the scripts.
 
-    Raises `UserError` for whatever can be known to fail before a job has waited in the queue.
+    Raises `UserError` for whatever is known to fail before a job has waited in the queue.
     """
     recipe = load_recipe(name, overrides, beneath={"slurm": site_settings(site)})
     settings, folder = recipe.slurm or SlurmSettings(), RUNS / recipe.name / "slurm"
@@ -45,12 +39,14 @@ def submit_stages(name: str, overrides: list[str], site: Path | None, dry_run: b
         print("submitted: " + " -> ".join(f"{job} ({number})" for job, number in submitted.items()))
         print(f"follow:    squeue --job {','.join(submitted.values())}; tail -F {folder}/*.log")
         print(f"stop:      scancel {' '.join(submitted.values())}   (training saves a checkpoint first)")
-        print("the same command again goes on from whatever is done by then")
+        print("the same command again continues from whatever is done by then")
 
 
 def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run: bool) -> list[Job]:
-    """In order, each to begin when the one before has done well."""
+    """The jobs in order; each begins when the one before has succeeded."""
     jobs = []
+    if recipe.train is not None:
+        _check(recipe, settings)
     if recipe.preprocess is not None:
         jobs = preprocess_jobs(settings, recipe.name, _stages(recipe.preprocess, dry_run), arguments)
     if recipe.train is None:
@@ -58,20 +54,19 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     corpus = recipe.train.data.corpus
     if not jobs or recipe.preprocess is None or corpus.resolve() != recipe.preprocess.output.resolve():
         Manifest.read(corpus)
-    _check(recipe, settings)
     jobs += _start_jobs(recipe, settings)
     return jobs + training_jobs(settings, recipe.name, arguments)
 
 
 def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:
-    """The stages of preprocessing that are not done; a dry run does not look, since that writes the work plan."""
+    """The stages of preprocessing that are not done; a dry run does not look, since that would write a work plan."""
     if not dry_run:
         return missing_stages(settings)
     return [] if (settings.output / "manifest.json").exists() else stages_of(settings)
 
 
 def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
-    """The run of another recipe that makes `train.init`, if it is to be made."""
+    """The jobs of the other recipe's run that makes `train.init`, if it has to be made."""
     init = missing_start(recipe)
     if recipe.start is None or init is None:
         return []
@@ -91,12 +86,7 @@ def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
 def _check(recipe: Recipe, settings: SlurmSettings) -> None:
     check_same_run(RUNS / recipe.name, recipe)
     train = train_section(recipe)
-    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-        from training.assembly import check_model
-
-        check_model(train)
-    else:
-        log.info("train.model is not checked before the jobs run: torch or transformers is not installed here")
+    check_train(recipe)
     tensor = train.parallel.tensor
     if settings.tasks % tensor:
         raise UserError(
@@ -109,3 +99,42 @@ def _check(recipe: Recipe, settings: SlurmSettings) -> None:
             f"recipe {recipe.name}: train.global_batch is {train.global_batch}, fewer rows than the {ranks} "
             f"data-parallel ranks of {settings.nodes} nodes; take fewer nodes or processes, or a larger batch"
         )
+
+
+def submit(jobs: list[Job], settings: SlurmSettings, folder: Path) -> dict[str, str]:
+    """Write the scripts to `folder` and submit them; returns the job numbers by name.
+
+    Raises `UserError` if sbatch is missing or refuses a job, with its reason.
+    """
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "no sbatch on this machine; run it on a login node of the cluster, or see the scripts with --dry-run"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        write_atomically(folder / f"{job.name}.sbatch", render(job, settings, folder).encode())
+    shutil.copyfile(SCRIPTS / "supervise.py", folder / "supervise.py")
+    path = folder / "submit.sh"
+    write_atomically(path, submit_script(jobs, folder).encode())
+    done = subprocess.run(["bash", str(path)], capture_output=True, text=True, check=False)
+    submitted = dict(line.split() for line in done.stdout.splitlines())
+    if done.returncode:
+        refused = next(job.name for job in jobs if job.name not in submitted)
+        raise UserError(
+            f"{folder / refused}.sbatch: sbatch refused it: {_first_error(done.stderr)}{_way_out(done.stderr)}"
+        )
+    return submitted
+
+
+def _first_error(errors: str) -> str:
+    own = [line.removeprefix("sbatch: ") for line in errors.splitlines() if line.startswith("sbatch: ")]
+    wrong = [line.removeprefix("error: ") for line in own if line.startswith("error: ")]  # sites add lines of their own
+    return (wrong or own or errors.splitlines() or ["it gave no reason"])[0]
+
+
+def _way_out(errors: str) -> str:
+    partition = "invalid partition" in errors.lower()  # Slurm mentions partitions for a wrong account, too
+    if not partition or shutil.which("sinfo") is None:
+        return "; correct it in slurm/site.yaml or with slurm.KEY=VALUE"
+    known = subprocess.run(["sinfo", "-h", "-o", "%R"], capture_output=True, text=True, check=False).stdout.split()
+    return f"; set slurm.partition to one of {', '.join(sorted(set(known)))}"

@@ -199,6 +199,6 @@ def test_ablations_that_cannot_be_are_refused_before_any_is_trained(
 ) -> None:
     recipe = {"name": "pair", "train": document_values(tmp_path), "ablations": [{"name": "a"}, second]}
     (tmp_path / "pair.yaml").write_text(yaml.safe_dump(recipe))
-    monkeypatch.setattr("pipeline.ablation.train_stage", pytest.fail)
+    monkeypatch.setattr("pipeline.ablation.train", pytest.fail)
     with pytest.raises(UserError, match=message):
         ablate(str(tmp_path / "pair.yaml"), [])

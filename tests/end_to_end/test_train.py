@@ -123,23 +123,23 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
 
 
 def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path) -> None:
-    from pipeline.commands import export_stage
+    from pipeline.commands import export
 
     shutil.copytree(uninterrupted / "runs" / "tiny", tmp_path / "run")
     with pytest.raises(UserError, match="none of step 7; there are 35, 40"):
-        export_stage(tmp_path / "run", tmp_path / "out", 7)
+        export(tmp_path / "run", tmp_path / "out", 7)
     shard = tmp_path / "run" / "checkpoints" / "step-00000040" / "rank-00001.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     with pytest.raises(UserError, match="step 40 is damaged"):
-        export_stage(tmp_path / "run", tmp_path / "out", 40)
+        export(tmp_path / "run", tmp_path / "out", 40)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:
     """What one run ended with is what the next begins with, vocabulary padding and tied weights included."""
-    from pipeline.commands import export_stage
+    from pipeline.commands import export
 
-    folder = export_stage(uninterrupted / "runs" / "tiny", tmp_path / "start")
+    folder = export(uninterrupted / "runs" / "tiny", tmp_path / "start")
     values = train_values(sample_corpus, steps=1, init=str(folder), validate_every=1)
     values["optimizer"] = {"learning_rate": 1e-12}
     train(TrainSettings.parse(values, "test"), tmp_path)
@@ -181,9 +181,9 @@ def test_a_path_that_cannot_be_used_is_one_line(
     shutil.copyfile(run / "metrics.jsonl", report / "metrics.jsonl")
     (tmp_path / "x.yaml").mkdir()
     if "RUN/export" in arguments:
-        from pipeline.commands import export_stage
+        from pipeline.commands import export
 
-        export_stage(run, tmp_path / "made")
+        export(run, tmp_path / "made")
     places = {"RUN/export": tmp_path / "made", "RUN": run, "FILE": tmp_path / "file", "REPORT": report}
     monkeypatch.chdir(tmp_path)
     for name, place in places.items():

@@ -1,5 +1,6 @@
-"""A recipe that starts from another one's model: what is made, when, and which mistakes are told before."""
+"""Commands in this process: mistakes that are refused before any work, and recipes that start from another's model."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,51 @@ import pytest
 import yaml
 
 from pipeline import commands
+from pipeline.cli import _status_of_command
 from pipeline.recipe import Recipe, load_recipe
 from preprocessing.errors import UserError
 from tests.conftest import longformer_values
 from training.exchange import convert as conversion
+
+COMMANDS = {
+    "run": ["run", "quickstart"],
+    "dry-run": ["run", "quickstart", "--slurm", "--dry-run"],
+    "slurm": ["run", "quickstart", "--slurm"],
+    "train": ["train", "quickstart"],
+    "ablate": ["ablate", "nezha-small"],
+    "plan": ["plan", "quickstart"],
+    "preprocess": ["preprocess", "quickstart"],
+}
+
+
+def refusal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of a command that is refused."""
+    monkeypatch.setattr(sys, "argv", ["reread", *arguments])
+    monkeypatch.setattr(commands, "stop_at_once", lambda: None)  # its signal handlers outlive the test
+    assert _status_of_command(False) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_model_is_refused_before_any_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refusal([*COMMANDS[command], "train.model.hiden_size=64"], monkeypatch, capsys)
+    expected = "unknown key `hiden_size` for nezha; did you mean `train.model.hidden_size`?"
+    assert line == f"reread: train.model: {expected}"
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["run", "dry-run", "slurm", "train"])
+def test_a_missing_init_is_refused_before_any_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refusal([*COMMANDS[command], "train.init=nowhere"], monkeypatch, capsys)
+    assert line == "reread: train.init: nowhere holds no config.json; make the folder with `reread convert`"
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -28,8 +70,8 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (out / "config.json").touch()
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "train_stage", lambda recipe, arguments: calls.append((recipe.name, *arguments)))
-    monkeypatch.setattr(commands, "export_stage", export)
+    monkeypatch.setattr(commands, "train", lambda recipe, arguments: calls.append((recipe.name, *arguments)))
+    monkeypatch.setattr(commands, "export", export)
     monkeypatch.setattr(conversion, "convert", convert)
     return calls
 
@@ -47,14 +89,14 @@ def test_a_start_is_trained_exported_and_converted_once(done: list[Any], tmp_pat
     """An export that lies there from before is not trusted: it may be of a step half-way."""
     (tmp_path / "runs" / "small" / "export").mkdir(parents=True)
     recipe = recipe_of(tmp_path)
-    commands.start_stage(recipe)
+    commands.make_start(recipe)
     small = str(tmp_path / "small.yaml")
     assert done == [
         ("small", "train", small, "data.corpus=corpora/x", "steps=3"),
         ("export", "small"),
         ("runs/small/export", "models/start", "longformer", {"length": 48, "window": 8}),
     ]
-    commands.start_stage(recipe)
+    commands.make_start(recipe)
     assert len(done) == 3
 
 
@@ -72,15 +114,15 @@ def test_a_start_that_cannot_be_made_is_refused_before_anything_is_trained(
     done: list[Any], tmp_path: Path, override: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        commands.start_stage(recipe_of(tmp_path, override))
+        commands.make_start(recipe_of(tmp_path, override))
     assert done == []
 
 
-def test_below_torchrun_a_missing_start_is_told(done: list[Any], tmp_path: Path) -> None:
+def test_below_torchrun_a_missing_start_is_refused(done: list[Any], tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path)
     with (
-        pytest.raises(UserError, match=r"models/start: not there, and below torchrun"),
-        commands._run_folder(recipe, tmp_path / "runs" / "long"),
+        pytest.raises(UserError, match=r"models/start: not there, and `start` does not make it below torchrun"),
+        commands._prepared(recipe, tmp_path / "runs" / "long"),
     ):
         pass
     assert not (tmp_path / "runs").exists()
@@ -90,7 +132,7 @@ def test_a_run_that_has_begun_needs_its_start_no_more(done: list[Any], tmp_path:
     """Its checkpoint holds every weight: nothing is trained again, by itself or below torchrun."""
     recipe = recipe_of(tmp_path)
     (tmp_path / "runs" / "long" / "checkpoints" / "step-00000002").mkdir(parents=True)
-    commands.start_stage(recipe)
-    with commands._run_folder(recipe, tmp_path / "runs" / "long"):
+    commands.make_start(recipe)
+    with commands._prepared(recipe, tmp_path / "runs" / "long"):
         pass
     assert done == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from pipeline.commands import inspect_stage
+from pipeline import commands
 from pipeline.inspect import count, inspect, render
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
@@ -143,7 +143,7 @@ def test_keys_are_the_same_with_and_without_a_recipe(corpus: Corpus, capsys: pyt
     keys = ["sequence_length=64", "masking.strategy=span", "next_sentence=false"]
     shown = []
     for recipe in (None, "nezha-base"):
-        inspect_stage(corpus.folder, keys, recipe, 0, False)
+        commands.inspect(corpus.folder, keys, recipe, 0, False)
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1] and "masking span" in shown[0]
 
@@ -186,14 +186,14 @@ def test_segments_are_shown_as_a_lane_reads_them(corpus: Corpus, capsys: pytest.
 def test_an_override_or_a_recipe_says_segments(
     corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inspect_stage(corpus.folder, ["kind=segments", "sequence_length=64", "reorder_chunks=2"], None, 1, False)
+    commands.inspect(corpus.folder, ["kind=segments", "sequence_length=64", "reorder_chunks=2"], None, 1, False)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "{name: documents, train: {model: {type: ernie_doc}, steps: 1, global_batch: 1, micro_batch: 1, "
         "optimizer: {learning_rate: 0.1}, data: {kind: segments, corpus: x, sequence_length: 64}}}"
     )
     drawn = capsys.readouterr().out
-    inspect_stage(corpus.folder, ["reorder_chunks=2"], str(recipe), 1, False)
+    commands.inspect(corpus.folder, ["reorder_chunks=2"], str(recipe), 1, False)
     assert capsys.readouterr().out == drawn and "skim, segment 7 of 7" in " ".join(drawn.split())
 
 
@@ -201,7 +201,7 @@ def test_packed_rows_show_a_document_a_line(tmp_path: Path, corpus: Corpus, caps
     small = make_corpus(tmp_path / "small", [10, 10, 10, 20] * 10)
     shutil.copytree(corpus.folder / "tokenizer", small.folder / "tokenizer")
     small.manifest.write(small.folder)
-    inspect_stage(small.folder, ["kind=packed", "sequence_length=56", "copies=1"], None, 1, False)
+    commands.inspect(small.folder, ["kind=packed", "sequence_length=56", "copies=1"], None, 1, False)
     shown = capsys.readouterr().out
     row = shown.split("row 0\n")[1].split("\n\n")[0].splitlines()
     assert len(row) == 5 and row[0].startswith("[CLS]") and all(line.endswith("[SEP]") for line in row)
@@ -212,7 +212,7 @@ def test_packed_rows_show_a_document_a_line(tmp_path: Path, corpus: Corpus, caps
 
 
 def test_rows_of_text_alone_are_shown_so(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect_stage(corpus.folder, ["special_tokens=false", "next_sentence=false"], None, 2, False)
+    commands.inspect(corpus.folder, ["special_tokens=false", "next_sentence=false"], None, 2, False)
     shown = capsys.readouterr().out
     assert "row 1" in shown and "[CLS]" not in shown and "[SEP]" not in shown and "‹" in shown
 
@@ -236,7 +236,7 @@ def test_words_of_segments_are_counted(corpus: Corpus, strategy: Any, whole: boo
 
 @pytest.mark.parametrize("kind", ["rows", "packed", "segments"])
 def test_every_kind_of_data_can_be_asked_for(kind: str, corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect_stage(corpus.folder, [f"kind={kind}", "sequence_length=64"], None, 1, False)
+    commands.inspect(corpus.folder, [f"kind={kind}", "sequence_length=64"], None, 1, False)
     assert "masked" in capsys.readouterr().out
 
 
@@ -251,4 +251,4 @@ def test_every_kind_of_data_can_be_asked_for(kind: str, corpus: Corpus, capsys: 
 )
 def test_a_kind_that_is_none_names_all(overrides: list[str], message: str, corpus: Corpus) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
-        inspect_stage(corpus.folder, overrides, None, 1, False)
+        commands.inspect(corpus.folder, overrides, None, 1, False)

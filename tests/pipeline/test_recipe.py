@@ -1,4 +1,4 @@
-"""Recipes: inheritance, overrides, and mistakes told in one line."""
+"""Recipes: inheritance, overrides, and one line for each mistake."""
 
 import copy
 import errno
@@ -15,11 +15,11 @@ from pipeline.recipe import (
     Recipe,
     apply_overrides,
     available_recipes,
-    check_same_run,
     load_recipe,
     override,
     write_recipe,
 )
+from pipeline.run_folder import check_same_run
 from preprocessing.errors import UserError
 from preprocessing.settings import _models_in
 
@@ -290,7 +290,7 @@ def test_longformer_recipes_hold_the_papers_numbers() -> None:
     ("override", "message"),
     [
         ("name=[a", "name: string should match pattern"),
-        ("name=..", "name: is the name of a folder in runs/, not a way to another (got '..')"),
+        ("name=..", "name: is the name of a folder in runs/, not a path to another (got '..')"),
         ("name=.", "name: is the name of a folder in runs/"),
         ("name=a/b", "name: string should match pattern"),
         ('name="a\\nb"', "name: string should match pattern"),
@@ -304,7 +304,7 @@ def test_longformer_recipes_hold_the_papers_numbers() -> None:
         (f"train.steps={'9' * 5000}", "train.steps: unable to parse"),
         ("train.model=&a {x: *a}", "does an alias (*) stand in its own anchor (&)?"),
         ("train.model={b: !!binary aGk=}", "is a bytes; write it as text or numbers"),
-        ("train.model={1: 2}", "the key 1 is no text"),
+        ("train.model={1: 2}", "the key 1 is not text"),
         ('train.data.corpus="a\\0b"', "holds a character that no file can"),
         ('train.data.corpus="\\ud800"', "holds a character that no file can"),
         ("train.steps=" + "[" * 5000, "nested too deeply"),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.recipe import Recipe, apply_overrides, load_recipe, write_recipe, written_recipe
-from pipeline.slurm.scripts import site_settings
+from pipeline.slurm.settings import site_settings
 from pipeline.values import as_yaml, read_override
 from preprocessing.errors import UserError
 from preprocessing.settings import _keys

@@ -73,7 +73,7 @@ def test_the_lock_of_a_living_machine_is_not(tmp_path) -> None:
         pass
 
 
-def test_where_there_are_no_locks_what_is_written_must_do(tmp_path, monkeypatch, caplog) -> None:
+def test_without_locks_the_progress_files_decide(tmp_path, monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO, logger="reread")
 
     def refuse(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What `reread run --slurm` submits, and what becomes of a job that ends; without a Slurm."""
+"""What `reread run --slurm` submits, and what happens to a job that ends; without a Slurm."""
 
 import importlib.util
 import json
@@ -9,20 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline.recipe import load_recipe
-from pipeline.slurm.scripts import (
-    SCRIPTS,
-    Job,
-    SlurmSettings,
-    _said,
-    _way_out,
-    preprocess_jobs,
-    render,
-    site_settings,
-    submit,
-    submit_script,
-    training_jobs,
-)
-from pipeline.slurm.submit import submit_stages
+from pipeline.slurm.jobs import Job, preprocess_jobs, training_jobs
+from pipeline.slurm.scripts import SCRIPTS, render, submit_script
+from pipeline.slurm.settings import SlurmSettings, site_settings
+from pipeline.slurm.submit import _first_error, _way_out, submit, submit_recipe
 from preprocessing.errors import UserError
 from preprocessing.execution.stages import STAGES
 
@@ -128,12 +118,12 @@ def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp
         (["slurm.hours=0.05"], "warning_seconds is 300, not below the 180 s of hours"),
     ],
 )
-def test_what_would_fail_after_hours_is_told_before(
+def test_what_would_fail_after_hours_is_refused_before(
     overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
-        submit_stages("nezha-base", overrides, None, dry_run=True)
+        submit_recipe("nezha-base", overrides, None, dry_run=True)
 
 
 def test_a_folder_with_a_space_is_one_value() -> None:
@@ -158,10 +148,10 @@ def test_submitted_from_inside_a_job_nothing_of_it_is_handed_on(tmp_path: Path) 
     assert [line for line in seen if line.startswith("SLURM")] == ["SLURM_CONF=/etc/slurm.conf"]
 
 
-def test_what_sbatch_says_is_told_without_what_a_site_adds() -> None:
+def test_sbatchs_error_is_shown_without_the_lines_that_a_site_adds() -> None:
     account = "Batch job submission failed: Invalid account or account/partition combination specified"
     errors = f"sbatch: your project has 12 hours left\nsbatch: error: {account}\n"
-    assert _said(errors) == account
+    assert _first_error(errors) == account
     assert "account" not in _way_out(errors) and "slurm.partition" not in _way_out(errors)
 
 
@@ -170,7 +160,7 @@ def test_a_start_is_trained_exported_and_converted_first(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     overrides = [f"train.data.corpus={sample_corpus}", "preprocess=null"]
-    submit_stages("longformer-small", overrides, None, dry_run=True)
+    submit_recipe("longformer-small", overrides, None, dry_run=True)
     shown = capsys.readouterr().out
     order = ["start-pretrain", "start-export", "convert", "pretrain", "export"]
     assert f"# Submits longformer-small: {' -> '.join(order)}." in shown
@@ -183,7 +173,7 @@ def test_a_dry_run_shows_every_stage_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    submit_stages("nezha-base", [], None, dry_run=True)
+    submit_recipe("nezha-base", [], None, dry_run=True)
     stages = ["read", "duplicates", "encode", "merge", "pretrain", "export"]
     assert f"# Submits nezha-base: {' -> '.join(stages)}." in capsys.readouterr().out
     assert not any(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""A job is requeued whatever has become of the files that the supervisor reads."""
+"""A job is requeued whatever the state of the files that the supervisor reads."""
 
 import errno
 import json

@@ -53,7 +53,7 @@ _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs
 
 
 class Cluster:
-    """`start()` it, run Slurm's commands on it with `run`, `stop()` it; nodes are n1 and n2, 8 pretended GPUs each."""
+    """Slurm on two nodes, n1 and n2, with 8 simulated GPUs each; `run` runs Slurm's commands on it."""
 
     nodes = ("n1", "n2")
 
@@ -62,7 +62,7 @@ class Cluster:
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def start(self) -> None:
-        """Raises `RuntimeError` with the daemons' last words where they do not come up."""
+        """Raises `RuntimeError` with the end of the daemons' logs if they do not start."""
         host = socket.gethostname().split(".")[0]
         devices = [self.folder / f"gpu{number}" for number in range(8)]
         for device in devices:
@@ -83,7 +83,7 @@ class Cluster:
         self.run("slurmd", "-N", node)
 
     def kill_node(self, node: str) -> None:
-        """Take a node away as a power cut does: its slurmd and all it runs are gone, and say no more."""
+        """Kill a node as a power cut does: its slurmd and all its processes end without a message."""
         daemon = psutil.Process(int((self.folder / f"{node}.pid").read_text()))
         tasks = _processes_of(node, self.folder)
         steps: set[psutil.Process] = set()
@@ -111,12 +111,12 @@ class Cluster:
         return done.stdout
 
     def state(self, job: str) -> dict[str, str]:
-        """What `scontrol show job` says."""
+        """The fields of `scontrol show job`."""
         words = self.run("scontrol", "show", "job", "-o", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = 600) -> None:
-        """Until `condition` holds. The limit is for what hangs: other work on the machine's cores slows all down."""
+        """Wait until `condition` holds. The limit is generous (the machine may be busy): it only catches what hangs."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -132,7 +132,7 @@ class Cluster:
 
 
 def why_not() -> str | None:
-    """What keeps Slurm from starting here."""
+    """The reason why Slurm cannot start here; None if it can."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"{', '.join(missing)} not installed (`make slurm`)"
@@ -140,7 +140,7 @@ def why_not() -> str | None:
 
 
 def _processes_of(node: str, folder: Path) -> list[psutil.Process]:
-    """What a node of this cluster runs: Slurm puts the node's name into the environment."""
+    """The processes of a node: Slurm puts the node's name into their environment."""
     mine = {"SLURMD_NODENAME": node, "SLURM_CONF": str(folder / "slurm.conf")}
     return [p for p in psutil.process_iter(["environ"]) if mine.items() <= (p.info["environ"] or {}).items()]
 

@@ -19,7 +19,7 @@ SITE: dict[str, Any] = {
     "tasks_per_node": 1,
     "cpus_per_task": 1,
     "preprocess": {"array": 2, "cpus_per_task": 1},
-    "setup": ["export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1"],  # n1 and n2 are no names of hosts
+    "setup": ["export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1"],  # n1 and n2 are not names of hosts
 }
 
 
@@ -60,8 +60,8 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str,
         (tmp_path / "slurm").mkdir(exist_ok=True)
         (tmp_path / "slurm" / "site.yaml").write_text(yaml.safe_dump({**SITE, **(site or {})}))
         reread = [sys.executable, "-m", "pipeline.cli", "run", "tiny.yaml", "--slurm", *overrides]
-        said = cluster.run(*reread, cwd=tmp_path)
-        return dict(re.findall(r"([a-z-]+) \((\d+)\)", said))
+        output = cluster.run(*reread, cwd=tmp_path)
+        return dict(re.findall(r"([a-z-]+) \((\d+)\)", output))
 
     yield run
     cluster.run("scancel", "--user=root")

@@ -51,7 +51,7 @@ def test_a_killed_array_task_costs_only_its_parts_and_the_corpus_is_the_same(
 
 
 def task_of(folder: Path, share: str) -> int | None:
-    """The process that srun started for a share, if it is there; its pool of workers ends with it."""
+    """The process that srun started for a share, if it exists; its pool of workers ends with it."""
     for process in psutil.process_iter(["cmdline", "environ", "cwd"]):
         info = process.info
         own = info["cwd"] == str(folder) and share in info["cmdline"] and "python" in info["cmdline"][0]

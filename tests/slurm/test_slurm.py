@@ -27,7 +27,7 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
     steps = 120
-    optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # LAMB would make much of rounding
+    optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # LAMB would amplify rounding
     checkpoint = {"every_steps": 10, "keep": 2}
     jobs = submit(steps=steps, global_batch=16, optimizer=optimizer, checkpoint=checkpoint, validate_every=steps)
     assert list(jobs) == ["read", "duplicates", "vocabulary", "encode", "merge", "pretrain", "export"]
@@ -123,14 +123,14 @@ def test_a_wrong_partition_is_one_line(cluster: Cluster, submit: Submit, sample_
 def test_a_mistake_in_the_settings_is_not_tried_again(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
-    job = submit(corpus=sample_corpus, trainable=["no.such.weight"])["pretrain"]  # known once the model stands
+    job = submit(corpus=sample_corpus, trainable=["no.such.weight"])["pretrain"]  # found out when the model is built
     assert cluster.ended(job) == "FAILED"
     assert "reread: " in log_of(tmp_path)
     assert "not requeued: the settings" in log_of(tmp_path)
 
 
 def wait_for_step(cluster: Cluster, folder: Path, step: int, attempt: int | None = None) -> None:
-    """Wait until `step` is trained, of the attempt with that number if one is given."""
+    """Wait until `step` is trained, in the attempt of that number if one is given."""
 
     def reached() -> bool:
         assert "not requeued" not in log_of(folder), log_of(folder)
@@ -147,7 +147,7 @@ def log_of(folder: Path, job: str = "pretrain") -> str:
 
 
 def attempts(folder: Path, job: str | None = None) -> list[dict[str, Any]]:
-    """The ends of all jobs' attempts, or of one's."""
+    """The ended attempts of all jobs, or of one."""
     path = folder / "runs/tiny/attempts.jsonl"
     ends = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [end for end in ends if job in (None, end["job"])]

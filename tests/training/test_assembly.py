@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.commands import run_stages
+from pipeline.commands import run
 from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
@@ -241,9 +241,9 @@ def test_a_wrong_model_is_told_before_anything_is_preprocessed(
     overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.commands.preprocess_stage", pytest.fail)
+    monkeypatch.setattr("pipeline.commands.preprocess", pytest.fail)
     with pytest.raises(UserError, match=re.escape(message)):
-        run_stages("quickstart", overrides)
+        run("quickstart", overrides)
 
 
 def test_every_built_in_recipe_has_a_model_that_can_be() -> None:

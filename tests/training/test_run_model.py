@@ -54,7 +54,7 @@ def settings_of(folder: Path) -> TrainSettings:
 
 
 def copied(begun: Path, tmp_path: Path, *removed: str) -> Path:
-    """The run, to go on with; for the rest of the test `removed` are not where they were."""
+    """A copy of the run; `removed` are moved away for the rest of the test."""
     shutil.copytree(begun / "run", tmp_path / "run")
     for name in removed:
         (begun / name).rename(tmp_path / name)

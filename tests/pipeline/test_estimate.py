@@ -1,4 +1,4 @@
-"""`reread plan`: what it counts against what is known, allocated or published, and what it chooses."""
+"""`reread plan`: its figures against known, allocated or published ones, and what it chooses."""
 
 import gc
 import math
@@ -16,12 +16,12 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
 from pipeline.estimate import arrangement as arrangement_module
-from pipeline.estimate.arrangement import Planner
+from pipeline.estimate.arrangement import Estimator
 from pipeline.estimate.disk import corpus_size, vocabulary
 from pipeline.estimate.hardware import cluster, gpu_named, network_named
 from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from pipeline.estimate.speed import Ring, exposed_seconds, ring
-from pipeline.estimate.summary import _count, _size, plan, planned_config
+from pipeline.estimate.summary import _count, _size, expected_config, print_estimate
 from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.errors import UserError
 from tests.conftest import (
@@ -53,12 +53,14 @@ def rehearsed(values: dict[str, Any], vocab_size: int, **changes: Any) -> Footpr
     return rehearse(settings, config, given.pop("dtype"), **given)
 
 
-def planner_of(recipe: str, *overrides: str, gpus: int = 8, gpu: str = "v100-32g", network: str = "ib100") -> Planner:
+def estimator_of(
+    recipe: str, *overrides: str, gpus: int = 8, gpu: str = "v100-32g", network: str = "ib100"
+) -> Estimator:
     loaded = load_recipe(recipe, list(overrides), "train")
     assert loaded.train is not None
     spec = model_spec(loaded.train.model["type"])
-    config = planned_config(loaded, loaded.train, spec, vocabulary(loaded, loaded.train))
-    return Planner(loaded.train, spec, config, cluster(gpus, gpu, 8, network), 0.4)
+    config = expected_config(loaded, loaded.train, spec, vocabulary(loaded, loaded.train))
+    return Estimator(loaded.train, spec, config, cluster(gpus, gpu, 8, network), 0.4)
 
 
 def parameters_of(model: type, config: Any) -> int:
@@ -75,7 +77,7 @@ def test_parameters_are_those_of_the_known_models() -> None:
     values = longformer_values("nowhere", model={"type": "longformer", **roberta})
     global_projections = 12 * 3 * (768 + 1) * 768
     assert rehearsed(values, 50265).parameters == theirs + global_projections
-    assert planner_of("lm-base").arrangement(1, 1, False).footprint.parameters == pytest.approx(151e6, rel=0.005)
+    assert estimator_of("lm-base").arrangement(1, 1, False).footprint.parameters == pytest.approx(151e6, rel=0.005)
 
 
 def test_state_is_16_bytes_a_parameter_and_2_of_the_weights() -> None:
@@ -114,7 +116,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("values_of", [train_values, span_values, document_values, ran_values, longformer_values])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thread) -> None:
-    """The most that a real micro-batch takes on CPU, as the allocator tells the profiler, to within 5 %."""
+    """The peak memory of a real micro-batch on CPU, as the profiler records it, to within 5 %."""
     values = values_of("nowhere", global_batch=4, micro_batch=4)
     if values_of is not document_values:  # ERNIE-Doc's attention without dropout is another one on CPU
         values["model"]["attention_probs_dropout_prob"] = 0.0
@@ -283,7 +285,7 @@ def pretended(state_gib: float, row_gib: float, monkeypatch) -> None:
 )
 def test_the_smallest_tensor_size_that_fits_is_chosen(state, row, tensor, micro_batch, checkpointing, monkeypatch):
     pretended(state, row, monkeypatch)
-    chosen, reason = planner_of("nezha-base", gpus=80).choose()
+    chosen, reason = estimator_of("nezha-base", gpus=80).choose()
     footprint = chosen.footprint
     assert (footprint.tensor, footprint.micro_batch, footprint.checkpointing) == (tensor, micro_batch, checkpointing)
     assert chosen.fits
@@ -294,26 +296,26 @@ def test_the_smallest_tensor_size_that_fits_is_chosen(state, row, tensor, micro_
 
 def test_larger_micro_batches_than_are_of_use_are_not_chosen(monkeypatch) -> None:
     pretended(1, 1e-4, monkeypatch)
-    chosen, _ = planner_of("nezha-base", "global_batch=160000", gpus=80).choose()
+    chosen, _ = estimator_of("nezha-base", "global_batch=160000", gpus=80).choose()
     assert chosen.footprint.micro_batch == 250
 
 
 def test_what_fits_nowhere_is_one_line_with_the_way_out(monkeypatch) -> None:
     pretended(2000, 0.1, monkeypatch)
     with pytest.raises(UserError, match=r"one row of 128 tokens with tensor size 4 .* take a GPU with more memory"):
-        planner_of("nezha-base").choose()
+        estimator_of("nezha-base").choose()
 
 
 def test_fewer_rows_than_processes_is_one_line_with_the_way_out() -> None:
     with pytest.raises(UserError, match="8 rows are fewer than 80 data-parallel processes; plan for --gpus 8 or fewer"):
-        planner_of("longformer-small", gpus=80).arrangement(1, 8, False)
+        estimator_of("longformer-small", gpus=80).arrangement(1, 8, False)
     with pytest.raises(UserError, match="plan for --gpus 8 or fewer"):
-        planner_of("longformer-small", gpus=80).choose()
+        estimator_of("longformer-small", gpus=80).choose()
 
 
 def test_gradients_in_fp16_travel_at_half_the_bytes_and_need_copies() -> None:
     full, half = (
-        planner_of("quickstart", f"parallel.gradient_dtype={dtype}", gpus=16).arrangement(1, 2, False)
+        estimator_of("quickstart", f"parallel.gradient_dtype={dtype}", gpus=16).arrangement(1, 2, False)
         for dtype in ("fp32", "fp16")
     )
     assert (half.wire, half.copies) == (full.wire // 2, full.wire // 2)
@@ -323,25 +325,25 @@ def test_gradients_in_fp16_travel_at_half_the_bytes_and_need_copies() -> None:
 def test_nezha_fits_as_the_paper_trained_it() -> None:
     """10 x 8 V100-32G: 180 rows a GPU of the base model, 64 of the large one (Wei et al. 2019, section 3.1)."""
     for recipe, rows in (("nezha-base", 180), ("nezha-large", 64)):
-        planner = planner_of(recipe, gpus=80)
-        whole = planner.arrangement(1, rows, False)
+        estimator = estimator_of(recipe, gpus=80)
+        whole = estimator.arrangement(1, rows, False)
         assert whole.rows == rows
         assert whole.accumulation == 1
         assert whole.fits
-        assert planner.dtype == torch.float16
-        assert planner.time(whole).exposed < planner.time(whole).reduction
+        assert estimator.dtype == torch.float16
+        assert estimator.time(whole).exposed < estimator.time(whole).reduction
 
 
 @pytest.mark.parametrize("recipe", available_recipes())
-def test_every_built_in_recipe_can_be_planned(recipe, tmp_path, monkeypatch) -> None:
+def test_every_built_in_recipe_can_be_estimated(recipe, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     layers = "n_layer" if recipe.startswith("lm-") else "num_hidden_layers"
-    planner = planner_of(recipe, f"model.{layers}=2")
-    one = planner.arrangement(1, 1, True)
+    estimator = estimator_of(recipe, f"model.{layers}=2")
+    one = estimator.arrangement(1, 1, True)
     assert one.fits
-    assert 0 < planner.time(one).total < 3600
+    assert 0 < estimator.time(one).total < 3600
     loaded = load_recipe(recipe, [])
-    assert corpus_size(loaded, planner.train, planner.config.vocab_size).bytes > 0
+    assert corpus_size(loaded, estimator.train, estimator.config.vocab_size).bytes > 0
 
 
 def test_the_corpus_that_is_there_tells_its_size_and_vocabulary(sample_corpus) -> None:
@@ -372,13 +374,13 @@ def test_the_vocabulary_is_never_guessed_silently(caplog) -> None:
         assert vocabulary(recipe, recipe.train) == 21128
     assert "vocab.txt is not there, 21128 tokens are assumed" in caplog.text
     other = load_recipe("nezha-base", ["preprocess.tokenizer.path=mine.model"])
-    with pytest.raises(UserError, match=r"mine\.model is not there; say train\.model\.vocab_size"):
+    with pytest.raises(UserError, match=r"mine\.model is not there; set train\.model\.vocab_size"):
         vocabulary(other, recipe.train)
 
 
-def test_the_plan_shows_both_arrangements(capsys, tmp_path, monkeypatch) -> None:
+def test_the_estimate_shows_both_arrangements(capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plan(load_recipe("quickstart", []), cluster(2, "v100-16g", 8, "ib100"))
+    print_estimate(load_recipe("quickstart", []), cluster(2, "v100-16g", 8, "ib100"))
     shown = capsys.readouterr().out
     for text in ("as the recipe says", "chosen", "16 x 1", "fp32 masters", "fits", "corpus: ", "checkpoints: "):
         assert text in shown

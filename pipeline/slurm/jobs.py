@@ -1,0 +1,84 @@
+"""The jobs of a recipe, and the options of sbatch that each needs."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.slurm.settings import SlurmSettings
+from preprocessing.execution.stages import Stage
+
+
+@dataclass(frozen=True)
+class Job:
+    """One script to render and submit."""
+
+    run: str
+    """Name of the run that it belongs to: runs/<run>."""
+    name: str
+    script: str
+    """Name of its template: slurm/<script>.sbatch."""
+    arguments: list[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of sbatch that replace those of the template; None removes one."""
+
+
+def preprocess_jobs(settings: SlurmSettings, run: str, stages: list[Stage], arguments: list[str]) -> list[Job]:
+    """The jobs that make a corpus: one for each of the `stages`, and the merge. `arguments`: recipe and overrides."""
+    array = settings.preprocess
+    options = {**_small(settings), "time": _clock(array.hours)}
+    parts = {**options, "array": f"0-{array.array - 1}"}
+    jobs = [
+        Job(run, stage.name, "vocabulary", arguments, options)
+        if stage.is_one_task
+        else Job(run, stage.name, "preprocess", [stage.name, *arguments], parts)
+        for stage in stages
+    ]
+    return [*jobs, Job(run, "merge", "merge", arguments, options)] if stages else []
+
+
+def training_jobs(settings: SlurmSettings, run: str, arguments: list[str], prefix: str = "") -> list[Job]:
+    """The jobs that pretrain and export a run."""
+    options = {
+        **_nodes(settings),
+        "gpus-per-node": settings.gpus_per_node or None,
+        "time": _clock(settings.hours),
+        "signal": f"B:USR1@{settings.warning_seconds}",
+        "dependency": "singleton",  # the same run submitted twice waits for itself
+    }
+    return [
+        Job(run, f"{prefix}pretrain", "pretrain", arguments, options),
+        Job(run, f"{prefix}export", "export", [f"runs/{run}"], _small(settings)),
+    ]
+
+
+def convert_job(settings: SlurmSettings, run: str, source: str, output: Path, options: dict[str, Any]) -> Job:
+    """The job that converts another run's exported model to the folder that this run starts from."""
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return Job(run, "convert", "convert", [source, str(output), *flags], _small(settings))
+
+
+def _small(settings: SlurmSettings) -> dict[str, Any]:
+    """Options of a job that needs no GPU."""
+    own = settings.preprocess
+    return {"partition": own.partition or settings.partition, "cpus-per-task": own.cpus_per_task}
+
+
+def _nodes(settings: SlurmSettings) -> dict[str, Any]:
+    """Options for the nodes of training.
+
+    Given a range of nodes and the processes of a node, Slurm allocates no more nodes than the fewest need for their
+    processes. So a range goes with the CPUs of a node instead, and srun gets the processes.
+    """
+    fewest = settings.minimum_nodes or settings.nodes
+    if fewest == settings.nodes:
+        tasks = {"ntasks-per-node": settings.tasks, "cpus-per-task": settings.cpus_per_task}
+        return {"nodes": settings.nodes, **tasks}
+    no_tasks = {"ntasks-per-node": None, "cpus-per-task": None}
+    return {"nodes": f"{fewest}-{settings.nodes}", **no_tasks, "mincpus": settings.tasks * settings.cpus_per_task}
+
+
+def _clock(hours: float) -> str:
+    """Hours in sbatch's format, rounded up to whole minutes."""
+    minutes = math.ceil(hours * 60 - 1e-6)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"

@@ -1,0 +1,91 @@
+"""What `sbatch` gets: the settings of the cluster in slurm/site.yaml and of the recipe's `slurm` section."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from pipeline.values import read_values
+from preprocessing.errors import UserError
+from preprocessing.settings import Line, Settings
+
+log = logging.getLogger("reread")
+
+SITE = Path("slurm/site.yaml")
+
+
+class PreprocessJobs(Settings):
+    """The job arrays of preprocessing: one for each stage, whose tasks share the parts."""
+
+    array: int = Field(default=16, ge=1, le=1_000_000)
+    """Array tasks of a stage."""
+    cpus_per_task: int = Field(default=16, ge=1, le=10_000)
+    hours: float = Field(default=12, gt=0, le=100_000)
+    partition: Line | None = None
+    """Partition of these jobs, the merge and the export; null: that of the other jobs."""
+
+
+class SlurmSettings(Settings):
+    """Options of the jobs: slurm/site.yaml holds those of the cluster, a recipe its own over them."""
+
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    options: list[Line] = []
+    """Any other options of sbatch, e.g. --constraint=v100."""
+    modules: list[Line] = []
+    setup: list[str] = []
+    """Shell lines that each job begins with."""
+    container: Line = ""
+    """Put before `reread` in the jobs: apptainer exec --nv image.sif."""
+    environment: Path | None = None
+    """A virtual environment; null: the one that submits, unless there is a container."""
+    nodes: int = Field(default=1, ge=1, le=100_000)
+    minimum_nodes: int | None = Field(default=None, ge=1, le=100_000)
+    """The fewest nodes that the job starts on, and restarts on after a node died; null: only on `nodes`."""
+    gpus_per_node: int = Field(default=8, ge=0, le=1024)
+    tasks_per_node: int | None = Field(default=None, ge=1, le=1024)
+    """Processes on a node; null: one for each GPU."""
+    cpus_per_task: int = Field(default=8, ge=1, le=10_000)
+    hours: float = Field(default=24, gt=0, le=100_000)
+    """Time limit of one attempt; the run continues in the next."""
+    warning_seconds: int = Field(default=300, ge=0)
+    """How long before the time limit the checkpoint is requested."""
+    preprocess: PreprocessJobs = PreprocessJobs()
+
+    @model_validator(mode="after")
+    def _fewer(self) -> "SlurmSettings":
+        if self.minimum_nodes is not None and self.minimum_nodes > self.nodes:
+            raise ValueError(f"minimum_nodes is {self.minimum_nodes}, above nodes, which is {self.nodes}")
+        return self
+
+    @model_validator(mode="after")
+    def _time_between(self) -> "SlurmSettings":
+        if self.warning_seconds >= self.hours * 3600:
+            raise ValueError(
+                f"warning_seconds is {self.warning_seconds}, not below the {self.hours * 3600:g} s of hours: each "
+                "attempt would be asked to stop as it begins"
+            )
+        return self
+
+    @property
+    def tasks(self) -> int:
+        """Processes on a node."""
+        return self.tasks_per_node or self.gpus_per_node or 1
+
+
+def site_settings(path: Path | None) -> dict[str, Any]:
+    """The values of `path`, or of slurm/site.yaml if it exists; a recipe's own override them."""
+    file = path or SITE
+    if path is None and not file.exists():
+        log.info("site: no %s here, so the cluster's own defaults hold; `--site FILE` names another", SITE)
+        return {}
+    try:
+        values = read_values(file.read_text(encoding="utf-8"), str(file)) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{file}: holds no keys; slurm/site.yaml of the project lists them")
+    SlurmSettings.parse(values, str(file))  # an error names this file
+    return values
