@@ -197,9 +197,8 @@ def time(cases: list[tuple[str, TrainSettings]], rounds: int = 5) -> None:
         expected = work / share + update
         errors.append(expected / taken)
         row(name, f"{taken:.3f}", f"{expected:.3f}", f"{errors[-1]:.2f}")
-    print(
-        f"\nshare of the peak from the first: {share:.2f}; predicted / measured of the others: {spread(errors[1:] or errors)}"
-    )
+    print(f"\nshare of the peak from the first: {share:.2f}")
+    print(f"predicted / measured of the others: {spread(errors[1:] or errors)}")
 
 
 def main() -> None:
