@@ -1,4 +1,4 @@
-"""What benchmarks share: sides that take turns, a process a side, CPU seconds, peak memory, tables.
+"""Shared by all benchmarks: sides that take turns, a process a side, CPU seconds, peak memory, tables.
 
 Sides take turns, round after round, so that other work on the machine slows all of them. It only ever adds, so the best
 round counts; the ratios of single rounds show how far to trust it.
@@ -54,7 +54,7 @@ def attention_parser(doc: str | None, rounds: int, rows: int = 1) -> argparse.Ar
 
 
 def in_turns(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """What each side returned in each round."""
+    """The results of each side, round by round."""
     results: dict[str, list[T]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
@@ -63,7 +63,7 @@ def in_turns(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, lis
 
 
 def in_process(function: Callable[..., T], *arguments: Any) -> T:
-    """What `function` returns in a fresh process, so that its memory and what it replaces in a module are its own."""
+    """The result of `function` in a fresh process, where its memory and what it replaces in a module are its own."""
     return measured(function, *arguments).result
 
 

@@ -98,15 +98,15 @@ def greedy_match(word: str, ids: dict[str, int]) -> list[str]:
 
 
 class Vocabulary(NamedTuple):
-    """What the recipe must know of tokens: special ones, ids, and which tokens continue a word."""
+    """Special tokens, ids, and which tokens continue a word."""
 
     cls: object
     sep: object
     mask: object
     ids: Callable[[object], int]
     replacements: Sequence[object]
-    continues_word: Callable[[object], bool] = lambda token: False
-    """By default each token is a word: whole words are an option of the script."""
+    continues_word: Callable[[object], bool] | None = None
+    """Without it each token is a word: whole words are an option of the script."""
 
 
 def sentence_pairs(
@@ -152,21 +152,18 @@ def masked_pair(
     first: list[T], second: list[T], vocabulary: Vocabulary, most: int, generator: random.Random
 ) -> tuple[list[T], list[int], list[int], list[T]]:
     """Masked tokens, their segments, and positions and labels of at most `most` predictions."""
-    tokens, segments = [vocabulary.cls], [0]
+    cls, sep, mask, _, replacements, continues = vocabulary
+    tokens, segments, words = [cls], [0], []
     for segment, part in enumerate((first, second)):
         for token in part:
+            if continues and words and continues(token):
+                words[-1].append(len(tokens))
+            else:
+                words.append([len(tokens)])
             tokens.append(token)
             segments.append(segment)
-        tokens.append(vocabulary.sep)
+        tokens.append(sep)
         segments.append(segment)
-    words: list[list[int]] = []
-    for place, token in enumerate(tokens):
-        if token in (vocabulary.cls, vocabulary.sep):
-            continue
-        if words and vocabulary.continues_word(token):
-            words[-1].append(place)
-        else:
-            words.append([place])
     generator.shuffle(words)
     wanted = min(most, max(1, round(0.15 * len(tokens))))
     masked, covered = list(tokens), set()
@@ -179,9 +176,9 @@ def masked_pair(
         for place in places:
             covered.add(place)
             if generator.random() < 0.8:
-                masked[place] = vocabulary.mask
+                masked[place] = mask
             elif generator.random() >= 0.5:
-                masked[place] = vocabulary.replacements[generator.randint(0, len(vocabulary.replacements) - 1)]
+                masked[place] = replacements[generator.randint(0, len(replacements) - 1)]
             chosen.append((place, tokens[place]))
     chosen.sort()
     return masked, segments, [place for place, _ in chosen], [token for _, token in chosen]
@@ -201,14 +198,15 @@ def features(
 ) -> dict[str, list[int]]:
     """A record as the script writes it: `length` tokens and `most` predictions, padded."""
     tokens, segments, positions, labels, is_random = sample
+    ids = vocabulary.ids
     rows = {
-        "input_ids": [vocabulary.ids(token) for token in tokens],
+        "input_ids": [ids(token) for token in tokens],
         "input_mask": [1] * len(tokens),
         "segment_ids": list(segments),
     }
     predictions = {
         "masked_lm_positions": list(positions),
-        "masked_lm_ids": [vocabulary.ids(label) for label in labels],
+        "masked_lm_ids": [ids(label) for label in labels],
         "masked_lm_weights": [1] * len(labels),
     }
     for columns, size in ((rows, length), (predictions, most)):

@@ -1,4 +1,4 @@
-"""What `reread preprocess` costs, beside its rivals on the same text in the same run.
+"""The cost of `reread preprocess`, beside its rivals on the same text in the same run.
 
     python benchmarks/data/preprocess.py TEXT... --vocabulary vocab.txt [--megabytes 60] [--sizes 30 100 300]
 

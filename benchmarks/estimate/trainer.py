@@ -114,7 +114,7 @@ def memory(cases: list[tuple[str, TrainSettings]]) -> None:
         held = footprint.state + footprint.memory_a_lane * lanes
         errors.append(footprint.passing / most)
         row(name, *(f"{size / MIB:.1f}" for size in (state, held, most, footprint.passing)), f"{errors[-1]:.3f}")
-    print(f"\nsteps: {spread(errors)} of what was measured")
+    print(f"\npredicted / measured: {spread(errors)}")
 
 
 def spread(ratios: list[float]) -> str:
@@ -196,7 +196,8 @@ def time(cases: list[tuple[str, TrainSettings]], rounds: int = 5) -> None:
         expected = work / share + update
         errors.append(expected / taken)
         row(name, f"{taken:.3f}", f"{expected:.3f}", f"{errors[-1]:.2f}")
-    print(f"\nshare of the peak from the first: {share:.2f}; predicted / measured: {spread(errors)}")
+    print(f"\nshare of the peak from the first: {share:.2f}")
+    print(f"predicted / measured of the others: {spread(errors[1:] or errors)}")
 
 
 def main() -> None:

@@ -158,7 +158,7 @@ def measure(case: Case, precision: str, rows: int, toy: bool, folder: Path) -> F
 
 
 def attention_of(step: Callable[[], object], is_gpu: bool) -> tuple[list[str], list[str]]:
-    """What scaled_dot_product_attention chose in a step, and the GPU's kernels for it, backward too."""
+    """Backends that scaled_dot_product_attention chose in a step, and the GPU's kernels for it, backward too."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
     with profile(activities=activities) as profiler:
         step()

@@ -1,4 +1,4 @@
-"""What a GPU can show: the tests that need one, then speed and memory of each model, in under nine minutes.
+"""A GPU's benchmark: the tests that need one, then speed and memory of each model, in under nine minutes.
 
     make gpu OUT=runs/gpu                        # or: python benchmarks/gpu/run.py --out runs/gpu
     make gpu PYTHON=python3                      # another interpreter with torch, transformers and our dependencies

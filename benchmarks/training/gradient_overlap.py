@@ -1,18 +1,18 @@
-"""How much of the gradient all-reduce a step still waits for, beside a backward pass that hides the rest.
+"""How much of the gradient all-reduce a step still waits for when the backward pass hides the rest.
 
-    python benchmarks/gradient_overlap.py [--processes 2 4] [--buckets 1 5 25 100] [--layers 8 --hidden 512]
+    python benchmarks/training/gradient_overlap.py [--processes 2 4] [--buckets 1 5 25 100] [--layers 8 --hidden 512]
         [--tokens 128] [--rounds 7] [--dtype fp32] [--elsewhere SECONDS] [--rate 1gbit]
 
 A step is forward, backward and the sum of all gradients of a NEZHA. Exposed is what it takes longer than the same step
-without communication: with buckets that begin while the backward pass goes on, and with the same buckets begun after
-it. Bucket sizes and orders take turns step by step, shuffled, and backends in each round. Horovod joins and leaves
-around its own turns: what its thread takes from the computation is part of its figures and of no others. A figure is
-the best of all rounds, of the slowest process: what else the machine does only adds.
+without communication: with buckets that are sent during the backward pass, and with the same buckets sent after it.
+Bucket sizes and orders take turns step by step, shuffled, and backends in each round. Horovod is started and stopped
+around its own turns, so what its thread takes from the computation is part of its figures only. A figure is the best of
+all rounds, of the slowest process.
 
 By default processes compute on the CPUs that also carry the messages, over loopback: there is no network to wait for.
-With --rate (root, iproute2) each process lives in a namespace of its own, all joined by a bridge, and may send so much
-and no more (tc's token bucket; no latency is added). With --elsewhere computing is waiting for that many seconds, a
-third of them forward, each parameter's share of the rest before its gradient: as if a GPU did it.
+With --rate (root, iproute2) each process has a network namespace of its own, joined by a bridge, and a limit on what it
+sends (tc's token bucket; no latency is added). With --elsewhere sleeping replaces computing, as on a GPU: a third
+of the seconds in the forward pass, and each parameter's share of the rest before its gradient.
 """
 
 import sys
@@ -154,11 +154,11 @@ def main() -> None:
     arguments.add_argument("--buckets", type=float, nargs="+", default=[1, 5, 25, 100], help="megabytes")
     arguments.add_argument("--layers", type=int, default=8)
     arguments.add_argument("--hidden", type=int, default=512)
-    arguments.add_argument("--tokens", type=int, default=128, help="of one row, the micro-batch")
+    arguments.add_argument("--tokens", type=int, default=128, help="in the micro-batch of one row")
     arguments.add_argument("--rounds", type=int, default=7)
-    arguments.add_argument("--dtype", choices=["fp32", "fp16"], default="fp32", help="in which gradients travel")
-    arguments.add_argument("--elsewhere", type=float, metavar="SECONDS", help="waiting stands in for computing")
-    arguments.add_argument("--rate", help="what a process may send, as tc writes it: 1gbit")
+    arguments.add_argument("--dtype", choices=["fp32", "fp16"], default="fp32", help="of gradients in messages")
+    arguments.add_argument("--elsewhere", type=float, metavar="SECONDS", help="sleep so long instead of computing")
+    arguments.add_argument("--rate", help="limit on what a process sends, in the notation of tc: 1gbit")
     options = arguments.parse_args()
     if "RANK" in os.environ:
         as_rank(options)
