@@ -5,13 +5,18 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test checks format gpu slurm horovod build-horovod apex clean
+.PHONY: quickstart test test-fast checks format gpu slurm horovod build-horovod apex clean
 
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
 
+PYTEST = $(PYTHON) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(READY)
-	$(PYTHON) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+# While changing something: no processes are started, and hypothesis tries few examples.
+test-fast: $(READY)
+	REREAD_EXAMPLES=10 $(PYTEST) -m "not slow" tests/preprocessing tests/pipeline tests/training
 
 checks: $(READY)
 	$(VENV)/bin/ruff check .

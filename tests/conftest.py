@@ -21,6 +21,16 @@ settings.register_profile(
 settings.load_profile("reread")
 
 
+SLOW = {"benchmarks", "distributed", "end_to_end", "faults", "gpu", "slurm"}
+"""Folders whose tests start processes; `make test-fast` leaves them out, and tests marked `slow` one by one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(ROOT / "tests").parts[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 def not_here(what: str, reason: str) -> None:
     """Skip the test, unless REREAD_REQUIRED names `what`: then it is a failure that it is not here."""
     required = what in os.environ.get("REREAD_REQUIRED", "").split()

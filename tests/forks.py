@@ -87,14 +87,14 @@ class Job:
         for rank in ranks or range(len(self._processes)):
             os.kill(self.pids[rank], number)
 
-    def statuses(self, *ranks: int, timeout: float = 120) -> list[int | None]:
+    def statuses(self, *ranks: int, timeout: float = 300) -> list[int | None]:
         """How the processes ended (minus the signal that killed one), once all have; None for one that hangs."""
         chosen = [self._processes[rank] for rank in ranks] or self._processes
         for process in chosen:
             process.join(timeout)
         return [process.exitcode for process in chosen]
 
-    def wait(self, condition: Callable[[], bool], timeout: float = 120) -> None:
+    def wait(self, condition: Callable[[], bool], timeout: float = 300) -> None:
         """Until `condition` holds; fails when a process ends before."""
         deadline = time.monotonic() + timeout
         while not condition():

@@ -345,9 +345,17 @@ def test_a_shard_deleted_while_training_is_missed_at_the_next_start(corpus, unin
     assert line.startswith(f"reread: {shard_of(corpus, -1)}: missing; ")
 
 
+def drawing_few_rows(rank: int) -> None:
+    """Rows of a few steps are drawn ahead, where 1,024 are by default; the workers inherit it."""
+    from training.data import loader
+
+    loader.ROWS_AT_ONCE = 8
+
+
 def test_a_shard_cut_short_under_its_memory_map_is_named(corpus, tmp_path) -> None:
-    """The system kills who reads past its end."""
-    with start(tmp_path, corpus, "steps=100000") as launcher:
+    """The system kills the process that reads past its end."""
+    write_recipe(tmp_path, corpus)
+    with Job(tmp_path, "train", "tiny.yaml", "steps=100000", processes=1, before=drawing_few_rows) as launcher:
         wait_for_step(tmp_path, 7, launcher)
         os.truncate(shard_of(corpus, 0), 0)
         assert launcher.statuses() == [2]
