@@ -19,7 +19,7 @@ from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from training.config import AnyData, DataSettings, StreamSettings
 from training.data.checks import check_masking, han_vocabulary
-from training.data.lanes import lanes_for
+from training.data.lanes import Lanes, lanes_for
 from training.data.masking import IGNORED
 from training.data.materialize import MaterializedSamples, is_materialized
 from training.data.order import locate
@@ -283,7 +283,7 @@ def _add_segments(table: Table, source: Segments, counts: Counts) -> None:
             )
     if settings.retrospective:
         lanes = lanes_for(settings, LANES)
-        learning = [int(rows["learns"].sum()) for rows, _ in islice(source.lanes(lanes, range(lanes)), 32)]
+        learning = [int(rows["learns"].sum()) for rows, _ in islice(Lanes(source, lanes, range(lanes)), 32)]
         table.add_row(
             f"rows of a step that learn, in {lanes} lanes",
             f"{np.mean(learning):.0f}, {min(learning)} to {max(learning)}",

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -239,8 +238,7 @@ def rehearse(
         buckets = GradientBuckets(parameters, mesh, settings.parallel.bucket_bytes)
         gradients = ledger.live - before
         lanes = lanes_of(settings.data, micro_batch)
-        source: Any = SimpleNamespace(lanes=lambda *_: SimpleNamespace(cursors=np.zeros((lanes, 3), np.int64)))
-        task = TASKS[kind](model, settings, mesh, source, None)
+        task = TASKS[kind](model, settings, mesh, None, None)
         memory = _bytes(task.memory.mems) if hasattr(task, "memory") else 0
 
         at_encoder = [0]

@@ -34,6 +34,7 @@ from tests.conftest import (
     train_values,
 )
 from training.config import TrainSettings
+from training.data.lanes import Lanes
 from training.data.source import open_source
 from training.models import model_spec
 from training.models.build import build_model, model_config
@@ -175,7 +176,7 @@ def test_rows_have_the_columns_of_the_corpus_rows(sample_corpus, values_of) -> N
     settings = TrainSettings.parse(values_of(sample_corpus), "test")
     source = open_source(settings.data, 0, "train")
     if settings.data.kind == "segments":
-        rows, cursors = next(iter(source.lanes(4, range(4))))
+        rows, cursors = next(iter(Lanes(source, 4, range(4))))
         real = {**rows, "cursors": cursors}
     elif settings.data.kind == "stream":
         length = settings.data.sequence_length

@@ -8,9 +8,8 @@ from preprocessing.errors import UserError
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.source import Source
-from training.exchange.export import copy_projections
 from training.models import model_spec
-from training.models.build import model_config
+from training.models.build import copy_projections, model_config
 from training.parallel.mesh import Mesh
 from training.provenance import corpus_facts
 

@@ -20,6 +20,13 @@ def lanes_for(settings: SegmentSettings, global_batch: int) -> int:
     return 2 * global_batch if settings.retrospective else global_batch
 
 
+def first_cursors(settings: SegmentSettings, lanes: range, stagger: bool = True) -> NDArray[np.int64]:
+    """Cursors int64 [n, 3] of `Lanes` that have read nothing yet."""
+    cursors = np.zeros((len(lanes), 3), np.int64)
+    cursors[:, 1] = _first_phase(settings, np.array(lanes, np.int64), cursors[:, 0], stagger)
+    return cursors
+
+
 class Lanes:
     """Iterates (rows, cursors after these rows), one row a lane and step, without end.
 
@@ -56,11 +63,9 @@ class Lanes:
         self._source, self._total, self._stagger, self._longest = source, total, stagger, longest
         self._lanes = np.array(lanes, np.int64)
         n = len(self._lanes)
-        self._document, self._phase, self._segment = np.zeros((3, n), np.int64)
         if cursors is None:
-            self._phase = self._first_phase()
-        else:
-            self._document, self._phase, self._segment = np.array(cursors, np.int64).reshape(n, 3).T.copy()
+            cursors = first_cursors(source.settings, lanes, stagger)
+        self._document, self._phase, self._segment = np.array(cursors, np.int64).reshape(n, 3).T.copy()
         self._segments, self._label = np.zeros((2, n), np.int64)
         """Of the document each lane reads."""
         self._readings = self._open(np.arange(n))
@@ -128,5 +133,12 @@ class Lanes:
 
     def _first_phase(self) -> NDArray[np.int64]:
         """In which phase each lane begins the document it is at."""
-        once = self._stagger & (self._lanes % 2 == 1) & (self._document == 0)
-        return np.where(once | (not self._source.settings.retrospective), LEARN, SKIM)
+        return _first_phase(self._source.settings, self._lanes, self._document, self._stagger)
+
+
+def _first_phase(
+    settings: SegmentSettings, lanes: NDArray[np.int64], documents: NDArray[np.int64], stagger: bool
+) -> NDArray[np.int64]:
+    """In which phase each lane begins the document that it reads after so many `documents`."""
+    once = stagger & (lanes % 2 == 1) & (documents == 0)
+    return np.where(once | (not settings.retrospective), LEARN, SKIM)

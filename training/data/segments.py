@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Iterator
 from itertools import permutations
 from math import factorial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ from training.data.masking import IGNORED, mask
 from training.data.order import locate
 from training.data.random import Purpose
 from training.data.samples import Rows, samples_fingerprint, special_ids
-
-if TYPE_CHECKING:
-    from training.data.lanes import Lanes
 
 LONGEST_WORD = 32
 """A segment ends before a word that it would cut, if that word began within so many tokens."""
@@ -99,20 +96,6 @@ class Segments:
     def verify(self) -> None:
         """Read the corpus once; raises `UserError` for the first block that differs from what was written."""
         self.corpus.verify()
-
-    def lanes(
-        self,
-        total: int,
-        lanes: range,
-        cursors: NDArray[np.int64] | None = None,
-        *,
-        stagger: bool = True,
-        longest: int | None = None,
-    ) -> "Lanes":
-        """The lanes `lanes` of `total`, from `cursors` [n, 3] on; see `training.data.lanes.Lanes`."""
-        from training.data.lanes import Lanes
-
-        return Lanes(self, total, lanes, cursors, stagger=stagger, longest=longest)
 
     def read(
         self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None

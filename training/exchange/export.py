@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.corpus import sync_folder
@@ -96,14 +96,6 @@ def model_card(
     parts = [f"---\n{_yaml(header)}---", f"# {name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"
-
-
-def copy_projections(model: nn.Module, copied: Mapping[str, str]) -> None:
-    """Give modules that pretraining did not reach the weights of those beside them, by `ModelSpec.copied`."""
-    for parent in model.modules():
-        for copy_of, original in copied.items():
-            if hasattr(parent, copy_of):
-                parent.get_submodule(copy_of).load_state_dict(parent.get_submodule(original).state_dict())
 
 
 def _yaml(values: Mapping[str, Any]) -> str:

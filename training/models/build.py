@@ -215,6 +215,14 @@ def _without_rows(first: int, gradient: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
+def copy_projections(model: torch.nn.Module, copied: Mapping[str, str]) -> None:
+    """Give modules that pretraining did not reach the weights of those beside them, by `ModelSpec.copied`."""
+    for parent in model.modules():
+        for copy_of, original in copied.items():
+            if hasattr(parent, copy_of):
+                parent.get_submodule(copy_of).load_state_dict(parent.get_submodule(original).state_dict())
+
+
 def _checked(spec: ModelSpec, given: dict[str, Any]) -> dict[str, Any]:
     """`given` as the constructor's annotations want it: YAML reads 1e-5 as text."""
     known = {name: one for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"}

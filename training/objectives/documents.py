@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from training.config import SegmentSettings
-from training.data.lanes import Lanes, lanes_for
+from training.data.lanes import Lanes, first_cursors, lanes_for
 from training.data.loader import Loader, Rows
 from training.data.masking import IGNORED
 from training.objectives.memory import LaneMemory, lane_slice
@@ -58,7 +58,7 @@ class DocumentObjective(Task):
     @cached_property
     def cursors(self) -> Tensor:
         """int64 [lanes, 3]: see `Lanes`."""
-        return torch.from_numpy(self._open_lanes().cursors)
+        return torch.from_numpy(first_cursors(self.data, self.lanes))
 
     def total_lanes(self) -> int:
         return lanes_for(self.data, self.settings.global_batch)
@@ -67,7 +67,7 @@ class DocumentObjective(Task):
         """From the cursors on, which a checkpoint has set: `step` is where they stand."""
 
         def draw() -> Iterator[Rows]:
-            for rows, cursors in self._open_lanes(self.cursors.numpy().copy()):
+            for rows, cursors in Lanes(self.source, self.total_lanes(), self.lanes, self.cursors.numpy().copy()):
                 yield {**rows, "cursors": cursors}
 
         return Loader(draw())
@@ -101,7 +101,8 @@ class DocumentObjective(Task):
         share, total = self.mesh.share(lanes), self.zeros()
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             quota = -(-(documents - piece) // lanes)
-            reading = self.held_out.lanes(lanes, range(piece[0], piece[-1] + 1), stagger=False, longest=longest)
+            here = range(piece[0], piece[-1] + 1)
+            reading = Lanes(self.held_out, lanes, here, stagger=False, longest=longest)
             memory, before = LaneMemory(self.model, len(piece)), reading.cursors
             for batch, cursors in reading:
                 unread = np.flatnonzero(before[:, 0] < quota)
@@ -146,9 +147,6 @@ class DocumentObjective(Task):
         tensors["cursors"] = self.cursors
         slices["cursors"] = lane_slice(self.cursors, 0, self.total_lanes(), self.mesh)
         return tensors, slices
-
-    def _open_lanes(self, cursors: NDArray[np.int64] | None = None) -> Lanes:
-        return self.source.lanes(self.total_lanes(), self.lanes, cursors)
 
     @torch.no_grad()
     def _skim(self, batch: Rows, rows: NDArray[np.int64]) -> Tensor:
