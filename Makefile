@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast checks format gpu slurm horovod build-horovod apex clean
+.PHONY: quickstart test test-fast checks format constraints gpu slurm horovod build-horovod apex clean
 
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
@@ -22,10 +22,21 @@ checks: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# constraints.txt: the newest versions that go together on Python 3.10 and later, beside TORCH; `.ci/run` tests them.
+# torch, its sympy and CUDA's packages are left out: TORCH may be another. torch 2.11 and 2.12 refuse setuptools 82.
+constraints: $(READY)
+	$(PYTHON) -m pip install --quiet uv
+	printf '%s\n' "$(TORCH)" pip "setuptools<82" wheel | $(VENV)/bin/uv pip compile --quiet --upgrade --universal \
+		--python-version 3.10 --no-python-downloads --extra train --extra dev --extra horovod --no-header --no-annotate \
+		--output-file $(VENV)/constraints.txt setup.py - > /dev/null
+	{ echo "# made by \`make constraints\`"; \
+		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
 
 # What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and attention kernels of each model beside
 # transformers' (benchmarks/gpu). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
@@ -52,7 +63,8 @@ build-horovod:
 		HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
 		HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
 		HOROVOD_GPU_OPERATIONS=$$($(PYTHON) -c "import torch; print('NCCL' if torch.version.cuda else '')") \
-		$(PYTHON) -m pip install --no-build-isolation --no-cache-dir --no-binary horovod -e ".[horovod]"
+		$(PYTHON) -m pip install --no-build-isolation --no-cache-dir --no-binary horovod \
+		--constraint constraints.txt -e ".[horovod]"
 
 # NVIDIA's apex, built with its CUDA kernels from a folder of its source against the torch that is installed: needs a
 # torch with CUDA and the nvcc of the same CUDA. (The package of that name on PyPI is something else.)
@@ -64,11 +76,11 @@ apex: $(READY)
 	APEX_CPP_EXT=1 APEX_CUDA_EXT=1 $(PYTHON) -m pip install --no-build-isolation --no-deps --no-cache-dir "$(abspath $(APEX))"
 	$(PYTHON) -c "import torch, amp_C; from apex.optimizers import FusedLAMB"
 
-$(READY): setup.py
+$(READY): setup.py constraints.txt
 	python3 -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && python3 -m venv $(VENV); }
-	$(PYTHON) -m pip install --quiet --upgrade pip setuptools wheel
-	$(PYTHON) -m pip install --quiet "$(TORCH)"
-	$(PYTHON) -m pip install --quiet -e ".[train,dev]"
+	$(PYTHON) -m pip install --quiet --upgrade --constraint constraints.txt pip setuptools wheel
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt "$(TORCH)"
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt -e ".[train,dev]"
 	touch $@
 
 clean:

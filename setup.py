@@ -1,4 +1,4 @@
-"""Packaging of `reread`; tool settings are in pyproject.toml."""
+"""Packaging of `reread`; tool settings are in pyproject.toml, the versions that CI tests in constraints.txt."""
 
 from pathlib import Path
 
@@ -10,28 +10,29 @@ PREPROCESSING = [
     "matplotlib>=3.7",
     "numpy>=1.26",
     "opencc-python-reimplemented>=0.1.7",
-    "protobuf",  # sentencepiece needs it to load a model
+    "protobuf>=4",  # sentencepiece needs it to load a model
     "pyarrow>=14",
     "pydantic>=2.6",
     "pyyaml>=6",
     "rich>=13",
     "rjieba==0.2.2",
     "sentencepiece>=0.2",
-    "tokenizers>=0.20",
+    "tokenizers>=0.21",  # DecodeStream
     "typer>=0.12",
     "webdataset>=0.2.86",
     "zstandard>=0.22",
 ]
 TRAINING = [
     "megatron-core==0.16.1",
-    "psutil",  # megatron-core imports it without declaring it
+    "psutil>=5.9",  # megatron-core imports it, too, without declaring it
     "safetensors>=0.4",
     "tensorboard>=2.14",
-    "torch>=2.6",
-    "transformers>=4.40",
+    "torch>=2.7",  # all-reduce on the meta device, for `reread plan`
+    "transformers>=4.48",  # the first that takes such tokenizers
 ]
 DEVELOPMENT = [
     "hypothesis>=6.100",
+    "import-linter>=2.15",
     "mypy==2.4.1",
     "pytest>=8",
     "pytest-timeout>=2.3",

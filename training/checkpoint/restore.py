@@ -8,7 +8,7 @@ from preprocessing.errors import UserError
 from training.assembly import head_of, spec_of
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
-from training.exchange.export import copy_projections
+from training.models.build import copy_projections
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
 

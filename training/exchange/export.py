@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
@@ -107,14 +107,6 @@ def model_card(
     parts = [f"---\n{_yaml(header)}---", f"# {spec.name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"
-
-
-def copy_projections(model: nn.Module, copied: Mapping[str, str]) -> None:
-    """Set the modules that pretraining does not reach to the weights of their originals, by `ModelSpec.copied`."""
-    for parent in model.modules():
-        for copy_of, original in copied.items():
-            if hasattr(parent, copy_of):
-                parent.get_submodule(copy_of).load_state_dict(parent.get_submodule(original).state_dict())
 
 
 def _yaml(values: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from transformers.utils import logging as reports
 
 from preprocessing.errors import UserError, nearest
 from preprocessing.tokens.vocabulary import read_vocabulary
-from training.models.bounds import check_number
+from training.models.bounds import check_number, settings_of
 from training.models.spec import ModelSpec
 
 log = logging.getLogger("reread")
@@ -175,6 +175,14 @@ def _without_rows(first: int, gradient: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
+def copy_projections(model: torch.nn.Module, copied: Mapping[str, str]) -> None:
+    """Set the modules that pretraining does not reach to the weights of their originals, by `ModelSpec.copied`."""
+    for parent in model.modules():
+        for copy_of, original in copied.items():
+            if hasattr(parent, copy_of):
+                parent.get_submodule(copy_of).load_state_dict(parent.get_submodule(original).state_dict())
+
+
 def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's `model` but for `type`, as the constructor's annotations want it: YAML reads 1e-5 as text."""
     given = {key: value for key, value in values.items() if key != "type"}
@@ -209,8 +217,10 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
     kind = values.get("model_type")
     if kind != spec.config.model_type:
         raise UserError(f"train.init: {path} is of a model of type {kind}, not {spec.name}; use `reread convert` first")
-    known = inspect.signature(spec.config).parameters
-    return {key: value for key, value in values.items() if key in known}
+    try:
+        return settings_of(spec.config, values)
+    except ValueError as error:
+        raise UserError(f"train.init: {path}: {error}") from None
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:

@@ -67,7 +67,7 @@ def test_each_lane_reads_its_documents_whole(corpus: Corpus, retrospective: bool
     total = 5
     expected = [one_lane(source, total, lane, stagger) for lane in range(total)]
     cursors = None
-    for rows, after in take(source.lanes(total, range(total), stagger=stagger), 150):
+    for rows, after in take(Lanes(source, total, range(total), stagger=stagger), 150):
         for lane in range(total):
             row, cursor = next(expected[lane])
             assert same(rows, row, slice(lane, lane + 1))
@@ -79,8 +79,8 @@ def test_each_lane_reads_its_documents_whole(corpus: Corpus, retrospective: bool
 
 def test_memory_is_emptied_before_a_document_and_not_between_its_readings(corpus: Corpus) -> None:
     source = segments_of(corpus)
-    before = source.lanes(4, range(4)).cursors
-    for rows, after in take(source.lanes(4, range(4)), 100):
+    before = Lanes(source, 4, range(4)).cursors
+    for rows, after in take(Lanes(source, 4, range(4)), 100):
         assert (rows["learns"] == (before[:, 1] == 1)).all()
         first = (before[:, 0] == 0) & (np.arange(4) % 2 == 1)
         assert (rows["begins"] == ((before[:, 2] == 0) & (~rows["learns"] | first))).all()
@@ -92,36 +92,36 @@ def test_memory_is_emptied_before_a_document_and_not_between_its_readings(corpus
 
 def test_rows_do_not_depend_on_who_owns_a_lane(corpus: Corpus) -> None:
     source = segments_of(corpus)
-    whole = take(source.lanes(12, range(12)), 40)
+    whole = take(Lanes(source, 12, range(12)), 40)
     for split in ([range(6), range(6, 12)], [range(1), range(1, 2), range(2, 9), range(9, 12)]):
         for lanes in split:
             own = slice(lanes.start, lanes.stop)
-            for (rows, cursors), (part, part_cursors) in zip(whole, take(source.lanes(12, lanes), 40), strict=True):
+            for (rows, cursors), (part, part_cursors) in zip(whole, take(Lanes(source, 12, lanes), 40), strict=True):
                 assert same(rows, part, own) and np.array_equal(cursors[own], part_cursors)
 
 
 @pytest.mark.parametrize("retrospective", [True, False])
 def test_lanes_go_on_from_any_cursors_in_any_split(corpus: Corpus, retrospective: bool) -> None:
     source = segments_of(corpus, retrospective=retrospective)
-    whole = take(source.lanes(6, range(6)), 60)
+    whole = take(Lanes(source, 6, range(6)), 60)
     for stop, again in ((1, 2), (7, 30), (29, 59)):
         cursors = whole[stop - 1][1]
-        first = [source.lanes(6, range(a, b), cursors[a:b]) for a, b in ((0, 2), (2, 6))]
+        first = [Lanes(source, 6, range(a, b), cursors[a:b]) for a, b in ((0, 2), (2, 6))]
         cursors = np.concatenate([take(lanes, again - stop)[-1][1] for lanes in first])
         assert np.array_equal(cursors, whole[again - 1][1])
         assert np.array_equal(cursors, np.concatenate([lanes.cursors for lanes in first]))
-        third = [source.lanes(6, range(a, b), cursors[a:b]) for a, b in ((0, 3), (3, 5), (5, 6))]
+        third = [Lanes(source, 6, range(a, b), cursors[a:b]) for a, b in ((0, 3), (3, 5), (5, 6))]
         for expected, _ in whole[again:]:
             parts = [next(lanes)[0] for lanes in third]
             assert same(expected, {name: np.concatenate([part[name] for part in parts]) for name in expected})
 
 
 def test_cursors_handed_out_stay_as_they_were(corpus: Corpus) -> None:
-    lanes = segments_of(corpus).lanes(2, range(2))
+    lanes = Lanes(segments_of(corpus), 2, range(2))
     start = lanes.cursors
     assert start.tolist() == [[0, 0, 0], [0, 1, 0]]
     kept = [cursors.copy() for _, cursors in take(lanes, 5)]
-    again = segments_of(corpus).lanes(2, range(2), start)
+    again = Lanes(segments_of(corpus), 2, range(2), start)
     handed = [cursors for _, cursors in take(again, 5)]
     take(again, 2000)
     assert np.array_equal(kept, handed) and start.tolist() == [[0, 0, 0], [0, 1, 0]]
@@ -132,8 +132,8 @@ def test_half_of_the_rows_learn_from_the_first_step_on(tmp_path: Path) -> None:
     assert settings.lanes(64) == 128
     assert settings.model_copy(update={"retrospective": False}).lanes(64) == 64
     equal = segments_of(make_corpus(tmp_path / "equal", [150] * 30, words=False))
-    assert all(rows["learns"].sum() == 64 for rows, _ in take(equal.lanes(128, range(128)), 40))
-    without = [rows["learns"].sum() for rows, _ in take(equal.lanes(128, range(128), stagger=False), 6)]
+    assert all(rows["learns"].sum() == 64 for rows, _ in take(Lanes(equal, 128, range(128)), 40))
+    without = [rows["learns"].sum() for rows, _ in take(Lanes(equal, 128, range(128), stagger=False), 6)]
     assert without == [0, 0, 0, 128, 128, 128]
 
 
@@ -143,7 +143,7 @@ def test_the_learning_rows_of_a_step_stay_near_the_batch(tmp_path: Path) -> None
     lengths = np.random.default_rng(0).geometric(1 / 300, 400).tolist()
     batch = 200
     source = segments_of(make_corpus(tmp_path / "corpus", lengths))
-    learning = np.array([rows["learns"].sum() for rows, _ in take(source.lanes(2 * batch, range(2 * batch)), 200)])
+    learning = np.array([rows["learns"].sum() for rows, _ in take(Lanes(source, 2 * batch, range(2 * batch)), 200)])
     assert learning[0] == batch
     assert learning.min() > 0.75 * batch
     assert abs(learning[60:] - batch).max() <= 4 * np.sqrt(2 * batch) / 2
@@ -153,7 +153,7 @@ def test_the_learning_rows_of_a_step_stay_near_the_batch(tmp_path: Path) -> None
 @pytest.mark.parametrize("documents", [1, 3])
 def test_more_lanes_than_documents(tmp_path: Path, documents: int) -> None:
     source = segments_of(make_corpus(tmp_path / "corpus", [70, 1, 200][:documents], words=False), reorder_chunks=1)
-    rows = take(source.lanes(8, range(8)), 30)
+    rows = take(Lanes(source, 8, range(8)), 30)
     assert all(batch["attention_mask"].sum() >= 8 * 3 for batch, _ in rows)
     assert rows[-1][1][:, 0].min() >= 3
     # The copies differ: lanes past the first pass read the next copy.
@@ -165,8 +165,10 @@ def test_more_lanes_than_documents(tmp_path: Path, documents: int) -> None:
 def test_of_long_documents_lanes_read_a_stretch(corpus: Corpus) -> None:
     source = segments_of(corpus)
     longest = 2 * (62 - 15)
-    cursors = np.array([cursors for _, cursors in take(source.lanes(4, range(4), stagger=False, longest=longest), 100)])
+    cursors = np.array(
+        [cursors for _, cursors in take(Lanes(source, 4, range(4), stagger=False, longest=longest), 100)]
+    )
     assert cursors[:, :, 2].max() == 1  # segments 0 and 1
     assert cursors[-1, :, 0].min() >= 24
-    unlimited = np.array([cursors for _, cursors in take(source.lanes(4, range(4), stagger=False), 100)])
+    unlimited = np.array([cursors for _, cursors in take(Lanes(source, 4, range(4), stagger=False), 100)])
     assert unlimited[:, :, 2].max() > 5

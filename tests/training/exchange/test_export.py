@@ -20,8 +20,9 @@ from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.vocabulary import train_vocabulary
 from preprocessing.tokens.wordlevel import train_words
 from training.exchange import export
-from training.exchange.export import copy_projections, model_card, write_huggingface
+from training.exchange.export import model_card, write_huggingface
 from training.models import model_spec
+from training.models.build import copy_projections
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
 from training.models.longformer import LongformerConfig, LongformerForMaskedLM
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
