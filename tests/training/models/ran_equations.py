@@ -126,12 +126,8 @@ def layer(
     q, k, v = (act(linear(a, w, f"review.{b}")) for a, b in ((tokens, "query"), (kept, "key"), (kept, "value")))
     review = attend(q * torch.tensor(there)[:, None], k, v, seen)  # eq. 9
     if not paper:
-        review = norm(
-            act(linear(review, w, "review.output")) + gated(q, w, "review.residual"),
-            w,
-            "review.residual.LayerNorm",
-            paper,
-        )
+        review = act(linear(review, w, "review.output")) + gated(q, w, "review.residual")
+        review = norm(review, w, "review.residual.LayerNorm", paper)
     return review, cells[-1], torch.stack(raws)
 
 
