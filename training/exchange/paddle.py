@@ -1,8 +1,8 @@
-"""Weights in Paddle's files, read without running anything that such a file may hold.
+"""Reads weights in Paddle's files without running code from them.
 
-A `.pdparams` is a pickle of names and numpy arrays. It is not given to the pickle module, which calls whatever a file
-names: a small reader here follows the few instructions that arrays and plain containers need, calls nothing by a name
-from the file, and refuses all else. The static release is a folder with one binary file a variable.
+A `.pdparams` is a pickle of names and numpy arrays. The pickle module would call any function that a file names; the
+small reader here follows only the few instructions that arrays and plain containers need, calls nothing by a name from
+the file, and refuses everything else. The static release is a folder with one binary file a variable.
 """
 
 import math
@@ -21,11 +21,11 @@ from preprocessing.errors import UserError, first_line
 Array = NDArray[Any]
 
 NAMES = "StructuredToParameterName@@"
-"""Entry of a .pdparams that maps names to those that parameters had in the program."""
+"""Entry of a .pdparams that maps names to the parameters' names in the program."""
 SPLIT = "UnpackBigParamInfor@@"
-"""Entry that tells of which slices a large array consists: protocols 2 and 3 end at 4 GiB."""
+"""Entry that lists the slices of a large array: protocols 2 and 3 end at 4 GiB."""
 NO_VARIABLES = {".json", ".txt", ".md", ".yaml", ".yml", ".py", ".sh", ".log", ".model", ".bpe", ".gz"}
-"""Suffixes of what may lie among a static release's variables."""
+"""Suffixes of other files among a static release's variables."""
 
 TYPES = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "b1"}
 """numpy's codes of numbers. An object array ("O8") would hold a pickle of its own."""
@@ -36,7 +36,7 @@ LOD_TYPES = {
 
 
 class _RefusedError(Exception):
-    """The file holds what weights do not need; the message says what."""
+    """The file holds something that weights do not need; the message names it."""
 
 
 def read_pdparams(path: Path) -> dict[str, Array]:
@@ -49,14 +49,16 @@ def read_pdparams(path: Path) -> dict[str, Array]:
             state = _Unpickler().read(file)
         return _arrays(state)
     except _RefusedError as error:
-        raise UserError(f"{path}: refused, for it holds more than arrays ({error}); give a state_dict alone") from None
+        raise UserError(
+            f"{path}: refused, since it holds more than arrays ({error}); save only the state_dict"
+        ) from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)}); was the download complete?") from None
 
 
 @dataclass
 class _Type:
-    """Stands for a numpy.dtype while its state is still to come."""
+    """A numpy.dtype whose state has not been read yet."""
 
     code: str
     order: str = "<"
@@ -72,7 +74,7 @@ class _Type:
 
 @dataclass
 class _Reconstructed:
-    """Stands for a numpy.ndarray while its state is still to come."""
+    """A numpy.ndarray whose state has not been read yet."""
 
     array: Array | None = None
 
@@ -80,14 +82,14 @@ class _Reconstructed:
         _, shape, kind, fortran, raw = state
         raw = raw.encode("latin-1") if isinstance(raw, str) else raw  # Python 2 wrote bytes as text
         if not isinstance(kind, _Type) or not isinstance(raw, bytes):
-            raise _RefusedError("an array of other things than numbers")
+            raise _RefusedError("an array of something other than numbers")
         flat = np.frombuffer(raw, kind.to_numpy())
         self.array = _widened(flat.reshape(shape, order="F" if fortran else "C"))
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A callable that the file names. Never looked up: `_CALLS` says what stands in its place."""
+    """A callable that the file names. It is never looked up; `_CALLS` has its replacement."""
 
     module: str
     name: str
@@ -104,7 +106,7 @@ _CALLS: dict[_Name, Callable[..., Any]] = {
     _Name("numpy._core.multiarray", "_reconstruct"): lambda *_: _Reconstructed(),  # from numpy 2 on
     _Name("numpy", "dtype"): lambda code, *_: _Type(code),
     _Name("_codecs", "encode"): _bytes,  # protocol 2 has no bytes
-    _Name("builtins", "tuple"): tuple,  # a tensor outside of a state_dict is a pair of its name and its values
+    _Name("builtins", "tuple"): tuple,  # a tensor outside of a state_dict is a pair of name and values
     _Name("__builtin__", "tuple"): tuple,
     _Name("collections", "OrderedDict"): dict,
 }
@@ -126,7 +128,7 @@ _FRESH: dict[str, Callable[[], Any]] = {
 
 
 class _Unpickler:
-    """Follows the instructions of a pickle as pickletools lists them."""
+    """Follows a pickle's instructions as pickletools lists them."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -154,7 +156,7 @@ class _Unpickler:
         }
 
     def read(self, file: BinaryIO) -> Any:
-        """Raises `_RefusedError` for anything that is no array in plain containers, others for a damaged file."""
+        """Raises `_RefusedError` for anything but arrays in plain containers, and other errors for a damaged file."""
         for instruction, argument, _ in pickletools.genops(file):
             name = instruction.name
             if name in _LITERALS:
@@ -183,12 +185,12 @@ class _Unpickler:
 
     def _set_items(self, items: list[Any]) -> None:
         if not isinstance(self._stack[-1], dict):
-            raise _RefusedError("an entry of something else than a dictionary")
+            raise _RefusedError("an entry of something other than a dictionary")
         self._stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def _append(self, items: list[Any]) -> None:
         if not isinstance(self._stack[-1], list):
-            raise _RefusedError("an entry of something else than a list")
+            raise _RefusedError("an entry of something other than a list")
         self._stack[-1].extend(items)
 
     def _name(self, module: str, name: str) -> None:
@@ -199,7 +201,7 @@ class _Unpickler:
 
     def _call(self, name: Any, arguments: Any) -> None:
         if name not in _CALLS or not isinstance(arguments, tuple):
-            raise _RefusedError("a call of something else than numpy's arrays need")
+            raise _RefusedError("a call that numpy's arrays do not need")
         self._push(_CALLS[name](*arguments))
 
     def _build(self, state: Any) -> None:
@@ -210,14 +212,14 @@ class _Unpickler:
 
 def _arrays(state: Any) -> dict[str, Array]:
     if not isinstance(state, dict):
-        raise _RefusedError("no dictionary of arrays")
+        raise _RefusedError("not a dictionary of arrays")
     arrays: dict[str, Array] = {}
     for name, entry in state.items():
         if name in (NAMES, SPLIT):
             continue
         value = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
         if not isinstance(name, str) or not isinstance(value, _Reconstructed) or value.array is None:
-            raise _RefusedError(f"{name!r} is no array")
+            raise _RefusedError(f"{name!r} is not an array")
         arrays[name] = value.array
     for name, parts in state.get(SPLIT, {}).items():
         slices = [arrays.pop(part).ravel() for part in parts["slices"]]
@@ -231,7 +233,7 @@ def _widened(array: Array) -> Array:
 
 
 class StaticFolder(Mapping[str, Array]):
-    """The variables of a static release by name, each read when it is asked for."""
+    """The variables of a static release by name, read on access."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -266,13 +268,13 @@ def read_variable(path: Path) -> Array:
             place += 8 + struct.unpack_from("<Q", raw, place)[0]
         tensor_version, size = struct.unpack_from("<Ii", raw, place)
         if version or tensor_version or not 0 < size <= len(raw):
-            raise ValueError("it is no variable of Paddle")
+            raise ValueError("it is not a variable of Paddle")
         place += 8
         kind, shape = _tensor_desc(raw[place : place + size])
         numbers = raw[place + size :]
         wanted = math.prod(shape) * kind.itemsize
         if len(numbers) != wanted:
-            raise ValueError(f"{len(numbers)} bytes of numbers, where shape {list(shape)} takes {wanted}")
+            raise ValueError(f"{len(numbers)} bytes of numbers, but shape {list(shape)} takes {wanted}")
         return _widened(np.frombuffer(numbers, kind).reshape(shape))
     except (struct.error, IndexError) as error:
         raise UserError(f"{path}: ends too early ({error}); was the download complete?") from None
@@ -281,7 +283,7 @@ def read_variable(path: Path) -> Array:
 
 
 def _tensor_desc(message: memoryview) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Field 1, a varint: the type. Field 2, repeated varints or packed ones: the shape."""
+    """The type (field 1, a varint) and the shape (field 2, repeated varints or packed ones)."""
     kind: np.dtype[Any] | None = None
     shape: list[int] = []
     place = 0
@@ -290,7 +292,7 @@ def _tensor_desc(message: memoryview) -> tuple[np.dtype[Any], tuple[int, ...]]:
         if tag == 0x08:
             code, place = _varint(message, place)
             if code not in LOD_TYPES:
-                raise ValueError(f"its type {code} is none of numbers")
+                raise ValueError(f"its type {code} is not a type of numbers")
             kind = np.dtype("<" + LOD_TYPES[code])
         elif tag in (0x10, 0x12):
             end = place + 1
@@ -301,14 +303,14 @@ def _tensor_desc(message: memoryview) -> tuple[np.dtype[Any], tuple[int, ...]]:
                 extent, place = _varint(message, place)
                 shape.append(extent)
         else:
-            raise ValueError("its description is not that of a tensor")
+            raise ValueError("it does not describe a tensor")
     if kind is None:
-        raise ValueError("its description names no type")
+        raise ValueError("its description has no type")
     return kind, tuple(shape)
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    """The number at `place`, seven bits a byte, low ones first, and the place behind it."""
+    """The number at `place`, seven bits a byte, low ones first, and the place after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = message[place]

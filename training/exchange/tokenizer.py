@@ -1,4 +1,4 @@
-"""Tokenizers of converted and exported folders: taken over from their source, and framing text as in pretraining."""
+"""Tokenizers of converted and exported folders: copied from their source, with special tokens as in pretraining."""
 
 import inspect
 import json
@@ -28,26 +28,26 @@ FILES = (
     "special_tokens_map.json",
 )
 GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
-"""What the two files of GPT-2's BPE are called."""
+"""Names of the two files of GPT-2's BPE."""
 
 CLASSES = {
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }
-"""model_type of a source -> the class of its tokenizer, where its files do not tell."""
+"""model_type of a source -> the class of its tokenizer, if its files do not name it."""
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
-"""What transformers' tokenizers can give a model; BERT's gives all."""
+"""The inputs that transformers' tokenizers can return; BERT's returns all."""
 
 FRAMES = {
     "segments": ("$A {sep} {cls}", "$A {sep} $B:1 {sep}:1 {cls}"),
     "bare": ("$A", "$A $B:1"),
 }
-"""By `ModelSpec.frame`: how one text and two are put. "" is as the tokenizer has it."""
+"""`ModelSpec.frame` -> templates of one text and of two; "" keeps the tokenizer's own."""
 
 
 def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind: str = "") -> Path | None:
-    """Copy tokenizer files into `folder`, completed so that AutoTokenizer knows them; None if there are none.
+    """Copy tokenizer files into `folder`, completed so that AutoTokenizer loads them; None if there are none.
 
     `kind` is the source's model_type.
 
@@ -70,7 +70,7 @@ def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind:
             shutil.copyfile(source / name, folder / name)
     settings_path = folder / "tokenizer_config.json"
     settings = _read(settings_path)
-    settings.pop("auto_map", None)  # names code, of a hub's repository even, that transformers would run
+    settings.pop("auto_map", None)  # names code, even of a repository, that transformers would run
     if tokens:
         (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
         settings.setdefault("tokenizer_class", "BertTokenizer")
@@ -85,7 +85,7 @@ def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind:
 
 
 def name_special_tokens(config: PretrainedConfig, folder: Path) -> None:
-    """Set ids of special tokens that `config` knows and leaves open, by BERT's names in the vocab.txt of `folder`."""
+    """Set the ids of special tokens that are None in `config`, by BERT's names in the vocab.txt of `folder`."""
     vocabulary = folder / "vocab.txt"
     tokens = read_vocabulary(vocabulary) if vocabulary.exists() else []
     for role in ("cls", "sep"):
@@ -95,7 +95,7 @@ def name_special_tokens(config: PretrainedConfig, folder: Path) -> None:
 
 
 def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
-    """ERNIE-Doc's English vocab.txt numbers the tokens of GPT-2's BPE: line 5 is "13", which is "." there."""
+    """Write the BPE of ERNIE-Doc's English vocab.txt, which has GPT-2's ids for tokens: line 5 is "13", GPT-2's "."."""
     pairs = [(vocabulary.with_name(names), vocabulary.with_name(merges)) for names, merges in GPT2]
     pair = next((pair for pair in pairs if all(path.exists() for path in pair)), None)
     if pair is None:
@@ -113,10 +113,10 @@ def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
 def frame_tokenizer(
     folder: Path, frame: str, inputs: Collection[str] = INPUTS, longest: int | None = None
 ) -> dict[str, int]:
-    """Let the tokenizer in `folder` put a text as its model has seen it (`ModelSpec.frame`).
+    """Set the special tokens that the tokenizer in `folder` adds to those of pretraining (`ModelSpec.frame`).
 
-    It gives those of INPUTS that are among `inputs`, and warns of more than `longest` tokens. A segment is
-    "tokens [SEP] [CLS]", and padding goes before it, so that [CLS] is in the last place. Returns the configuration's
+    It returns those of INPUTS that are among `inputs`, and warns of more than `longest` tokens. A segment is
+    "tokens [SEP] [CLS]", padded on the left, so that [CLS] is in the last position. Returns the configuration's
     pad_token_id, cls_token_id and sep_token_id for segments.
     """
     ids = _put_frame(folder, frame) if frame in FRAMES else {}
@@ -136,11 +136,11 @@ def frame_tokenizer(
 
 
 def _put_frame(folder: Path, frame: str) -> dict[str, int]:
-    """Rewrite what tokenizer.json does around a text; the ids of pad, cls and sep by their keys in a configuration."""
+    """Rewrite the template in tokenizer.json; returns the ids of pad, cls and sep by their keys in a configuration."""
     path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
     settings = _read(settings_path)
     if not path.exists() or settings.get("tokenizer_class") != "PreTrainedTokenizerFast":
-        # The classes of BERT and RoBERTa do not heed the frame that tokenizer.json tells
+        # The classes of BERT and RoBERTa ignore the template in tokenizer.json
         lowercase = settings.get("do_lower_case", True)
         load_tokenizer(folder, TokenizerSettings(path=folder, lowercase=lowercase)).save(folder)
         settings = _read(settings_path)
@@ -161,7 +161,7 @@ def _put_frame(folder: Path, frame: str) -> dict[str, int]:
 
 
 def _join_merges(path: Path) -> None:
-    """The pairs of a BPE's tokenizer.json become texts: the tokenizers of transformers 4.40 read no other."""
+    """Write the merges of a BPE's tokenizer.json as text, the only form that transformers 4.40's tokenizers read."""
     values = _read(path)
     merges = values.get("model", {}).get("merges")
     if merges and not isinstance(merges[0], str):

@@ -49,7 +49,7 @@ class AdaptiveEmbedding(nn.Module):
         return self.projections[0 if self.shared else cluster] if len(self.projections) else None
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D]. Every table is read for every token: that is cheaper than asking where each one is."""
+        """[B, T] -> [B, T, D]. Every table is read for every token, which is cheaper than sorting tokens by table."""
         parts = []
         for cluster, ((start, end), table) in enumerate(zip(self.borders, self.tables, strict=True)):
             x = table((input_ids - start).clamp(0, end - start - 1))
@@ -68,7 +68,7 @@ class AdaptiveSoftmax(nn.Module):
     """
 
     def __init__(self, clusters: Clusters, width: int, d_embed: int, div_val: int, *, tied: Sequence[bool]) -> None:
-        """As for the embeddings; `tied`, for each cluster, is whether it projects by the embeddings' matrix."""
+        """The embeddings' arguments; `tied` is whether each cluster projects by the embeddings' matrix."""
         super().__init__()
         self.clusters = clusters
         self.bias = nn.Parameter(torch.zeros(clusters[-1][1]))
@@ -94,7 +94,7 @@ class AdaptiveSoftmax(nn.Module):
     def losses(self, hidden: Tensor, labels: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
         """-log p(label) [n], at least float32, of hidden [n, D] and labels [n]; 0 where the label is -100.
 
-        Only tokens whose label is in a cluster meet that cluster's words.
+        A cluster's words are scored only for tokens whose label is in it.
         """
         members = [(labels >= start) & (labels < end) for start, end in self.clusters]
         targets = labels
@@ -102,7 +102,7 @@ class AdaptiveSoftmax(nn.Module):
             targets = targets.masked_fill(inside, self.clusters[0][1] + cluster)
         losses = F.cross_entropy(self._logits(hidden, 0, embedding), targets, reduction="none")
         for cluster, inside in enumerate(members[1:], 1):
-            where = inside.nonzero().squeeze(1)  # if none, the gradients of the cluster are zeros all the same
+            where = inside.nonzero().squeeze(1)  # if none, the cluster's gradients are zeros and not missing
             logits = self._logits(hidden.index_select(0, where), cluster, embedding)
             tail = F.cross_entropy(logits, labels[where] - self.clusters[cluster][0], reduction="none")
             losses = losses.index_add(0, where, tail)

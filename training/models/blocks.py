@@ -77,7 +77,7 @@ class Predictions(nn.Module):
 def initialise(module: nn.Module, deviation: float) -> None:
     """Draw the weights of a linear layer or a table, truncated at two deviations; other parameters are 1 or 0.
 
-    By torch.nn.init, which transformers 5 teaches to leave loaded tensors alone.
+    With torch.nn.init, which transformers 5 patches to skip loaded tensors.
     """
     if isinstance(module, nn.Linear | nn.Embedding):
         truncated_normal(module.weight, deviation)

@@ -274,7 +274,7 @@ def test_a_static_folder_becomes_the_same_model_whose_tokenizer_frames_as_pretra
 ) -> None:
     with caplog.at_level(logging.INFO, "reread"):
         convert(static_folder(tmp_path / "source", model), tmp_path / "out", "ernie_doc")
-    assert "as ERNIE-Doc's static release: its folder holds a file for each variable" in caplog.text
+    assert "as ERNIE-Doc's static release: its folder has a file for each variable" in caplog.text
     expected = model(IDS, MASK)
     for ours, theirs in zip(
         logits(tmp_path / "out"),

@@ -264,7 +264,7 @@ def test_a_source_without_a_head_leaves_it_out_and_says_so(tmp_path: Path, caplo
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"length": 31}, "config.json: the source reads 32 tokens already; give a --length from 32 on"),
+        ({}, {"length": 31}, "config.json: the source reads 32 tokens already; give a --length of at least 32"),
         ({}, {"length": 0}, "--length: 0; give the number of tokens to read"),
         ({}, {"window": 7}, "--window: 7; give an even number"),
         ({}, {"window": 0}, "--window: 0; give an even number"),
@@ -272,12 +272,12 @@ def test_a_source_without_a_head_leaves_it_out_and_says_so(tmp_path: Path, caplo
         ({"is_decoder": True}, {}, "config.json: is_decoder is True"),
         ({"position_embedding_type": "relative_key"}, {}, "position_embedding_type is 'relative_key'"),
         ({"tie_word_embeddings": False}, {}, "config.json: tie_word_embeddings is False"),
-        ({"attention_dilation": [1, 2]}, {}, "attention_dilation: attention with gaps"),
+        ({"attention_dilation": [1, 2]}, {}, "attention_dilation: dilated attention"),
         ({"pad_token_id": None}, {}, "config.json: pad_token_id is missing"),
         ({"hidden_size": "wide"}, {}, "config.json: .*hidden_size"),
         ({"max_position_embeddings": 50}, {}, "has 34 rows, but by the configuration 50"),
-        ({"model_type": "bert", "hidden_act": "relu"}, {}, "hidden_act is 'relu', in BERT's head too"),
-        ({"model_type": "gpt2"}, {}, "weights of a model of type gpt2 are none that longformer is made from"),
+        ({"model_type": "bert", "hidden_act": "relu"}, {}, "hidden_act is 'relu', also in BERT's head"),
+        ({"model_type": "gpt2"}, {}, "weights of a model of type gpt2 cannot be converted to longformer"),
     ],
 )
 def test_what_longformer_cannot_be_is_refused_in_one_line(

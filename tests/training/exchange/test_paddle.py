@@ -110,7 +110,7 @@ def test_a_file_that_would_run_code_is_refused_and_nothing_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path / "model_state.pdparams", ATTACKS[attack], protocol)
-    with pytest.raises(UserError, match=r"model_state\.pdparams: refused, for it holds more than arrays") as error:
+    with pytest.raises(UserError, match=r"model_state\.pdparams: refused, since it holds more than arrays") as error:
         read_pdparams(path)
     assert "\n" not in str(error.value)
     assert not Path("exploded").exists()
@@ -186,13 +186,13 @@ def test_variables_cut_short_or_longer_than_they_say_are_refused_by_name(tmp_pat
 @pytest.mark.parametrize("code", [7, 19, 300])
 def test_variables_that_hold_no_numbers_are_refused(tmp_path: Path, code: int) -> None:
     (tmp_path / "feed").write_bytes(variable(STATE["linear.weight"], code))
-    with pytest.raises(UserError, match=f"feed: cannot be read .its type {code} is none of numbers"):
+    with pytest.raises(UserError, match=f"feed: cannot be read .its type {code} is not a type of numbers"):
         read_variable(tmp_path / "feed")
 
 
 def test_a_text_file_is_no_variable(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("These weights were trained by us.")
-    with pytest.raises(UserError, match=r"notes: cannot be read .it is no variable of Paddle"):
+    with pytest.raises(UserError, match=r"notes: cannot be read .it is not a variable of Paddle"):
         read_variable(tmp_path / "notes")
 
 

@@ -56,6 +56,21 @@ def turned(x: Tensor) -> Tensor:
     return torch.view_as_real(pairs * turns).reshape(x.shape)
 
 
+def visible(there: list[bool], numbers: list[int] | None) -> Tensor:
+    """What the cell and the tokens of a window see of each other, bool [1 + P, 1 + P]."""
+    seen = torch.tensor([True, *there]).repeat(1 + len(there), 1)
+    for i in range(len(there)):
+        for j in range(len(there)):
+            seen[1 + i, 1 + j] &= numbers is None or numbers[j] <= numbers[i]
+    return seen
+
+
+def window_borders(length: int, window: int, shortest: int) -> list[int]:
+    """The first token of each window."""
+    borders = list(range(0, length, window))
+    return borders[:-1] if len(borders) > 1 and length - borders[-1] < shortest else borders
+
+
 def layer(
     w: Weights,
     x: Tensor,
@@ -74,9 +89,7 @@ def layer(
     is no greater; 0 is prefix. real: False at padding, which is read as the authors' code does.
     """
     there = [True] * len(x) if real is None else real
-    borders = list(range(0, len(x), window))
-    if len(borders) > 1 and len(x) - borders[-1] < shortest:
-        borders.pop()
+    borders = window_borders(len(x), window, shortest)
     act = (lambda y: y) if paper else swish
     if paper or not cell.any():  # eq. 1
         cell = norm(act(linear(cell, w, "initial.dense")), w, "initial.LayerNorm", paper)
@@ -85,11 +98,7 @@ def layer(
     cells, raws, outputs = [cell], [], []
     for begin, end in zip(borders, [*borders[1:], len(x)], strict=True):
         z = norm(torch.cat([cells[-1][None], x[begin:end]]), w, "LayerNorm", paper)  # eq. 2, 4: the cell is put before
-        numbers = None if order is None else order[begin:end]
-        seen = torch.tensor([True, *there[begin:end]]).repeat(len(z), 1)
-        for i in range(1, len(z)):
-            for j in range(1, len(z)):
-                seen[i, j] &= numbers is None or numbers[j - 1] <= numbers[i - 1]
+        seen = visible(there[begin:end], None if order is None else order[begin:end])
         q, k, v = (act(linear(z, w, f"attention.{name}")) for name in ("query", "key", "value"))  # eq. 3
         columns = [slice(start, start + head_size) for start in range(0, q.shape[1], head_size)]
         heads = [attend(turned(q[:, c]), turned(k[:, c]), v[:, c], seen) for c in columns]
@@ -117,12 +126,8 @@ def layer(
     q, k, v = (act(linear(a, w, f"review.{b}")) for a, b in ((tokens, "query"), (kept, "key"), (kept, "value")))
     review = attend(q * torch.tensor(there)[:, None], k, v, seen)  # eq. 9
     if not paper:
-        review = norm(
-            act(linear(review, w, "review.output")) + gated(q, w, "review.residual"),
-            w,
-            "review.residual.LayerNorm",
-            paper,
-        )
+        review = act(linear(review, w, "review.output")) + gated(q, w, "review.residual")
+        review = norm(review, w, "review.residual.LayerNorm", paper)
     return review, cells[-1], torch.stack(raws)
 
 

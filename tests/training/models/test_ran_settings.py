@@ -268,6 +268,16 @@ def test_adaptive_losses_are_those_of_the_log_probabilities() -> None:
     torch.testing.assert_close(shifted.loss, own, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("settings", [{}, WORDS])
+def test_input_embeddings_can_be_replaced(settings: dict[str, Any]) -> None:
+    model, other = build(RanForCausalLM, **settings), build(RanForCausalLM, **settings)
+    table = other.get_input_embeddings()
+    model.set_input_embeddings(table)
+    assert model.get_input_embeddings() is table
+    assert sum(module is table for module in model.modules()) == 1
+    assert model.state_dict().keys() == other.state_dict().keys()
+
+
 def test_adaptive_words_are_for_the_next_word_alone() -> None:
     with pytest.raises(ValueError, match="cutoffs are for models of the next word"):
         build(RanForMaskedLM, **WORDS)

@@ -17,15 +17,15 @@ from torch.autograd.function import once_differentiable
 from ..blocks import at_least_float32
 from .configuration_ernie_doc import ErnieDocConfig
 
-# What a masked score is lowered by. Half of what float16 holds, so that the sum with a score is finite in every type
-# and a row of padding alone attends to something instead of dividing zero by zero.
+# Added to masked scores. Half of float16's range, so that the sum with a score is finite in every type and a row of
+# nothing but padding does not divide zero by zero.
 MASKED = -32768.0
 
-# The authors' constant. Padding sees keys that are all lowered by it, so it attends by what float32's rounding, to
-# multiples of 8, leaves of the scores; and official memory holds what comes of that.
+# The authors' constant. All keys of padding are masked by it, so padding attends by scores that float32 has rounded to
+# multiples of 8, and official memory holds the results.
 OFFICIAL_MASKED = -1e8
 
-# Queries that are multiplied with the table of distances at once
+# Queries that are multiplied with the table of distances at a time
 BLOCK = 64
 
 
@@ -88,7 +88,7 @@ def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
 
 
 class _RelativeBias(torch.autograd.Function):
-    """`_relative_bias` with a backward pass that holds no more than a block beside the gradients."""
+    """`_relative_bias` with a backward pass that needs the memory of one block beside the gradients."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
@@ -120,9 +120,9 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) 
 
 
 class _Attention(torch.autograd.Function):
-    """softmax(content k + `_relative_bias`) v, for CPUs, whose fused kernel knows no dropout and no bias' gradient.
+    """softmax(content k + `_relative_bias`) v, for CPUs, whose fused kernel has no dropout and no gradient of a bias.
 
-    The forward pass runs that kernel; the backward pass makes the probabilities anew, a block of queries at a time.
+    The forward pass runs that kernel; the backward pass recomputes the probabilities, a block of queries at a time.
     content, q [B, T, N, h], both scaled; k, v [B, S, N, h]; table and added as above.
     """
 
@@ -189,9 +189,9 @@ def relative_attention(
     term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h].
     """
     scale = q.shape[-1] ** -0.5
-    content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias lifts it to float32
+    content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias makes it float32
     added = term if mask is None or official else mask if term is None else mask + term
-    if official and mask is not None:  # its rounding counts, so it is added to the sum of all terms
+    if official and mask is not None:  # added to the sum of all terms, since its rounding matters
         scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, added)
         a = (at_least_float32(scores) + mask).softmax(-1).to(v.dtype)
         z = F.dropout(a, dropout) @ v.transpose(1, 2)
@@ -203,20 +203,20 @@ def relative_attention(
 
 
 class Surroundings(NamedTuple):
-    """What all layers share."""
+    """Inputs that all layers share."""
 
     positions: Tensor
     """[P, D], a row for each distance, the farthest key to the left first."""
     types: Tensor | None
-    """[types, D]; None where all keys have one type, whose term the softmax cancels."""
+    """[types, D]; None if all keys have one type, whose term the softmax cancels."""
     key_types: Tensor | None
     """[B, S, types], 1 at a key's type."""
     mask: Tensor | None
-    """[B, 1, T or 1, S], what is added to scores."""
+    """[B, 1, T or 1, S], added to scores."""
 
 
 class ErnieDocSelfAttention(nn.Module):
-    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+    """Attention whose only randomness is dropout of probabilities, which differs between split heads."""
 
     def __init__(self, config: ErnieDocConfig) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class ErnieDocSelfAttention(nn.Module):
             z_i = sum_j a_ij v_j    a_ij = softmax_j(((q_i + u) k_j + (q_i + w) r_ij + (q_i + s) t_j) / sqrt(h) + mask)
 
         u, w, s are content_bias, position_bias, token_type_bias. The first and the last product together are
-        (q_i + u) (k_j + t_j) + (s - u) t_j; what is not the first product is the kernel's additive bias.
+        (q_i + u) (k_j + t_j) + (s - u) t_j; all but the first product is the kernel's additive bias.
         """
         context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
         q, k, v = self.query(hidden), self.key(context), self.value(context)

@@ -1,4 +1,4 @@
-"""Configuration of ERNIE-Doc; copied beside exported weights, so it imports transformers alone."""
+"""Configuration of ERNIE-Doc; copied beside exported weights, so it only imports transformers."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ class ErnieDocConfig(PretrainedConfig):
     """Sizes of the encoder, and what it remembers from one segment to the next.
 
     max_position_embeddings: tokens of the longest segment. The table of relative positions has
-        2 * max_position_embeddings + memory_length rows, and which row a distance has depends on it: weights are
-        bound to the number they were trained with. Shorter segments are read right.
+        2 * max_position_embeddings + memory_length rows, and a distance's row depends on this number, so it stays as
+        in training. Shorter segments are read correctly.
     memory_length: states that each layer hands on; 0 is no memory.
     recurrence: what layer n remembers. "enhanced": its own output, so that what the top layer knew reaches the next
         segment (ERNIE-Doc paper, eq. 3). "shifted": its input, as in Transformer-XL. "none": nothing.
-    official_memory: as the authors' code does it, memory begins as zeros that are attended to, and holds the states of
+    official_memory: as in the authors' code, memory begins as zeros that are attended to, and holds the states of
         padding. False: empty slots are masked and padding is not remembered.
-    reorder_classes: permutations of 1 to m chunks that the segment-reordering head tells apart; 33 for m = 4.
+    reorder_classes: classes of the segment-reordering head, the permutations of 1 to m chunks; 33 for m = 4.
     intermediate_size: None is 4 * hidden_size.
     segment_length: tokens of the segments that `ErnieDocModel.read` cuts a document into; None is the longest.
-    cls_token_id, sep_token_id: what `ErnieDocModel.read` puts at a segment's end; None if it is not to be used.
+    cls_token_id, sep_token_id: the tokens that `ErnieDocModel.read` puts at a segment's end, and needs.
 
     Raises ValueError for values that contradict each other.
     """
@@ -55,20 +55,6 @@ class ErnieDocConfig(PretrainedConfig):
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ) -> None:
-        if hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act is one of {', '.join(ACTIVATIONS)}, not {hidden_act!r}")
-        if recurrence not in RECURRENCES:
-            raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {recurrence!r}")
-        if hidden_size % num_attention_heads:
-            raise ValueError(f"hidden_size {hidden_size} is no multiple of num_attention_heads {num_attention_heads}")
-        if segment_length is not None and not 2 < segment_length <= max_position_embeddings:
-            raise ValueError(f"segment_length is above 2 and at most {max_position_embeddings}, not {segment_length}")
-        if not tie_word_embeddings:
-            raise ValueError("the masked-language-model head shares the word embeddings: tie_word_embeddings is true")
-        if memory_length < 0:
-            raise ValueError(f"memory_length is 0 or more, not {memory_length}")
-        if max_position_embeddings < 1:
-            raise ValueError(f"max_position_embeddings is 1 or more, not {max_position_embeddings}")
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
@@ -86,6 +72,7 @@ class ErnieDocConfig(PretrainedConfig):
         self.reorder_classes = reorder_classes
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps
+        self._check(tie_word_embeddings)
         kwargs.update(
             pad_token_id=pad_token_id,
             tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
@@ -93,6 +80,23 @@ class ErnieDocConfig(PretrainedConfig):
         super().__init__(**kwargs)
         self.cls_token_id = cls_token_id
         self.sep_token_id = sep_token_id
+
+    def _check(self, tied: bool) -> None:
+        heads, longest, segment = self.num_attention_heads, self.max_position_embeddings, self.segment_length
+        if self.hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act is one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
+        if self.recurrence not in RECURRENCES:
+            raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {self.recurrence!r}")
+        if self.hidden_size % heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {heads}")
+        if segment is not None and not 2 < segment <= longest:
+            raise ValueError(f"segment_length is above 2 and at most {longest}, not {segment}")
+        if not tied:
+            raise ValueError("the masked-language-model head shares the word embeddings: tie_word_embeddings is true")
+        if self.memory_length < 0:
+            raise ValueError(f"memory_length is 0 or more, not {self.memory_length}")
+        if longest < 1:
+            raise ValueError(f"max_position_embeddings is 1 or more, not {longest}")
 
     @property
     def longest(self) -> int:

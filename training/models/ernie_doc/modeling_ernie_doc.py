@@ -4,9 +4,9 @@ Each layer attends to the segment and to a memory of the segments before it. Pos
 Transformer-XL's form (Dai et al. 2019, section 3.3) over a learned table of distances to both sides, and a term for
 the type of the key, each with biases.
 
-This one file is trained, split over devices and copied beside exported weights. It knows nothing of parallelism: a
-layer takes its number of heads from the tensor it gets, so Linear layers can be swapped for split ones from outside.
-Runs on transformers 4.40 to 5.
+The model that is trained and, copied beside the weights, exported. It contains nothing of parallelism: a layer takes
+its number of heads from its input, so Linear layers can be replaced by split ones from outside. Runs on transformers
+4.40 to 5.
 
 Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidden size, N heads, h = D / N head size,
 V vocabulary, P = M + 2T distances between a query and a key, the last of them unused.
@@ -39,7 +39,7 @@ from .configuration_ernie_doc import ErnieDocConfig
 
 
 class ErnieDocEmbeddings(nn.Module):
-    """Words, distances and types have a table, a layer norm and dropout each, and are not summed."""
+    """Words, distances and types, each with a table, a layer norm and dropout; they are not summed."""
 
     def __init__(self, config: ErnieDocConfig) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class ErnieDocEncoder(nn.Module):
     def forward(
         self, hidden: Tensor, mems: tuple[Tensor, ...], around: Surroundings, valid: Tensor, every: bool = False
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """hidden [B, T, D]; mems, N tensors [B, M, D] or none; valid [B, S], what may be remembered.
+        """hidden [B, T, D]; mems, N tensors [B, M, D] or none; valid [B, S], True where a state may be remembered.
 
         Returns the last layer's output [B, T, D] (`every`: after the input and all outputs before it) and new mems.
         """
@@ -128,12 +128,12 @@ class ErnieDocEncoder(nn.Module):
 
 
 class _Update(NamedTuple):
-    """Which of [memory; segment] are remembered: the last valid ones, after zeros where they are too few."""
+    """Selects the states of [memory; segment] to remember: the last valid ones, with zeros before them if too few."""
 
     places: Tensor
     """[B, slots, 1]."""
     empty: Tensor
-    """[B, slots, 1], True where nothing is to be remembered."""
+    """[B, slots, 1], True where a slot stays empty."""
 
     @classmethod
     def of(cls, valid: Tensor, slots: int) -> "_Update":
@@ -155,7 +155,7 @@ class ErnieDocPooler(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[B, T, D] -> [B, D], from the last place, where [CLS] stands."""
+        """[B, T, D] -> [B, D], from the last position, that of [CLS]."""
         return self.dense(hidden[:, -1]).tanh()
 
 
@@ -210,7 +210,7 @@ class ErnieDocPreTrainedModel(PreTrainedModel):
     cls: ErnieDocHeads
 
     mems_dim = 0
-    """The dimension of `mems` in which rows are."""
+    """The batch dimension of `mems`."""
 
     def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
         """N tensors of zeros [rows, memory_length, D], what a document begins with; () without memory."""
@@ -259,8 +259,8 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, T]; mems as they were returned.
 
-        Slots of `mems` that are zero are empty: zero a row to begin a document there. None is empty everywhere.
-        A segment ends with [SEP], padding, and [CLS] in its last place. Memory has the type of its row's first token.
+        Slots of `mems` that are zero are empty: zero a row to begin a document there. None means all are empty.
+        A segment ends with [SEP], padding, and [CLS] in last position. Memory has the type of its row's first token.
         Returns last_hidden_state [B, T, D], pooler_output [B, D] and mems, N tensors [B, memory_length, D] without
         gradient: the last states of [mems; segment] that belong to tokens.
 
@@ -308,8 +308,8 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
 
         It is cut into segments of `config.segment_length`, [SEP] and [CLS] included, and read twice (retrospective
         feed, paper, section 3.2): skimmed without gradient, then read with the memory of the skim, so that the first
-        segment knows the last. `retrospective=False` reads it once. For fine-tuning, the second pass keeps what
-        gradients need, which grows with the document; within `torch.no_grad()` it does not.
+        segment sees the last. `retrospective=False` reads it once. With gradients, the second pass keeps activations
+        of the whole document; within `torch.no_grad()` it does not.
 
         Returns last_hidden_state [n, D], pooler_output [D] of the last segment, and mems as `forward` does.
         Raises ValueError if the configuration has no cls_token_id or sep_token_id.

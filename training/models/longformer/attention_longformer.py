@@ -15,23 +15,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LongformerConfig
 
-# What a masked score is lowered by: finite, also when float16 adds a score to it, so that a token that sees nothing
-# attends to something instead of dividing zero by zero.
+# Added to masked scores: finite, also after float16 adds a score, so that a token that sees nothing does not divide
+# zero by zero.
 MASKED = -3e4
 
-# Least queries of a chunk. Chunks of w / 2 are among the fastest for every window tried (benchmarks/): larger ones take
-# more products of which masks hide the result, smaller ones more copies of gradients.
+# The fewest queries of a chunk. Chunks of w / 2 are among the fastest for every window tried (benchmarks/): larger ones
+# compute more masked scores, smaller ones copy more gradients.
 CHUNK = 64
 
-# Scores made at a time where they are written out: few enough for a cache
+# Scores computed at a time where they are materialised: few enough for a cache
 SCORES = 2**20
 
 
 class Chunks:
-    """How rows of L tokens are cut for a window of w tokens to each side.
+    """The cut of rows of L tokens for a window of w tokens to each side.
 
-    Rows short enough are one chunk with no keys beside it. Otherwise rows lie end to end, each filled up to C chunks,
-    and the keys of a chunk are its own tokens and the w on either side, be they of another row: masks hide those.
+    A short row is one chunk with no keys beside it. Otherwise rows are concatenated, each padded to C chunks, and the
+    keys of a chunk are its own tokens and the w on either side; masks hide those of another row.
     """
 
     def __init__(self, length: int, window: int) -> None:
@@ -57,7 +57,7 @@ class Chunks:
         return x.reshape(-1, self.count * self.size, *x.shape[2:])[:, : self.length]
 
     def near(self, device: torch.device) -> Tensor:
-        """Which keys lie in their row and in the window of a query: bool [C, c, k]."""
+        """Whether a key is in the row and in the window of a query: bool [C, c, k]."""
         starts = torch.arange(self.count, device=device)[:, None, None] * self.size
         queries = torch.arange(self.size, device=device)[:, None]
         keys = torch.arange(-self.beside, self.size + self.beside, device=device)
@@ -70,18 +70,18 @@ class Chunks:
 
 
 class Sight:
-    """Which tokens see which, worked out once a forward pass for all layers.
+    """The masks of attention, computed once a forward pass for all layers.
 
-    marks [B, L]: 0 for padding, 1 for a token with a window, 2 for a global one; None where all are 1. Given marks,
-    the host waits for the device once, to know whether there is padding and how many tokens are global.
+    marks [B, L]: 0 for padding, 1 for a token with a window, 2 for a global one; None if all are 1. With marks, the
+    host waits for the device once, for whether there is padding and how many tokens are global.
     """
 
     real: Tensor | None = None
-    """bool [B, L]: what is no padding; None without padding."""
+    """bool [B, L]: False at padding; None without padding."""
     places: Tensor | None = None
-    """int64 [B, G]: where the global tokens are, then other places; None without global tokens."""
+    """int64 [B, G]: places of the global tokens, then other places; None without global tokens."""
     chosen: Tensor
-    """bool [B, G]: which of the places are those of global tokens."""
+    """bool [B, G]: whether a place is that of a global token."""
 
     def __init__(self, marks: Tensor | None) -> None:
         self._masks: dict[tuple[int, torch.dtype], Tensor | None] = {}
@@ -97,9 +97,9 @@ class Sight:
             self.chosen = torch.arange(most, device=marks.device) < count[:, None]
 
     def local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
-        """The term [B C, 1, c, k (+ G)] of the scores of all queries; None where each sees its row from end to end.
+        """The term [B C, 1, c, k (+ G)] of the scores of all queries; None if each sees its whole row.
 
-        A global key is hidden in the window: it is seen through a column of its own, which comes last.
+        A global key is masked in the window and has a column of its own at the end.
         """
         key = chunks.window, like.dtype
         if key not in self._masks:
@@ -123,7 +123,7 @@ class Sight:
         return _term(seen, like)[:, None]
 
     def whole(self, like: Tensor) -> Tensor | None:
-        """The term [B, 1, 1, L] of the scores of global queries, which see all that is real."""
+        """The term [B, 1, 1, L] of the scores of global queries, which see all but padding."""
         return None if self.real is None else _term(self.real, like)[:, None, None]
 
 
@@ -137,7 +137,7 @@ def _take(x: Tensor, places: Tensor) -> Tensor:
 
 
 class LongformerSelfAttention(nn.Module):
-    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+    """Attention whose only randomness is dropout of probabilities, which differs between split heads."""
 
     def __init__(self, config: LongformerConfig, window: int) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class LongformerSelfAttention(nn.Module):
         return z if sight.real is None else z.masked_fill(~sight.real[..., None], 0.0)
 
     def _local(self, hidden: Tensor, sight: Sight) -> Tensor:
-        """One softmax over a token's window and the global tokens, whose keys and values are the local ones here."""
+        """One softmax over a token's window and the global tokens, here with the local keys and values."""
         q, k, v = self.query(hidden), self.key(hidden), self.value(hidden)
         chunks = Chunks(hidden.shape[1], self.window)
         keys = [chunks.keys(x) for x in (k, v)]
@@ -171,7 +171,7 @@ class LongformerSelfAttention(nn.Module):
         return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
 
     def _global(self, hidden: Tensor, places: Tensor, sight: Sight) -> Tensor:
-        """[B, G, D]: global tokens meet all tokens, by projections of their own."""
+        """[B, G, D]: global tokens attend to all tokens, with projections of their own."""
         q = self.query_global(_take(hidden, places))
         return self._attend(q, self.key_global(hidden), self.value_global(hidden), sight.whole(q))
 
@@ -179,7 +179,7 @@ class LongformerSelfAttention(nn.Module):
         q, k, v = (x.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for x in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         attend = partial(F.scaled_dot_product_attention, dropout_p=dropout)
-        if dropout and mask is not None and q.device.type == "cpu":  # no fused kernel drops there
+        if dropout and mask is not None and q.device.type == "cpu":  # no fused kernel has dropout there
             few = max(1, SCORES // (q.shape[1] * q.shape[2] * k.shape[2]))
             parts = zip(*(x.split(few) for x in (q, k, v, mask)), strict=True)
             z = torch.cat([attend(*part) for part in parts])

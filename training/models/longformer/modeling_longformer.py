@@ -1,14 +1,11 @@
 """Longformer: RoBERTa with sliding-window and global attention (Beltagy et al. 2020, arXiv:2004.05150).
 
-Configuration, parameter names and masks are those of transformers' Longformer, so weights go either way. What is made
-anew is attention: ordinary scaled_dot_product_attention over chunks of queries whose windows of keys overlap, so that
-time and memory grow with the length and not with its square, on any device and at any length, without padding of the
-text to a multiple of the window. The file knows nothing of parallelism: a layer takes its number of heads from the
-tensor it gets, so Linear layers can be swapped for split ones from outside. Runs on transformers 4.40 to 5.
+Configuration, parameter names and masks are those of transformers' Longformer, so weights can be exchanged; attention
+is our own (attention_longformer.py). The model contains nothing of parallelism: a layer takes its number of heads from
+its input, so Linear layers can be replaced by split ones from outside. Runs on transformers 4.40 to 5.
 
 Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, V vocabulary, w the window to each side
-(half of `attention_window`), G the most global tokens of a row; C chunks a row of c queries, each of which meets the
-k = c + 2w keys around its chunk.
+(half of `attention_window`).
 """
 
 from typing import Any
@@ -165,7 +162,7 @@ class LongformerPreTrainedModel(PreTrainedModel):
         self.lm_head.decoder = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone
+        # torch.nn.init, which transformers 5 patches to skip loaded tensors
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, nn.LayerNorm):
@@ -208,7 +205,7 @@ class LongformerModel(LongformerPreTrainedModel):
         """input_ids, token_type_ids, position_ids [B, L].
 
         attention_mask [B, L]: 1 for tokens, 0 for padding, 2 for global tokens; global_attention_mask [B, L]: 1 for
-        global tokens, 0 for others. Without both, nothing is asked of the device: leave them out where all is text.
+        global tokens, 0 for others. Reading masks waits for the device: leave them out if there is only text.
         Raises ValueError for more tokens than there are positions.
         Returns last_hidden_state [B, L, D] and pooler_output [B, D].
         """

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ..blocks import at_least_float32
 from .configuration_nezha import NezhaConfig
 
-# What a masked score is lowered by: the least number of float16, so that it is finite in every type and a row of
-# padding alone attends to something instead of dividing zero by zero.
+# Added to masked scores: the least number of float16, finite in every type, so that a row of nothing but padding does
+# not divide zero by zero.
 MASKED = -65504.0
 
 Positions = tuple[Tensor, Tensor] | None
@@ -24,7 +24,7 @@ Positions = tuple[Tensor, Tensor] | None
 def sinusoids(positions: Tensor, head_size: int) -> Tensor:
     """Rows R[p] of the paper's table (eq. 6-7) for positions [n] -> float64 [n, h]: sin at even, cos at odd columns.
 
-    In float64, for a float32 angle is off by 5e-4 at position 8192.
+    In float64, since a float32 angle has an error of 5e-4 at position 8192.
     """
     frequencies = 10000.0 ** (-torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float64) / head_size)
     angles = positions[:, None] * frequencies
@@ -32,7 +32,7 @@ def sinusoids(positions: Tensor, head_size: int) -> Tensor:
 
 
 def _rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Multiply pairs of columns of x [..., L, h], taken as complex numbers, by turns [L, h/2]."""
+    """Multiply pairs of columns of x [..., L, h], as complex numbers, by turns [L, h/2]."""
     pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
 
@@ -40,16 +40,16 @@ def _rotate(x: Tensor, turns: Tensor) -> Tensor:
 def rotated_attention(
     q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
 ) -> Tensor:
-    """The paper's attention without an L x L x h tensor, or an L x L one where the kernel needs none:
+    """The paper's attention without an L x L x h tensor, and without an L x L one if the kernel needs none:
 
         z_i = sum_j a_ij (v_j + R[j - i + s])    a_i = softmax_j((q_i k_j + q_i R[j - i + s]) / sqrt(h))
 
-    With each pair (sin, cos) of R as a complex number, R[j - i + s] is R[j + s] turned by the angles i w. Turning
-    the query back instead gives the same product: append the turned query to q and R[j + s] to k and v, run ordinary
-    attention at twice the head size, and turn the second half of the output. R is rounded to half precision once, to
-    the same error at every position.
+    With each pair (sin, cos) of R as a complex number, R[j - i + s] is R[j + s] rotated by the angles i w. Rotating
+    the query back instead gives the same product: append the rotated query to q and R[j + s] to k and v, run ordinary
+    attention at twice the head size, and rotate the second half of the output. R is rounded to half precision once,
+    with the same error at every position.
 
-    q, k, v [B, N, L, h]; mask [B, 1, 1, L]; positions: R[j + s] [L, h] and the complex turns by -i w [L, h/2].
+    q, k, v [B, N, L, h]; mask [B, 1, 1, L]; positions: R[j + s] [L, h] and the complex rotations by -i w [L, h/2].
     """
     features, turns = positions
     features = features.to(k.dtype).expand_as(k)
@@ -128,7 +128,7 @@ def clipped_attention(
 
 
 class NezhaSelfAttention(nn.Module):
-    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+    """Attention whose only randomness is dropout of probabilities, which differs between split heads."""
 
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__()

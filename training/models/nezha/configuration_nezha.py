@@ -1,4 +1,4 @@
-"""Configuration of NEZHA; copied beside exported weights, so it imports transformers alone."""
+"""Configuration of NEZHA; copied beside exported weights, so it only imports transformers."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from transformers import PretrainedConfig
 POSITION_TYPES = ("functional", "parametric_absolute", "parametric_relative")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
 SPAN_POSITIONS = 20
-"""Rows of the span-boundary head's table of positions, those of SpanBERT's code; tokens further on share the last."""
+"""Rows of the span-boundary head's table of positions, as in SpanBERT's code; later tokens share the last one."""
 SPAN_POSITION_SIZE = 200
 """Width of that table (SpanBERT, section 4.2)."""
 
 
 class NezhaConfig(PretrainedConfig):
-    """The keys of transformers 4.40's NezhaConfig, and how positions are told.
+    """The keys of transformers 4.40's NezhaConfig, and the kind of positions.
 
     position_type:
         "functional": sinusoids of the distance between two tokens, added to keys and values (NEZHA paper, eq. 6-7).
@@ -57,20 +57,6 @@ class NezhaConfig(PretrainedConfig):
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ) -> None:
-        if position_type not in POSITION_TYPES:
-            raise ValueError(f"position_type is one of {', '.join(POSITION_TYPES)}, not {position_type!r}")
-        if hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act is one of {', '.join(ACTIVATIONS)}, not {hidden_act!r}")
-        if hidden_size % num_attention_heads:
-            raise ValueError(f"hidden_size {hidden_size} is no multiple of num_attention_heads {num_attention_heads}")
-        if position_type == "functional" and hidden_size // num_attention_heads % 2:
-            raise ValueError(f"functional positions need an even head size, not {hidden_size // num_attention_heads}")
-        if not tie_word_embeddings:
-            raise ValueError("the masked-language-model head shares the word embeddings: tie_word_embeddings is true")
-        if position_type == "parametric_relative" and max_relative_position is None:
-            raise ValueError("position_type parametric_relative needs a max_relative_position: its tables end there")
-        if max_relative_position is not None and max_relative_position < 1:
-            raise ValueError(f"max_relative_position is 1 or more, or None, not {max_relative_position}")
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
@@ -88,6 +74,7 @@ class NezhaConfig(PretrainedConfig):
         self.layer_norm_eps = layer_norm_eps
         self.classifier_dropout = classifier_dropout
         self.use_cache = use_cache
+        self._check(tie_word_embeddings)
         kwargs.update(
             pad_token_id=pad_token_id,
             bos_token_id=bos_token_id,
@@ -95,6 +82,23 @@ class NezhaConfig(PretrainedConfig):
             tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
         )
         super().__init__(**kwargs)
+
+    def _check(self, tied: bool) -> None:
+        heads, clip = self.num_attention_heads, self.max_relative_position
+        if self.position_type not in POSITION_TYPES:
+            raise ValueError(f"position_type is one of {', '.join(POSITION_TYPES)}, not {self.position_type!r}")
+        if self.hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act is one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
+        if self.hidden_size % heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {heads}")
+        if self.position_type == "functional" and self.hidden_size // heads % 2:
+            raise ValueError(f"functional positions need an even head size, not {self.hidden_size // heads}")
+        if not tied:
+            raise ValueError("the masked-language-model head shares the word embeddings: tie_word_embeddings is true")
+        if self.position_type == "parametric_relative" and clip is None:
+            raise ValueError("position_type parametric_relative needs a max_relative_position, where its tables end")
+        if clip is not None and clip < 1:
+            raise ValueError(f"max_relative_position is 1 or more, or None, not {clip}")
 
     @property
     def longest(self) -> int | None:

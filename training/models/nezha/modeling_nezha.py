@@ -1,8 +1,8 @@
 """NEZHA: a BERT encoder with functional relative positions (Wei et al. 2019, arXiv:1909.00204), in plain PyTorch.
 
-This one file is trained, split over devices and copied beside exported weights. It knows nothing of parallelism: a
-layer takes its number of heads from the tensor it gets, so Linear layers can be swapped for split ones from outside.
-Parameters bear the names of transformers 4.40's Nezha. Runs on transformers 4.40 to 5.
+The model that is trained and, copied beside the weights, exported. It contains nothing of parallelism: a layer takes
+its number of heads from its input, so Linear layers can be replaced by split ones from outside. Parameters have the
+names of transformers 4.40's Nezha. Runs on transformers 4.40 to 5.
 
 Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, V vocabulary, K `max_relative_position`.
 """
@@ -99,7 +99,7 @@ class NezhaEncoder(nn.Module):
         return states
 
     def _positions(self, length: int, like: Tensor) -> Positions:
-        """What every layer needs of the sinusoids; computed here, as buffers outside checkpoints load as garbage."""
+        """The sinusoids for all layers; not a buffer, since one that is not in the checkpoint loads as garbage."""
         if self.config.position_type != "functional":
             return None
         clip = self.config.max_relative_position
@@ -108,7 +108,7 @@ class NezhaEncoder(nn.Module):
         if clip is not None and length > clip + 1:
             table = sinusoids(torch.arange(2 * clip + 1, device=like.device), head_size).to(real)
             return table, table
-        # Nothing is clipped; the tables of clipped checkpoints begin at -K, which shifts the argument by K
+        # Nothing is clipped; tables of clipped checkpoints begin at -K, which shifts the argument by K
         places = torch.arange(length, device=like.device)
         features = sinusoids(places + (clip or 0), head_size).to(real)
         turns = torch.view_as_complex(sinusoids(places, head_size).unflatten(-1, (-1, 2))) * -1j
@@ -219,7 +219,7 @@ class NezhaModel(NezhaPreTrainedModel):
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, L].
 
-        Functional and relative positions take any length, whatever `max_position_embeddings` says.
+        Functional and relative positions take any length, whatever `max_position_embeddings` is.
         Returns last_hidden_state [B, L, D] and pooler_output [B, D].
         """
         hidden = self.embeddings(input_ids, token_type_ids)
@@ -271,7 +271,7 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
         masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n].
         next_sentence_label: 0 where the second sentence follows the first, 1 where it is a random one.
         span_boundaries [3, n] int64, of a model with `span_boundary` and for each of the masked_positions: the flat
-        places of the token before its span and of the one behind it, and how many tokens of the span are before it.
+        places of the tokens before and after its span, and how many tokens of the span are before it.
         Returns prediction_logits [B, L, V] or [n, V], seq_relationship_logits [B, 2] and, with span_boundaries,
         span_logits [n, V], all float32, and the sum of the mean losses whose labels are given; labels are those of
         span_logits, too.

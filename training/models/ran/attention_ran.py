@@ -30,7 +30,7 @@ def _activated(x: Tensor, activation: str) -> Tensor:
 
 
 class RanLayerNorm(nn.Module):
-    """`standardise`, then a weight and a bias."""
+    """`standardise` with a learned weight and bias."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
@@ -43,8 +43,7 @@ class RanLayerNorm(nn.Module):
 
 
 class RanCellNorm(RanLayerNorm):
-    """Its bias is the cell that a text begins with. A class of its own: transformers 5 initialises a parameter once, by
-    the module that has it."""
+    """A norm whose bias is the cell that a text begins with; a class of its own so that it is initialised as such."""
 
 
 class RanGatedLinear(nn.Module):
@@ -82,7 +81,7 @@ class RanPlainResidual(nn.Module):
 
 
 class RanHeads(nn.Module):
-    """Attention itself: no parameters, and dropout that differs between split heads."""
+    """Attention without its projections; its dropout differs between split heads."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
@@ -95,7 +94,7 @@ class RanHeads(nn.Module):
 
 
 class RanAttention(nn.Module):
-    """A window's attention (eq. 3 and 4) but for the heads, which `RanLayer` calls."""
+    """The projections of a window's attention (eq. 3 and 4); `RanLayer` calls its heads."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
@@ -119,13 +118,13 @@ class RanAttention(nn.Module):
         return x.unflatten(-1, (-1, self.head_size)).transpose(-3, -2)
 
     def finish(self, context: Tensor, x: Tensor) -> Tensor:
-        """What the heads give [..., N * h], and what they were given [..., D] -> [..., D]."""
+        """The heads' output [..., N * h] and the layer's input [..., D] -> [..., D]."""
         output = self.dropout(_activated(self.output(context), self.activation))
         return output if self.residual is None else self.residual(output, x)
 
 
 class RanInitialCell(nn.Module):
-    """Eq. 1."""
+    """The cell that a layer begins with (eq. 1)."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
@@ -138,14 +137,14 @@ class RanInitialCell(nn.Module):
     def forward(self, cell: Tensor) -> Tensor:
         """[B, D], rows of zeros for empty cells -> [B, D]."""
         empty = (cell == 0).all(-1, keepdim=True)
-        if self.always:  # an empty cell is left out of it: the norm of zeros has gradients that no float16 holds
+        if self.always:  # not of an empty cell: the norm of zeros has gradients beyond float16
             given = self.dense(torch.where(empty, torch.ones_like(cell), cell))
             cell = self.dropout(self.LayerNorm(_activated(given, self.activation)))
         return torch.where(empty, self.dropout(torch.zeros_like(cell) + self.LayerNorm.bias), cell)
 
 
 class RanCellResidual(nn.Module):
-    """Eq. 6. The authors' code adds what the window before gave of the cell, the paper the cell that it left."""
+    """The cell's residual (eq. 6). The authors' code adds the window before's raw cell output, the paper its cell."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
@@ -154,7 +153,7 @@ class RanCellResidual(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, raw: Tensor, raw_before: Tensor, cell_before: Tensor) -> Tensor:
-        """What a window gives of the cell, what the one before gave, and the cell that it left, all [B, D]."""
+        """The raw cell output of a window and of the window before, and the cell of the latter, all [B, D]."""
         return self.dropout(self.residual(raw, raw_before if self.gated else cell_before))
 
 
@@ -200,7 +199,7 @@ class RanLayer(nn.Module):
     def forward(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
         """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
 
-        Returns tokens [B, L, D], the last cell [B, D] and what each window gave of it [B, n, D].
+        Returns tokens [B, L, D], the last cell [B, D] and each window's raw cell output [B, n, D].
         """
         z = self.dropout(self.LayerNorm(hidden))
         context, cells = self._attend(z, cell, windows)
@@ -209,12 +208,12 @@ class RanLayer(nn.Module):
         return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
 
     def _attend(self, z: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, "_Cells"]:
-        """What the heads give of tokens z [B, L, D], [B, n, P, N * h], and the chain of cells from `cell` [B, D]."""
+        """The heads' output [B, n, P, N * h] for tokens z [B, L, D], and the chain of cells from `cell` [B, D]."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
         q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
         cells = _Cells(self, self.initial(cell), windows)
         keys, values = [], []  # of cells
-        # Unbound, not indexed: the gradient of each window would be as large as that of all
+        # Unbound, since the gradient of each indexed window would be as large as that of all
         for number, (k_window, v_window) in enumerate(zip(k.unbind(1), v.unbind(1), strict=True)):
             z_cell = self.dropout(self.LayerNorm(cells.all[-1]))[:, None]
             q_cell, k_cell, v_cell = map(self.attention.split, self.attention.project(z_cell))  # at 0, so not rotated
@@ -243,12 +242,12 @@ class _Cells:
     def __init__(self, layer: RanLayer, initial: Tensor, windows: Windows) -> None:
         self.layer, self.windows = layer, windows
         self.raw: list[Tensor] = []
-        """G'_i [B, D], what each window gave; a window without tokens repeats the one before."""
+        """G'_i [B, D], each window's raw cell output; a window without tokens repeats the one before."""
         self.all = [initial]
         """G_0, G_1, ... [B, D]."""
 
     def update(self, raw: Tensor) -> None:
-        """The next window gave `raw` [B, D]; where it has no tokens, the cell stays."""
+        """Append the next window's raw cell output [B, D]; where it has no tokens, the cell stays."""
         before = self.raw[-1] if self.raw else self.all[0]
         cell = raw
         if self.layer.cell is not None and (self.raw or self.layer.config.first_cell_residual):

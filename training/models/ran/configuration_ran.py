@@ -1,4 +1,4 @@
-"""Configuration of RAN; copied beside exported weights, so it imports transformers alone."""
+"""Configuration of RAN; copied beside exported weights, so it only imports transformers."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -38,7 +38,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "classifier": "linear",
     },
 }
-"""What each profile says of the switches that are None."""
+"""Profile -> the values of switches that are None."""
 
 CHOICES = {
     "profile": tuple(PROFILES),
@@ -55,10 +55,14 @@ CHOICES = {
 }
 
 
-class RanConfig(PretrainedConfig):
-    """Sizes, and a switch for each point in which the authors' code (rannet 0.3.1) is not what the paper writes.
+INHERITED = ("self", "__class__", "kwargs", "pad_token_id", "tie_word_embeddings")
+"""Names in `RanConfig.__init__` that are not settings of its own."""
 
-    profile: "rannet" or "paper"; what the switches are that are None. They are stored as they came out.
+
+class RanConfig(PretrainedConfig):
+    """Sizes, and a switch for each point in which the authors' code (rannet 0.3.1) differs from the paper.
+
+    profile: "rannet" or "paper", which sets the switches that are None; config.json has the resulting values.
     head_size: width of a head, whatever hidden_size is: the paper's 96 million parameters are 12 heads of 768 each.
     window_size: tokens W that attend to each other.
     cutoffs: for a next-word model over a vocabulary of words, sorted by falling frequency: ids below the first are the
@@ -67,13 +71,13 @@ class RanConfig(PretrainedConfig):
         is one table and a plain softmax.
 
     Symbols: X_i the tokens of window i, G_i its cell, G_0 the one a layer begins with, G'_i what window i gives of it;
-    swish(x) = x sigmoid(x); GLU(x) = (W_t x + b_t) sigmoid(W_g x + b_g); LN layer norm. "rannet" is said first.
+    swish(x) = x sigmoid(x); GLU(x) = (W_t x + b_t) sigmoid(W_g x + b_g); LN layer norm. Values of "rannet" come first.
 
-    min_window_size: a rest of the text shorter than this is read with the window before it (16), or 1: the rest is
-        a window of its own, as in the paper. Causal and prefix masks always read it on its own, since the borders of
-        windows must not depend on what comes after.
-    cell_transform: eq. 1, LN(a(W_c g)) of the cell g that is handed in: where it is zero, "empty", otherwise g itself
-        (its value is then LN's bias, a learned cell); or "always" (also rannet up to 0.2.1).
+    min_window_size: the end of a text, if shorter than this, is read with the window before it (16), or 1: it is a
+        window of its own, as in the paper. With causal and prefix masks it always is, since the borders of windows must
+        not depend on what comes after.
+    cell_transform: eq. 1, where LN(a(W_c g)) replaces the cell g that is handed in: "empty", only where g is zero (it
+        is then LN's bias, a learned cell); or "always" (also rannet up to 0.2.1).
     cell_activation: a in eq. 1, "swish" or "linear" (none).
     attention_activation: eq. 3, q = a(W_q z + b_q), so k, v, and the output projection; "swish" or "linear".
     attention_residual: after eq. 4, LN(attention + GLU(LN([G_{i-1}; X_i]))), or attention alone.
@@ -84,8 +88,8 @@ class RanConfig(PretrainedConfig):
     review_cells: eq. 8, what memory review reads: G'_i ("raw") or G_i ("residual").
     review_activation: eq. 9, q = a(W_q o + b_q), so k, v, and the output projection if there is one.
     review_output: after eq. 9, whether there is an output projection.
-    review_residual: after eq. 9, LN(review + GLU(q)), or review alone. As the paper writes it, tokens keep nothing of
-        themselves but which cells they look at: in a text of one window all come out equal, and there is little to
+    review_residual: after eq. 9, LN(review + GLU(q)), or review alone. In the paper's form a token keeps nothing of
+        itself but which cells it attends to: in a text of one window all outputs are equal, and little is left to
         predict masked words from. Set it to pretrain with the paper's other equations.
     classifier: eq. 10, of the pooled tokens O and the cell G: "gated", GLU(swish(W_d G + b_d)) + W_p O + b_p, or
         "linear", W_g G + W_o O + b.
@@ -94,8 +98,8 @@ class RanConfig(PretrainedConfig):
     positions), pooling "mean" (O in eq. 11; "max"), window_size, num_hidden_layers, and cell_handover false (each
     layer begins with an empty cell instead of the last cell of the layer below).
     cell_pooling: G in eq. 10: the "last" cell, or "mean" or "max" of G'_i.
-    layer_residual: from the second layer on, a layer's input is added to its output, as the authors' examples do it
-        with more than two layers.
+    layer_residual: from the second layer on, a layer's input is added to its output, as in the authors' examples with
+        more than two layers.
     official_padding: as in rannet, windows are cut by the padded length, windows of padding alone change the cell,
         and padding is pooled. False: padding changes nothing.
 
@@ -147,46 +151,11 @@ class RanConfig(PretrainedConfig):
     ) -> None:
         if profile not in PROFILES:
             raise ValueError(f"profile is one of {', '.join(PROFILES)}, not {profile!r}")
-        switches = {
-            "min_window_size": min_window_size,
-            "cell_transform": cell_transform,
-            "cell_activation": cell_activation,
-            "attention_activation": attention_activation,
-            "attention_residual": attention_residual,
-            "norm_denominator": norm_denominator,
-            "cell_residual": cell_residual,
-            "first_cell_residual": first_cell_residual,
-            "review_cells": review_cells,
-            "review_activation": review_activation,
-            "review_output": review_output,
-            "review_residual": review_residual,
-            "classifier": classifier,
-        }
-        self.profile = profile
-        for name, value in switches.items():
-            setattr(self, name, PROFILES[profile][name] if value is None else value)
+        given = {name: value for name, value in locals().items() if name not in INHERITED}
+        for name, value in {**given, "cutoffs": list(cutoffs)}.items():
+            setattr(self, name, PROFILES[profile].get(name) if value is None else value)
         if first_cell_residual is None and self.cell_residual == "none":
             self.first_cell_residual = False
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.head_size = head_size
-        self.window_size = window_size
-        self.memory_review = memory_review
-        self.rotary = rotary
-        self.pooling = pooling
-        self.cell_pooling = cell_pooling
-        self.cell_handover = cell_handover
-        self.layer_residual = layer_residual
-        self.official_padding = official_padding
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.classifier_dropout = classifier_dropout
-        self.initializer_range = initializer_range
-        self.layer_norm_eps = layer_norm_eps
-        self.cutoffs = list(cutoffs)
-        self.div_val = div_val
         self._check(tie_word_embeddings)
         kwargs.update(
             pad_token_id=pad_token_id,

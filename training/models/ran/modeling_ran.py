@@ -1,12 +1,12 @@
-"""RAN: self-attention in windows, and a cell that carries what was read from window to window (Li et al. 2023).
+"""RAN: self-attention in windows, and a cell that carries information from window to window (Li et al. 2023).
 
-A layer reads the text in windows of W tokens. Each window attends to itself and to the cell [D] that the windows before
-it left; the cell's own output is the next cell. At the end all tokens look back at all cells (memory review). There is
-no feed-forward network. `RanConfig` names the points in which the authors' code and the paper differ.
+A layer reads the text in windows of W tokens. Each window attends to itself and to the cell [D] of the windows before
+it; the cell's own output is the next cell. At the end all tokens attend to all cells (memory review). There is no
+feed-forward network. `RanConfig` lists the points in which the authors' code and the paper differ.
 
-This file is trained, split over devices and copied beside exported weights. It knows nothing of parallelism: a layer
-takes its number of heads from the tensor it gets, so Linear layers can be swapped for split ones from outside. Runs on
-transformers 4.40 to 5.
+The model that is trained and, copied beside the weights, exported. It contains nothing of parallelism: a layer takes
+its number of heads from its input, so Linear layers can be replaced by split ones from outside. Runs on transformers
+4.40 to 5.
 
 Shapes: B rows, L tokens, D hidden size, N heads, h head size, V vocabulary; n windows, W, P as in windows_ran.py.
 """
@@ -30,7 +30,7 @@ from .windows_ran import Windows
 
 
 class RanEmbeddings(nn.Module):
-    """Words alone: positions are turned into queries and keys of each window."""
+    """Word embeddings alone: positions are rotary, in the queries and keys of each window."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
@@ -64,10 +64,10 @@ class RanEncoder(nn.Module):
     def forward(
         self, hidden: Tensor, memory: Tensor | None, windows: Windows, every: bool = False
     ) -> tuple[list[Tensor], Tensor, Tensor]:
-        """hidden [B, L, D]; memory [layers, B, D], the cells that layers begin with, or None to hand cells on.
+        """hidden [B, L, D]; memory [layers, B, D], each layer's first cell; None for the last cell of the layer below.
 
         Returns the last layer's output [B, L, D] (`every`: after the input and all outputs before it), the last cell of
-        each layer [layers, B, D], and what the windows gave of it in the last layer [B, n, D].
+        each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D].
         """
         states, cells = [hidden], []
         cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
@@ -168,10 +168,10 @@ class RanPreTrainedModel(PreTrainedModel):
     cls: RanHead
 
     mems_dim = 1
-    """The dimension of `mems` in which rows are."""
+    """The batch dimension of `mems`."""
 
     def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
-        """One tensor of zeros [layers, rows, D], what a text begins with."""
+        """One tensor of zeros [layers, rows, D], with which a text begins."""
         shape = (self.config.num_hidden_layers, rows, self.config.hidden_size)
         return (torch.zeros(shape, dtype=self.dtype, device=self.device),)
 
@@ -187,7 +187,7 @@ class RanPreTrainedModel(PreTrainedModel):
         if isinstance(module, RanLayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
-        if isinstance(module, nn.ParameterList | nn.ParameterDict):  # transformers 5 passes by those who only own them
+        if isinstance(module, nn.ParameterList | nn.ParameterDict):  # transformers 5 skips modules that own only these
             for projection in module.parameters():
                 truncated_normal(projection, deviation)
         if isinstance(module, AdaptiveSoftmax):
@@ -229,11 +229,11 @@ class RanModel(RanPreTrainedModel):
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
 
-        causal: tokens see what is before them: in their window, and by the cells of the windows before.
-        segment_ids [B, L]: a prefix mask, see `Windows.of`. Windows of prefix alone are reviewed by all tokens.
-        mems: of causal and prefix masks, what the call for the text before returned; rows of zeros are empty.
-        Without these masks a layer begins with the last cell of the layer below; with them, where that would show
-        what comes, with its own cell of the text before.
+        causal: tokens see the tokens before them in their window, and the cells of the windows before.
+        segment_ids [B, L]: a prefix mask, see `Windows.of`. All tokens review the windows that are all prefix.
+        mems: for causal and prefix masks, those returned for the text before; rows of zeros are empty.
+        Without these masks a layer begins with the last cell of the layer below. With them that cell would show later
+        tokens, so a layer begins with its own cell of the text before.
 
         Returns last_hidden_state [B, L, D], pooler_output [B, D] (eq. 10), cell [B, D], the last one, and with the
         masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask or of
@@ -241,7 +241,7 @@ class RanModel(RanPreTrainedModel):
         """
         ordered = causal or segment_ids is not None
         if mems and not ordered:
-            raise ValueError("mems are handed on where tokens see only what is before them: set causal or segment_ids")
+            raise ValueError("mems need tokens that see only those before them: set causal or segment_ids")
         expected = (self.config.num_hidden_layers, len(input_ids), self.config.hidden_size)
         if mems and [tuple(tensor.shape) for tensor in mems] != [expected]:
             raise ValueError(f"mems are one tensor {list(expected)}, not {[list(tensor.shape) for tensor in mems]}")
@@ -253,7 +253,7 @@ class RanModel(RanPreTrainedModel):
             memory = (mems or self.empty_mems(len(input_ids)))[0].to(hidden.dtype)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         states, cells, raw = self.encoder(hidden, memory, windows, every)
-        if memory is not None and windows.filled is not None:  # a row of padding alone has nothing to remember
+        if memory is not None and windows.filled is not None:  # a row of nothing but padding keeps its memory
             cells = torch.where(windows.filled.any(1)[:, None], cells, memory)
         pooled = None
         if self.pooler is not None:
@@ -334,8 +334,8 @@ class RanForCausalLM(RanLanguageModel):
     ) -> Any:
         """As `RanModel` with a causal mask, or the prefix mask of segment_ids: logits [B, L, V] in float32, and mems.
 
-        labels [B, L]: as elsewhere in transformers the tokens themselves, shifted in here; -100 is left out.
-        next_ids [B, L]: with config.cutoffs, instead of labels: the token after each; -100 is left out.
+        labels [B, L]: as elsewhere in transformers, the input tokens, shifted in here; -100 is left out.
+        next_ids [B, L]: with config.cutoffs, instead of labels, the token after each; -100 is left out.
         With cutoffs logits are log-probabilities, and with labels or next_ids there are none, but `losses` [B, L],
         negative log-likelihoods in nats in float32, 0 where left out.
         """
@@ -374,7 +374,7 @@ class RanForCausalLM(RanLanguageModel):
 
 
 class RanClassifier(RanPreTrainedModel):
-    """Dropout and a linear layer."""
+    """The common part of classifiers: dropout and a linear layer."""
 
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^ran\.pooler\."]
 
@@ -389,7 +389,7 @@ class RanClassifier(RanPreTrainedModel):
 
 
 class RanForSequenceClassification(RanClassifier):
-    """From the classification vector."""
+    """Classifies texts by the pooled vector."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__(config, pooling=True)
@@ -421,7 +421,7 @@ class RanForSequenceClassification(RanClassifier):
 
 
 class RanForTokenClassification(RanClassifier):
-    """From each token."""
+    """Classifies each token."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__(config, pooling=False)

@@ -1,8 +1,7 @@
-"""Where the tokens of a batch stand in RAN's windows, who sees whom, and rotary positions; copied beside exported
-weights.
+"""How a batch is cut into RAN's windows, which tokens see which, and rotary positions; copied beside exported weights.
 
-Shapes: B rows, L tokens, D hidden size, h head size, n windows, W `window_size`, P places in a window: W, and more
-where the rest of a text is read with its last window.
+Shapes: B rows, L tokens, D hidden size, h head size, n windows, W `window_size`, P places in a window: W, or more where
+the end of a text is read with its last full window.
 """
 
 from dataclasses import dataclass, replace
@@ -17,30 +16,30 @@ from .configuration_ran import RanConfig
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the tokens of a batch stand in windows, and who sees whom. Nothing here waits for the device."""
+    """The places of a batch's tokens in windows, and the masks. Nothing here waits for the device."""
 
     size: int
     """W, or L in a shorter batch."""
     count: int
-    """n, of the longest row that fits in."""
+    """n, for the longest row."""
     tail: int
     """P - W."""
     rotary: tuple[Tensor, Tensor] | None
-    """Cosines and sines of the angles at places 1 to P, [P, h / 2] each; the cell stands at 0."""
+    """Cosines and sines of the angles at places 1 to P, [P, h / 2] each; the cell is at 0."""
     places: Tensor | None = None
-    """Where each token stands [B, L] among the n * P places; None if tail is 0."""
+    """[B, L], each token's place among the n * P; None if tail is 0."""
     filled: Tensor | None = None
     """[B, n], whether a window has tokens; None if all have."""
     keys: Tensor | None = None
     """[B, n, 1, 1, 1 + P], whether there is a token; the cell, first, always is. None if all are."""
     visible: Tensor | None = None
-    """[B, n, 1, 1 or P, 1 + P], what each token may look at; None for everything."""
+    """[B, n, 1, 1 or P, 1 + P], what each token may attend to; None for everything."""
     reviewed: Tensor | None = None
-    """[B, 1, 1, n], the cells that tokens may look back at; None for all. If ordered, [B, 1, L, 1 + n]."""
+    """[B, 1, 1, n], the cells that tokens may review; None for all. If ordered, [B, 1, L, 1 + n]."""
     blank: Tensor | None = None
-    """[B, L, 1], 0 at padding, whose queries review all cells alike in the authors' code; None if there is none."""
+    """[B, L, 1], 0 at padding, which in the authors' code reviews all cells equally; None if there is none."""
     ordered: bool = False
-    """Whether tokens may not see all others; then the cell that a layer begins with is reviewed too, by all."""
+    """Whether tokens do not see all others; then all of them also review the cell that a layer begins with."""
 
     @classmethod
     def of(
@@ -48,8 +47,8 @@ class Windows:
     ) -> "Windows":
         """For hidden states `like` [B, L, D]; tokens [B, L], False at padding; segment_ids [B, L], or causal, or all.
 
-        With segment ids a token sees those whose sum of ids up to them is no greater than its own: ids of 0 are a
-        prefix in which all see each other, and from the first 1 on each token sees the prefix and what is before it.
+        With segment ids a token sees those whose cumulative sum of ids is no greater than its own: ids of 0 are a
+        prefix in which all see each other, and from the first 1 on each token sees the prefix and the tokens before it.
         """
         (rows, length), device = like.shape[:2], like.device
         ordered = causal or segment_ids is not None
@@ -79,7 +78,7 @@ class Windows:
             windows = replace(windows, keys=keys, visible=keys)
         if own is not None:
             filled = there.any(-1)
-            reviewed = filled | (number == 0)  # by a row of padding alone, its first cell
+            reviewed = filled | (number == 0)  # a row of nothing but padding reviews its first cell
             windows = replace(windows, filled=filled, reviewed=reviewed[:, None, None])
         elif tokens is not None:
             windows = replace(windows, blank=tokens[..., None])
@@ -89,12 +88,12 @@ class Windows:
         return windows._in_order(order, tokens, config.window_size)
 
     def _in_order(self, order: Tensor, tokens: Tensor | None, window_size: int) -> "Windows":
-        """Where a token sees those whose `order` [B, L] is no greater than its own; of 0 is the prefix."""
+        """The windows where a token sees those whose `order` [B, L] is no greater than its own; 0 is the prefix."""
         prefix = order == 0 if tokens is None else (order == 0) & tokens
         index, number = (torch.arange(size, device=order.device) for size in (order.shape[1], self.count))
         order = self.cut(order)
         visible = F.pad(order[:, :, None] <= order[..., None], (1, 0), value=True)[:, :, None]
-        # Cells of windows before the token's own, and of those that are prefix from end to end
+        # Cells of windows before the token's own, and of windows that are all prefix
         before = number < (index // self.size)[:, None]
         whole = (number + 1) * window_size <= prefix.sum(1, keepdim=True)
         reviewed = before | whole[:, None]
@@ -107,7 +106,7 @@ class Windows:
         """[B, L, ...] -> [B, n, P, ...]; zeros or the next window's tokens where a window has none."""
         blocks = self.count + (self.tail > 0)
         lacking = max(blocks * self.size - x.shape[1], 0)
-        if lacking:  # padding by nothing copies
+        if lacking:  # F.pad copies even if it adds nothing
             x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, lacking))
         x = x[:, : blocks * self.size].unflatten(1, (blocks, self.size))
         return torch.cat([x[:, :-1], x[:, 1:, : self.tail]], dim=2) if self.tail else x
@@ -121,13 +120,13 @@ class Windows:
 
 
 def _windows(length: Any, size: int, shortest: int) -> Any:
-    """How many windows texts of `length`, a number or a tensor of them, have."""
+    """The number of windows of texts of `length`, a number or a tensor."""
     full = length // size
     return full + ((length % size >= shortest) | (full == 0))
 
 
 def _rotary(config: RanConfig, places: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Computed here, as buffers outside checkpoints load as garbage; in float64, rounded once."""
+    """The angles in float64, rounded once; not a buffer, since one that is not in the checkpoint loads as garbage."""
     if not config.rotary:
         return None
     columns = torch.arange(0, config.head_size, 2, device=like.device, dtype=torch.float64)
@@ -137,7 +136,7 @@ def _rotary(config: RanConfig, places: int, like: Tensor) -> tuple[Tensor, Tenso
 
 
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Turn neighbouring columns of x [..., P, h] by the angles of their places (Su et al. 2021, section 3.4)."""
+    """Rotate neighbouring columns of x [..., P, h] by the angles of their places (Su et al. 2021, section 3.4)."""
     if rotary is None:
         return x
     (cos, sin), (a, b) = rotary, x.unflatten(-1, (-1, 2)).unbind(-1)

@@ -21,7 +21,7 @@ MASKED = -65504.0
 def sinusoids(positions: Tensor, width: int) -> Tensor:
     """R(p) for positions of any shape [...] -> float64 [..., width]: all sines, then all cosines.
 
-    In float64, for a float32 angle is off by 1e-4 at position 2000.
+    In float64, since a float32 angle has an error of 1e-4 at position 2000.
     """
     frequencies = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width)
     angles = positions[..., None] * frequencies
@@ -31,8 +31,8 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 def relative_shift(x: Tensor) -> Tensor:
     """x [..., T, S + 1], column c for the distance S - c -> [..., T, S], column j for key j.
 
-    Query i lies at M + i, so its distance to key j is in column 1 + j + T - 1 - i: one place further left in every
-    row, which reading the same numbers in rows of S does. Columns of later keys hold numbers of other rows.
+    Query i is at M + i, so its distance to key j is in column 1 + j + T - 1 - i, which moves left by one in each row:
+    the same numbers read in rows of S. Columns of later keys hold numbers of other rows.
     """
     queries, columns = x.shape[-2:]
     return x.reshape(*x.shape[:-2], columns, queries)[..., 1:, :].reshape(*x.shape[:-1], columns - 1)
@@ -49,7 +49,7 @@ def turn(x: Tensor, positions: Tensor) -> Tensor:
 
 
 class Positions(NamedTuple):
-    """What every layer needs of the positions."""
+    """The positions, for all layers."""
 
     distances: Tensor
     """R of the distances S, ..., 0 [S + 1, w] or [B, S + 1, w]; w < D where `streams` hold the rest of D."""
@@ -58,7 +58,7 @@ class Positions(NamedTuple):
 
 
 class TransformerXLSelfAttention(nn.Module):
-    """The only randomness in here is dropout of attention probabilities, which differs between split heads."""
+    """Attention whose only randomness is dropout of probabilities, which differs between split heads."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()

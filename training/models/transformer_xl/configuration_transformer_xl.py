@@ -1,4 +1,4 @@
-"""Configuration of Transformer-XL; copied beside exported weights, so it imports transformers alone."""
+"""Configuration of Transformer-XL; copied beside exported weights, so it only imports transformers."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,7 +18,7 @@ class TransformerXLConfig(PretrainedConfig):
         from the last on another; () is a plain softmax. The vocabulary is sorted by falling frequency.
     d_embed: width of the shortlist's embeddings; None is `d_model`. Cluster c has `d_embed // div_val ** c`.
     tie_projs: per cluster, shortlist first, whether the softmax projects by the embedding's matrix; None is all but
-        the first, as the authors train on WikiText-103. Without a projection (div_val 1, d_embed = d_model) no matter.
+        the first, as the authors train on WikiText-103. No effect if div_val is 1 and d_embed is d_model.
     mem_len: slots of memory a layer hands on.
     recurrence: the memory of layer n is its input of the past ("shifted", Transformer-XL), its output ("enhanced",
         ERNIE-Doc section 3.3), or there is none.
@@ -28,7 +28,7 @@ class TransformerXLConfig(PretrainedConfig):
     clamp_len: the distance of two tokens counts at most this much; None is no limit. Distances of sentences and
         paragraphs are never clamped.
     same_length: every token sees `mem_len` tokens, itself included, whatever its place in the segment. This and
-        clamp_len rule evaluation mode alone: the authors set both for evaluation and neither in training.
+        clamp_len apply in evaluation mode only: the authors set both for evaluation and neither in training.
     positions: "token"; or Segatron's (Bai et al. 2021), which add distances in sentences and in paragraphs:
         "segatron-exact" between the two tokens, "segatron-official" as the released code computes them, by the
         token that lies as far from the segment's last one as the key from the query. Equal for the last query.
@@ -73,26 +73,7 @@ class TransformerXLConfig(PretrainedConfig):
     ) -> None:
         d_embed = d_model if d_embed is None else d_embed
         cutoffs = list(cutoffs)
-        borders = [0, *cutoffs, vocab_size]
         tie_projs = [False] + [True] * len(cutoffs) if tie_projs is None else list(tie_projs)
-        if any(start >= end for start, end in pairwise(borders)):
-            raise ValueError(f"cutoffs rise and lie between 0 and vocab_size {vocab_size}, unlike {cutoffs}")
-        if div_val < 1 or d_embed // div_val ** len(cutoffs) < 1:
-            raise ValueError(f"div_val {div_val} leaves no width for {len(cutoffs)} clusters of d_embed {d_embed}")
-        if len(tie_projs) != len(cutoffs) + 1:
-            raise ValueError(f"tie_projs has {len(tie_projs)} values for {len(cutoffs)} cutoffs; it needs one more")
-        if recurrence not in RECURRENCES:
-            raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {recurrence!r}")
-        if initial_memory not in INITIAL_MEMORIES:
-            raise ValueError(f"initial_memory is one of {', '.join(INITIAL_MEMORIES)}, not {initial_memory!r}")
-        if positions not in POSITIONS:
-            raise ValueError(f"positions is one of {', '.join(POSITIONS)}, not {positions!r}")
-        if d_model % 2 or (positions != "token" and d_model < 6):
-            raise ValueError(f"positions {positions} need an even d_model, 6 or more for Segatron's, not {d_model}")
-        if mem_len < 0 or (clamp_len is not None and clamp_len < 1):
-            raise ValueError(f"mem_len {mem_len} is 0 or more and clamp_len {clamp_len} 1 or more, or None")
-        if same_length and mem_len == 0:
-            raise ValueError("same_length lets a token see mem_len tokens, so mem_len is 1 or more")
         self.vocab_size = vocab_size
         self.cutoffs = cutoffs
         self.d_model = d_model
@@ -114,8 +95,34 @@ class TransformerXLConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self.proj_initializer_range = proj_initializer_range
         self.layer_norm_epsilon = layer_norm_epsilon
+        self._check(initial_memory)
         kwargs.update(eos_token_id=eos_token_id)
         super().__init__(**kwargs)
+
+    def _check(self, initial_memory: str) -> None:
+        cutoffs, width = self.cutoffs, self.d_embed
+        if any(start >= end for start, end in self.clusters):
+            raise ValueError(f"cutoffs rise and lie between 0 and vocab_size {self.vocab_size}, unlike {cutoffs}")
+        if self.div_val < 1 or width // self.div_val ** len(cutoffs) < 1:
+            raise ValueError(f"div_val {self.div_val} leaves no width for {len(cutoffs)} clusters of d_embed {width}")
+        if len(self.tie_projs) != len(cutoffs) + 1:
+            raise ValueError(
+                f"tie_projs has {len(self.tie_projs)} values for {len(cutoffs)} cutoffs; it needs one more"
+            )
+        if self.recurrence not in RECURRENCES:
+            raise ValueError(f"recurrence is one of {', '.join(RECURRENCES)}, not {self.recurrence!r}")
+        if initial_memory not in INITIAL_MEMORIES:
+            raise ValueError(f"initial_memory is one of {', '.join(INITIAL_MEMORIES)}, not {initial_memory!r}")
+        if self.positions not in POSITIONS:
+            raise ValueError(f"positions is one of {', '.join(POSITIONS)}, not {self.positions!r}")
+        if self.d_model % 2 or (self.positions != "token" and self.d_model < 6):
+            raise ValueError(
+                f"positions {self.positions} need an even d_model, 6 or more for Segatron's, not {self.d_model}"
+            )
+        if self.mem_len < 0 or (self.clamp_len is not None and self.clamp_len < 1):
+            raise ValueError(f"mem_len {self.mem_len} is 0 or more and clamp_len {self.clamp_len} 1 or more, or None")
+        if self.same_length and self.mem_len == 0:
+            raise ValueError("same_length lets a token see mem_len tokens, so mem_len is 1 or more")
 
     @property
     def longest(self) -> int | None:
@@ -125,8 +132,7 @@ class TransformerXLConfig(PretrainedConfig):
     @property
     def clusters(self) -> list[tuple[int, int]]:
         """First id and the one after the last, of the shortlist and of each cluster."""
-        borders = [0, *self.cutoffs, self.vocab_size]
-        return list(pairwise(borders))
+        return list(pairwise([0, *self.cutoffs, self.vocab_size]))
 
     @property
     def widths(self) -> tuple[int, ...]:

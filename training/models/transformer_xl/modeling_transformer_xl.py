@@ -1,8 +1,8 @@
 """Transformer-XL (Dai et al. 2019, arXiv:1901.02860) in plain PyTorch, with adaptive input and softmax.
 
 With two things of later papers: enhanced recurrence (ERNIE-Doc, Ding et al. 2021, section 3.3) and positions in
-sentences and paragraphs (Segatron, Bai et al. 2021). This file is trained, split over devices and copied beside
-exported weights; it knows nothing of parallelism. Runs on transformers 4.40 to 5.
+sentences and paragraphs (Segatron, Bai et al. 2021). The model that is trained and, copied beside
+the weights, exported; it contains nothing of parallelism. Runs on transformers 4.40 to 5.
 
 Shapes: B rows, T tokens of the segment, M slots of memory, S = M + T keys, D hidden size, N heads, h head size,
 V vocabulary, d a distance, query minus key.
@@ -97,7 +97,7 @@ class TransformerXLPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["TransformerXLLayer"]
     config: TransformerXLConfig
     mems_dim = 1
-    """The dimension of `mems` that rows are in."""
+    """The batch dimension of `mems`."""
 
     def empty_mems(self, rows: int) -> Mems:
         """The memory before the first segment of `rows` texts."""
@@ -112,7 +112,7 @@ class TransformerXLPreTrainedModel(PreTrainedModel):
         return (*mems, torch.zeros(config.mem_len, rows, 3, dtype=torch.long, device=weight.device))
 
     def _init_weights(self, module: nn.Module) -> None:
-        # torch.nn.init, which transformers 5 teaches to leave loaded tensors alone. The authors' distributions.
+        # torch.nn.init, which transformers 5 patches to skip loaded tensors. The authors' distributions.
         deviation = self.config.initializer_range
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=deviation)
@@ -120,7 +120,7 @@ class TransformerXLPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, mean=1.0, std=deviation)
         if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
             nn.init.zeros_(module.bias)
-        if isinstance(module, nn.ParameterList | nn.ParameterDict):  # transformers 5 passes by those who only own them
+        if isinstance(module, nn.ParameterList | nn.ParameterDict):  # transformers 5 skips modules that own only these
             for projection in module.parameters():
                 nn.init.normal_(projection, std=self.config.proj_initializer_range)
         if isinstance(module, AdaptiveSoftmax):
@@ -163,10 +163,10 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
 
         mems: what the call before returned for the text before: a tensor [M, B, D] a layer and, with Segatron's
             positions, one more [M, B, 3] of integers: the tokens', sentences' and paragraphs' indices, counted from
-            this segment's first token. Any M will do. A slot of zeros is empty: rows are reset by zeroing theirs.
+            this segment's first token. M is free. A slot of zeros is empty: zero a row to reset it.
         sentence_ends, paragraph_ends (bool [B, T]): whether a token is the last of its sentence or paragraph; needed
             by Segatron's positions alone.
-        mem_len: slots that the new mems have, instead of the configuration's; what is not there yet is zero.
+        mem_len: slots of the new mems, instead of the configuration's; slots without a token are zero.
         Raises ValueError for mems of another model, or if the ends are missing.
         """
         config = self.config
@@ -222,13 +222,15 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         masked = distances < 0
         if self.config.same_length and not self.training and length:
             masked = masked | (distances >= length)
-        if past and not self.config.official_memory:  # layer norm made the last layer's memory, which is never 0
+        if (
+            past and not self.config.official_memory
+        ):  # the last layer's memory comes from a layer norm, so it is never 0
             empty = F.pad((memory == 0).all(dim=-1), (0, seen))
             masked = masked | empty[:, None, None]
         return masked
 
     def _positions(self, past: int, seen: int, indices: Tensor | None, like: Tensor) -> Positions:
-        """Sinusoids for `past` slots and `seen` tokens; computed here, as buffers outside checkpoints load as garbage.
+        """Sinusoids for `past` slots and `seen` tokens; not buffers, which load as garbage outside checkpoints.
 
         indices [B, S, 3] of tokens, sentences and paragraphs.
         """
@@ -253,7 +255,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             table = sinusoids(places, width).to(torch.promote_types(like.dtype, torch.float32))
             keys = F.embedding(index + past, table)[:, None]
             queries = keys[..., past:, :]
-            # One drop for the sine and cosine of a key and frequency, as for all queries it is a drop in R(d) itself
+            # Sine and cosine of a key and frequency are dropped together, so that for all queries R(d) itself is
             kept = F.dropout(torch.ones_like(keys[..., ::2]), dropout).repeat(1, 1, 1, 2)
             both.append((queries, (keys * kept).to(like.dtype)))
         return Positions(F.dropout(tokens.to(like.dtype), dropout), tuple(both))
