@@ -164,7 +164,11 @@ def test_other_tokenizers_are_not_taken_for_whole_words(tmp_path: Path) -> None:
     settings = TokenizerSettings(type="words", path=path)
     for model, way, message in [
         (models.BPE(), pre_tokenizers.WhitespaceSplit(), "not a tokenizer of whole words"),
-        (models.WordLevel({"<eos>": 0, "<unk>": 1}, unk_token="<unk>"), pre_tokenizers.Whitespace(), "way of its own"),
+        (
+            models.WordLevel({"<eos>": 0, "<unk>": 1}, unk_token="<unk>"),
+            pre_tokenizers.Whitespace(),
+            "splits text in another way",
+        ),
         (models.WordLevel({"<eos>": 0, "<unk>": 2}, unk_token="<unk>"), pre_tokenizers.WhitespaceSplit(), "have gaps"),
     ]:
         backend = Backend(model)
