@@ -89,7 +89,7 @@ def test_joined_documents_and_long_texts_encode_as_they_do_alone(
     encoder = Encoder(trained(tmp_path, [TEXT]), segmenter)
     texts = [*TEXT.split("\n"), "", "nobody knows", TEXT, ""]
     alone = [encoder.encode([text])[0] for text in texts]
-    monkeypatch.setattr("preprocessing.tokens.tokenizer.PIECE_CHARACTERS", 7)
+    monkeypatch.setattr("preprocessing.tokens.base.PIECE_CHARACTERS", 7)
     for (ids, flags), (joined_ids, joined_flags) in zip(alone, encoder.encode(texts), strict=True):
         assert np.array_equal(ids, joined_ids)
         assert np.array_equal(flags, joined_flags)
