@@ -1,7 +1,7 @@
-"""The members of a tar archive, streamed: nothing is unpacked, and no header can make tarfile hang or fill the memory.
+"""The members of a tar archive, streamed: nothing is unpacked, and no header makes tarfile hang or run out of memory.
 
-tarfile believes what headers say: that a member is 10^30 bytes long, that a header goes on for gigabytes, that a sparse
-file of 512 bytes has a terabyte of zeros.
+tarfile trusts headers: that a member has 10^30 bytes, that a header has gigabytes, that a sparse file of 512 bytes has
+a terabyte of zeros.
 """
 
 import tarfile
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple, cast
 
 _HEADER_BYTES = 1 << 22
-"""Most that the headers of one member may take up: long names, and the map of a sparse file."""
+"""The maximum size of all headers of one member: long names, and the map of a sparse file."""
 _LONGEST_HEADER = 1 << 20
 _GLOBAL_HEADERS = 100
 _HEADER_TYPES = (
@@ -24,13 +24,13 @@ _HEADER_TYPES = (
 class Entry(NamedTuple):
     name: str
     file: BinaryIO | None
-    """None for a sparse file, which is not read: a hole in a text is no text."""
+    """None for a sparse file, which is not read, since a hole is not text."""
 
 
 def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[Entry]:
-    """The regular files of an archive but hidden ones, each to be read before the next.
+    """The regular files of an archive except hidden ones, each to be read before the next one.
 
-    What is wrong with the archive, or is `damage` of the stream that it comes from, raises tarfile.TarError.
+    Raises tarfile.TarError if the archive is damaged, or for `damage` of the stream it is read from.
     """
     with tarfile.open(fileobj=cast(Any, _Archive(stream, damage)), mode="r|", tarinfo=_Member) as archive:
         for member in archive:
@@ -41,7 +41,7 @@ def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[E
 
 
 class _Archive:
-    """The bytes of an archive for tarfile, which would read on for ever behind the end."""
+    """The bytes of an archive for tarfile, which would read forever past the end."""
 
     def __init__(self, stream: BinaryIO, damage: tuple[type[Exception], ...]) -> None:
         self._stream, self._damage = stream, damage
@@ -66,7 +66,7 @@ class _Archive:
 
 
 class _Member(tarfile.TarInfo):
-    """Tells a cut archive from a finished one: tarfile takes a damaged header, after the first, for the end."""
+    """Detects truncated archives: tarfile takes a damaged header, other than the first, for the end."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
@@ -77,7 +77,7 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Member":
-        archive: _Archive = cast(Any, tarfile_.fileobj).fileobj  # tarfile's own stream has ours
+        archive: _Archive = cast(Any, tarfile_.fileobj).fileobj  # ours, inside tarfile's own stream
         outermost = archive.header_room is None  # long names are headers before the header
         if outermost:
             archive.header_room = _HEADER_BYTES

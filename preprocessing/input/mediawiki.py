@@ -10,24 +10,24 @@ from preprocessing.input.wikitext import FILE_NAMESPACES
 _REDIRECT = re.compile(r"\s*#\s*(redirect|重定向|重新導向|重新导向)", re.IGNORECASE)
 _FIELDS = ("title", "ns", "model", "text")
 _CHUNK = 1 << 16
-# What a dump never comes near; expat would keep all of it.
+# Far above what any dump has; expat would hold all of it in memory.
 _LONGEST_TAG, _DEEPEST, _NAMES = 1 << 20, 100, 1000
 
 
 class Page(NamedTuple):
     title: str
     wikitext: str | None
-    """None if it is no article: a redirect, a page outside the main namespace, or one that is too long."""
+    """None if it is not an article: a redirect, a page outside the main namespace, or one that is too long."""
     is_too_long: bool
     dropped_namespaces: frozenset[str]
     """Names of the file and category namespaces."""
 
 
 def pages(stream: BinaryIO, limit: int) -> Iterator[Page]:
-    """The pages; one with a field of more than `limit` bytes is too long.
+    """The pages of a dump; one with a field of more than `limit` bytes is too long.
 
-    Raises xml.parsers.expat.ExpatError where the dump is cut, is no XML, or is XML as no dump has it: a document type
-    with entities, which can stand for any amount of text, an encoding that expat cannot read, a tag of megabytes.
+    Raises xml.parsers.expat.ExpatError if the dump is truncated, is not XML, or has what no dump has: a document type
+    with entities, which can expand to any amount of text, an encoding that expat cannot read, a tag of megabytes.
     """
     reader, names = _Reader(limit), dict[str, str]()
     parser = expat.ParserCreate(namespace_separator="}", intern=names)
@@ -56,11 +56,11 @@ def pages(stream: BinaryIO, limit: int) -> Iterator[Page]:
 
 
 class _Reader:
-    """Handlers of expat: `take` gives the pages that have ended since the last time."""
+    """The handlers for expat; `take` returns the pages completed since the last call."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        # A dump may state another wiki's site information, so the usual names stand beside its own.
+        # A dump may have the site information of another wiki, so the usual names are added to its own.
         self.dropped = FILE_NAMESPACES
         self.done: list[Page] = []
         self.depth = self.page_depth = 0

@@ -1,4 +1,4 @@
-"""Raw text in: finding files and cutting them into part tasks."""
+"""Finding input files and dividing them into parts."""
 
 import glob
 import logging
@@ -19,6 +19,8 @@ log = logging.getLogger("reread")
 
 
 class Source(NamedTuple):
+    """An input file."""
+
     path: str
     format: str
     bytes: int
@@ -31,7 +33,7 @@ class Source(NamedTuple):
 class Piece:
     """A file, or the byte range [start, end) of an uncompressed line-based file.
 
-    `bytes` and `changed` are those of the file when it was found; without them they are not compared.
+    `bytes` and `changed` are those of the file when it was found; None is not compared.
     """
 
     path: str
@@ -54,10 +56,10 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR:
 
 
 def find_files(settings: InputSettings, output: Path | None = None) -> list[Source]:
-    """Every input file once, in the order of `paths` and `validation_paths`, sorted within each, with its format.
+    """Every input file once, with its format, in the order of `paths` and `validation_paths`, sorted within each.
 
-    Folders are walked; hidden files in them are skipped, and so is what lies in `output`. Raises `UserError` for a path
-    that matches nothing and for what is no regular file.
+    Folders are walked; hidden files in them are skipped, and so are files in `output`. Raises `UserError` for a path
+    that matches nothing or is not a regular file.
     """
     real_output = os.path.realpath(output) if output is not None else None
 
@@ -89,7 +91,7 @@ def _source(path: str, stated_format: str) -> Source:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); repair it or take it out of `paths`") from None
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
         raise UserError(f"{path}: is {kind}, which cannot be read twice; write it to a file, or take it out of `paths`")
     return Source(path, format_of(path, stated_format), status.st_size, status.st_mtime_ns)
 
@@ -111,14 +113,14 @@ def _walk(folder: str) -> list[str]:
     for here, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         real = os.path.realpath(here)
         folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
-        if real not in seen:  # a link back up would never end
+        if real not in seen:  # a link to a parent folder would never end
             files += [os.path.join(here, name) for name in names if not name.startswith(".")]
         seen.add(real)
     return sorted(files)
 
 
 def format_of(path: str, stated: str) -> str:
-    """The format of a file (or of an archive's member) by its name, unless one is stated."""
+    """The stated format, or for `auto` the one that the name of the file (or archive member) implies."""
     name, _ = split_name(path)
     if stated != "auto":
         return "tar" if name.endswith(".tar") else stated
@@ -126,9 +128,9 @@ def format_of(path: str, stated: str) -> str:
 
 
 def plan_parts(files: list[Source], part_bytes: int) -> list[list[Piece]]:
-    """Part tasks in source order: small files together, large uncompressed line-based files cut into byte ranges.
+    """The parts in source order: small files together, large uncompressed line-based files cut into byte ranges.
 
-    A function of names, formats, sizes and `part_bytes` alone.
+    They depend on names, formats, sizes and `part_bytes` alone.
     """
     parts: list[list[Piece]] = []
     room = -1

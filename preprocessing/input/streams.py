@@ -1,6 +1,6 @@
 """Byte streams of text files: decompression that notices a cut file, wide encodings, byte order marks, lines.
 
-Nothing here holds more than a few megabytes, whatever a file says of itself, but for the line or document it returns.
+Whatever a file contains, nothing here holds more than a few megabytes besides the line or document it returns.
 """
 
 import bz2
@@ -32,7 +32,7 @@ BOMS = (
 
 
 class ExpansionError(Exception):
-    """A compressed file gives more than it may."""
+    """A compressed file expands to more than is allowed."""
 
 
 def split_name(path: str) -> tuple[str, str | None]:
@@ -43,10 +43,10 @@ def split_name(path: str) -> tuple[str, str | None]:
 
 
 def decompress(file: BinaryIO, path: str, spend: Callable[[int], None]) -> BinaryIO:
-    """`file` as a buffered stream of what `path` promises by its suffix.
+    """`file` as a buffered stream, decompressed according to the suffix of `path`.
 
-    A cut file gives all that stands before the cut and then raises (EOFError, lzma.LZMAError, ...). `spend` is called
-    with the number of bytes that came out of the compression, and may raise.
+    A truncated file yields everything before the cut and then raises (EOFError, lzma.LZMAError, ...). `spend` is called
+    with the number of decompressed bytes, and may raise.
     """
     suffix = split_name(path)[1]
     if suffix is None:
@@ -75,7 +75,7 @@ def _xz(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _frames(file: BinaryIO, begin: Callable[[], Any]) -> Iterator[bytes]:
-    # The modules' own readers take no limit of memory, and for the end what follows a frame and is none.
+    # The modules' own readers have no memory limit, and take anything after a frame that is not a frame for the end.
     data = file.read(_FRAME_STEP)
     while data:
         frame = begin()
@@ -149,7 +149,7 @@ class _Chunks(io.RawIOBase):
         return filled
 
     def _advance(self) -> bool:
-        if self._error is not None:  # a generator that has raised looks like one that has ended
+        if self._error is not None:  # a generator that has raised looks like a finished one
             return False
         try:
             self._rest = memoryview(next(self._chunks))
@@ -166,7 +166,7 @@ def _stream(chunks: Iterator[bytes]) -> BinaryIO:
 
 
 def read_at_most(stream: BinaryIO, limit: int) -> bytearray:
-    """All of `stream`, or its first `limit` + 1 bytes if it is longer."""
+    """All of `stream`, or its first `limit` + 1 bytes if it is longer than `limit`."""
     data = bytearray()
     while len(data) <= limit and (chunk := stream.read(min(_BUFFER, limit + 1 - len(data)))):
         data += chunk
@@ -174,14 +174,14 @@ def read_at_most(stream: BinaryIO, limit: int) -> bytearray:
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[bytes, int]]:
-    """Each line with its length; of one longer than `limit`, which is not held, its first `limit` + 1 bytes."""
+    """Each line with its length; a line longer than `limit` is cut to its first `limit` + 1 bytes."""
     while line := stream.readline(limit + 1):
         size = len(line)
         yield line, (size if size <= limit or line.endswith(b"\n") else size + skip_line(stream))
 
 
 def skip_line(stream: BinaryIO, at_least: int | None = None) -> int:
-    """Read on to the end of a line, or until `at_least` bytes are read; how many were."""
+    """Read to the end of a line, or until `at_least` bytes are read; returns how many were read."""
     size = 0
     while (at_least is None or size < at_least) and (rest := stream.readline(_BUFFER)):
         size += len(rest)
@@ -191,7 +191,7 @@ def skip_line(stream: BinaryIO, at_least: int | None = None) -> int:
 
 
 def line_start(file: BinaryIO, position: int, reach: int) -> int | None:
-    """Where the line that holds the byte at `position` begins; None where that is more than `reach` bytes before."""
+    """Where the line with the byte at `position` begins; None if that is more than `reach` bytes earlier."""
     begin = max(0, position - reach)
     file.seek(begin)
     found = file.read(position - begin).rfind(b"\n")
@@ -221,7 +221,7 @@ def encoding_that_fits(data: bytes | bytearray) -> str | None:
 
 
 def _common(character: str) -> bool:
-    """Among the frequent characters, which both national standards put in their first level."""
+    """Whether a character is frequent: both national standards have such characters in their first level."""
     gb, big5 = character.encode("gb2312", "ignore"), character.encode("big5", "ignore")
     first_level = b"\xb0" <= gb[:1] <= b"\xd7" or b"\xa4" <= big5[:1] <= b"\xc6"
     return first_level or _ORDINARY.match(character) is not None

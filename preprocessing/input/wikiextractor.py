@@ -15,8 +15,8 @@ _BLANK_LINES = re.compile(r"\A(?:[ \t]*\r?\n)+")
 def pages(stream: BinaryIO, limit: int, problem: Callable[[int, str | None], None]) -> Iterator[tuple[int, bytes]]:
     """Line number and bytes of each `<doc ...> ... </doc>`.
 
-    What stands outside or is cut short goes to `problem`, and so, without a reason, does a page of more than `limit`
-    bytes.
+    `problem` is called with a line number and a reason for text outside and for truncated pages, and with None for a
+    page of more than `limit` bytes.
     """
     parts: list[bytes] = []
     first = number = room = 0
@@ -36,7 +36,7 @@ def pages(stream: BinaryIO, limit: int, problem: Callable[[int, str | None], Non
         elif line.strip() and not stray and room >= 0:
             problem(number, "text outside <doc>" if found else "no <doc>; is it WikiExtractor output?")
             stray = True
-        if parts and room < 0:  # what is left of it stands outside, which has been told
+        if parts and room < 0:  # the rest of it is outside, which is not reported again
             problem(first, None)
             parts = []
     if parts:
@@ -46,7 +46,7 @@ def pages(stream: BinaryIO, limit: int, problem: Callable[[int, str | None], Non
 def body(page: str) -> str:
     """The text of a page, without the tag and the title that is repeated below it."""
     tag, _, text = page.partition("\n")
-    # The last attribute's value ends at the last quotation mark; a title may hold some.
+    # The value of the last attribute ends at the last quotation mark, since a title may contain some.
     begin, end = tag.find(_TITLE) + len(_TITLE), tag.rfind('"')
     if begin < len(_TITLE) or end < begin or not tag.rstrip(" \t\r").endswith(">"):
         return text

@@ -1,7 +1,7 @@
 """Wikitext as plain text.
 
 The stripper knows the structure of wikitext (https://www.mediawiki.org/wiki/Help:Formatting), not its templates:
-those that carry running text are listed, all others are dropped. One pass each, so its time is linear in the text.
+those that contain running text are listed, all others are dropped. Each rule is one pass, so the time is linear.
 """
 
 import html
@@ -57,8 +57,8 @@ _SHOWN = {**dict.fromkeys(_SHOWN_FIRST.split("|"), 0), **dict.fromkeys(_SHOWN_SE
 def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = FILE_NAMESPACES) -> str:
     """Running text, headings and list items, one paragraph a line.
 
-    Templates, tables, references, files, categories and the back matter (references, external links) go; links show
-    their label. Of `-{zh-hans:..;zh-hant:..}-` the simplified form stays.
+    Templates, tables, references, files, categories and the back matter (references, external links) are removed; links
+    are replaced by their label, `-{zh-hans:..;zh-hant:..}-` by the simplified form.
     """
     text = _COMMENT.sub("", wikitext)
     text = _EXTENSION.sub("", text)
@@ -82,8 +82,8 @@ def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = FILE_NAMESPAC
 
 
 def unescaped(text: str) -> str:
-    """HTML's character references as the characters."""
-    return html.unescape(_LONG_NUMBER.sub("\ufffd", text))  # Python makes no number of thousands of digits
+    """`text` with HTML's character references replaced by the characters."""
+    return html.unescape(_LONG_NUMBER.sub("\ufffd", text))  # Python refuses numbers of thousands of digits
 
 
 def _chosen_variant(match: re.Match[str]) -> str:
@@ -105,7 +105,7 @@ def _shown_parameter(match: re.Match[str]) -> str:
 
 
 def _parameters(body: str) -> list[str]:
-    """`body` split at the bars outside of links: those behind which no `]]` comes before any other bracket."""
+    """`body` split at the bars outside of links, which are those not followed by `]]` as the next bracket."""
     parts, end, is_inside = [], len(body), False
     for match in reversed(list(_BAR_OR_BRACKET.finditer(body))):
         if match[0] != "|":
@@ -150,7 +150,7 @@ def _label(link: str, dropped_namespaces: frozenset[str]) -> str:
 
 
 def _sections(text: str) -> Iterator[str]:
-    """Non-empty lines; a heading only above text, and nothing of the back matter."""
+    """Non-empty lines without the back matter, and headings only if text follows."""
     pending: list[tuple[int, str]] = []
     skipped_level = 7
     for line in text.split("\n"):
@@ -167,7 +167,7 @@ def _sections(text: str) -> Iterator[str]:
 
 
 def _heading(line: str) -> tuple[int, str] | None:
-    """Level and name of `== name ==`; what one side has more of belongs to the name."""
+    """Level and name of `== name ==`; extra signs on one side belong to the name."""
     line = line.strip(" \t")
     levels = (level for level in range(min(6, len(line) // 2), 0, -1) if line.startswith("=" * level))
     level = next((level for level in levels if line.endswith("=" * level)), None)

@@ -2,7 +2,7 @@
 
 A cleaned text has one paragraph a line: no blank lines, no space at the ends of a line, no two spaces together, no
 invisible characters. HTML entities are left as they are. Cleaning a cleaned text changes nothing, unless wrapped lines
-are joined: what was a paragraph would then be taken for a line.
+are joined: then paragraphs would be joined as if they were lines.
 """
 
 import re
@@ -17,11 +17,11 @@ from preprocessing.config import CleanSettings
 from preprocessing.text.simplify import simplify
 
 KEPT_PUNCTUATION = "，。！？：；（）～…．"
-"""Full-width punctuation that NFKC would make ASCII (the stop `．` too, which some novels use for `。`)."""
+"""Full-width punctuation that NFKC would make ASCII (also the stop `．`, which some novels use for `。`)."""
 _LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 _SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 BLANKS = "".join(dict.fromkeys(_SPACES + "".join(_LINE_ENDS)))
-"""What cleaning makes a space or a line's end."""
+"""Characters that cleaning turns into a space or a line end."""
 _CONTROLS = "0-8 e-1f 7f-84 86-9f"
 _FORMAT = (
     "ad-ad 34f-34f 600-605 61c-61c 6dd-6dd 70f-70f 890-891 8e2-8e2 180b-180f 200b-200f 202a-202e 2060-206f fe00-fe0f "
@@ -85,7 +85,7 @@ def _too_few(pattern: re.Pattern[str], text: str, minimum: float) -> bool:
 
 
 def _without_unwanted(text: str, nfkc: bool) -> str:
-    """Without invisible characters and, between `KEPT_PUNCTUATION`, in NFKC."""
+    """`text` without invisible characters, and in NFKC except for `KEPT_PUNCTUATION`."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     found = np.flatnonzero(_touched(nfkc)[codes])
     if not len(found):
@@ -95,7 +95,7 @@ def _without_unwanted(text: str, nfkc: bool) -> str:
     ends = (found[np.concatenate((gaps, [-1]))] + 1).tolist()
     parts, done = [""], 0
     for start, end in zip(starts, ends, strict=True):
-        # The character before a run may compose with it; what comes after it can not.
+        # The character before a run may compose with it; the one after it cannot.
         begin = start - (start > done and text[start - 1] not in KEPT_PUNCTUATION)
         run = _DROPPED_RUN.sub("", text[begin:end])
         parts += (text[done:begin], _normalised(run) if nfkc else run)
@@ -106,13 +106,13 @@ def _without_unwanted(text: str, nfkc: bool) -> str:
 def _normalised(run: str) -> str:
     if len(run) <= _MOST_MARKS:
         return unicodedata.normalize("NFKC", run)
-    # To put the marks of one character in order takes the square of their number. Some decompose into two.
+    # Ordering the marks of one character takes time quadratic in their number. Some decompose into two.
     return _marks().sub(r"\1", unicodedata.normalize("NFKC", _marks().sub(r"\1", run)))
 
 
 @cache
 def _marks() -> re.Pattern[str]:
-    """More than `_MOST_MARKS` combining marks of one character; as many are group 1."""
+    """Matches more than `_MOST_MARKS` combining marks of one character; the first `_MOST_MARKS` are group 1."""
     combining = [
         character
         for character in map(chr, range(0x300, 0x1F000))

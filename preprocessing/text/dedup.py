@@ -1,9 +1,9 @@
-"""Exact deduplication: equal MD5s are found key range by key range, and the first in source order stays.
+"""Exact deduplication: equal MD5s are found key range by key range, and the first occurrence in source order stays.
 
-Only keys move: 20 bytes each. Every part leaves its keys sorted, each once. A task takes a stretch of the key space,
-which is one slice of each part's file, found by bisection, and deals it out to ranges on disk that are then searched
-one by one. So memory is bounded by a range, however many keys there are and however often one text comes again, and a
-part's file is opened once a task. The number of ranges and tasks follows from the count of keys and changes no result.
+Only keys of 20 bytes are moved. Every part leaves its distinct keys sorted. A task takes a section of the key space,
+which is one slice of each part's file, found by bisection, and distributes it to ranges on disk, which it searches one
+by one. So memory is bounded by a range, however many keys there are and however often a text is repeated, and a part's
+file is opened once a task. The number of ranges and tasks depends on the number of keys and changes no result.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("place", "<u4")])
 """An MD5 as two numbers, and the place of its text among those of its part."""
 DUPLICATE = np.dtype([("place", "<u4"), ("part", "<u4")])
-"""As one number of 64 bits it sorts by part, then by place."""
+"""Read as one number of 64 bits, it sorts by part, then by place."""
 KEYS_PER_RANGE = 1 << 20
 RANGES_PER_TASK = 16
 
@@ -30,8 +30,10 @@ def task_count(keys: int) -> int:
 
 
 def sort_keys(digests: bytes | bytearray) -> tuple[NDArray[Any], NDArray[np.uint32]]:
-    """Of n MD5 digests (16 bytes each, one after the other) KEY [u], sorted, of the first of each, and the places
-    [n - u] of those that stood before; places count from 0.
+    """Sort n concatenated MD5 digests of 16 bytes.
+
+    Returns KEY [u], the first occurrence of each digest, sorted, and the places [n - u] of the repetitions. A place is
+    the index of a digest.
     """
     numbers = np.frombuffer(digests, ">u8").astype("<u8").reshape(-1, 2)
     order = np.lexsort((numbers[:, 1], numbers[:, 0]))  # stable
@@ -44,7 +46,7 @@ def sort_keys(digests: bytes | bytearray) -> tuple[NDArray[Any], NDArray[np.uint
 
 
 def later_occurrences(files: Sequence[Path], number: int, tasks: int, spool: Path) -> NDArray[Any]:
-    """DUPLICATE [m], by part: every key of task `number` of `tasks` that stood before, in an earlier part.
+    """DUPLICATE [m], sorted by part: the keys of task `number` of `tasks` that an earlier part has, too.
 
     `files` are the `.npy` of `sort_keys`, in the order of the parts; `spool` is a folder for temporary files.
     """
@@ -67,7 +69,7 @@ def later_occurrences(files: Sequence[Path], number: int, tasks: int, spool: Pat
 
 
 def _later(file: Any, counts: NDArray[np.int64]) -> NDArray[Any]:
-    """DUPLICATE [m] of one range: its KEYs are in `file`, `counts` [parts] of each part."""
+    """DUPLICATE [m] of one range; `file` holds its KEYs, `counts` [parts] their number in each part."""
     file.seek(0)
     keys = np.fromfile(file, KEY)
     high = np.ascontiguousarray(keys["high"])
@@ -75,10 +77,10 @@ def _later(file: Any, counts: NDArray[np.int64]) -> NDArray[Any]:
     equal = high[order[1:]] == high[order[:-1]]
     mask = np.zeros(len(order) + 1, bool)
     mask[1:-1] = equal
-    alike = np.sort(order[mask[1:] | mask[:-1]])  # in source order
-    alike = alike[np.lexsort((keys["low"][alike], high[alike]))]  # stable: equal keys stay in it
-    again = (high[alike[1:]] == high[alike[:-1]]) & (keys["low"][alike[1:]] == keys["low"][alike[:-1]])
-    later = alike[1:][again]
+    candidates = np.sort(order[mask[1:] | mask[:-1]])  # equal in the upper half, in source order
+    candidates = candidates[np.lexsort((keys["low"][candidates], high[candidates]))]  # stable: equal keys stay in it
+    low, high = keys["low"][candidates], high[candidates]
+    later = candidates[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
     found = np.empty(len(later), DUPLICATE)
     found["part"] = np.searchsorted(np.cumsum(counts), later, side="right")
     found["place"] = keys["place"][later]
@@ -86,7 +88,7 @@ def _later(file: Any, counts: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def dropped_places(files: Sequence[Path], part: int, count: int) -> NDArray[np.bool_]:
-    """bool [count]: the places of `part` that `files` (the `.npy` of `later_occurrences`) name."""
+    """bool [count]: the places of `part` that are listed in `files`, the `.npy` of `later_occurrences`."""
     dropped = np.zeros(count, bool)
     for file in files:
         dropped[_between(np.load(file, mmap_mode="r"), "part", part, part + 1)["place"]] = True
@@ -94,6 +96,6 @@ def dropped_places(files: Sequence[Path], part: int, count: int) -> NDArray[np.b
 
 
 def _between(values: NDArray[Any], field: str, low: int, high: int) -> NDArray[Any]:
-    """A copy of what has low <= `field` < high in `values`, which are sorted by it and need not fit in memory."""
+    """A copy of the `values` with low <= `field` < high; they are sorted by it and need not fit in memory."""
     begin, end = (bisect_left(values, bound, key=lambda value: int(value[field])) for bound in (low, high))
     return np.array(values[begin:end])

@@ -11,7 +11,7 @@ _COMMAS = frozenset("，、：；,;:")
 _QUOTES = frozenset("“‘「『《（")
 _CLOSERS = "”’」』）》〉】〕\\])\"'"
 _OPENERS = " “‘「『（《〈【〔\\[(\"'"
-# One character class comes first, so the scan runs at its speed. Bracketed titles and asides are passed over whole.
+# One character class comes first, so the scan runs at its speed. Titles and remarks in brackets are skipped.
 _CANDIDATE = re.compile(
     "[《（。！？；．…!?.](?:"
     "(?<=《)[^《》\n]{0,80}》"
@@ -23,7 +23,7 @@ _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
 _LAST_WORD = re.compile(r"[^\s“‘(\[\"'，。、_—-]*\Z")
 _LONGEST_WORD = 24
 
-# Abbreviations: a name or the rest of the phrase follows; a number follows. And words that begin a sentence after one.
+# Abbreviations before a name or the rest of a phrase, before a number, and words that begin a sentence after one.
 _NAME_FOLLOWS = """
     mr mrs ms dr prof rev fr st ste gen col capt cpt cmdr maj lt sgt cpl adm hon gov sen rep pres messrs mme mlle drs
     profs supt det insp vs viz cf e.g i.e eg ie ca approx esq
@@ -38,7 +38,7 @@ _STARTERS = """
 _NAMES, _NUMBERED, _FIRST = (frozenset(words.split()) for words in (_NAME_FOLLOWS, _NUMBER_FOLLOWS, _STARTERS))
 
 
-# [65536] what a character may be.
+# [65536] the kinds of each character.
 _STOP, _OTHER, _CLOSER, _COMMA, _QUOTE, _LINE = (1 << bit for bit in range(6))
 _KINDS = np.zeros(1 << 16, np.uint8)
 for _kind, _characters in (
@@ -70,7 +70,7 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     before, mark, after = kinds[marks - 1], kinds[marks], kinds[marks + 1]
     marks -= 1
     lines = marks[mark & _LINE != 0]
-    # A single stop of Chinese, nearly every end there, needs no look at the sentence, unless its paragraph holds more.
+    # A single Chinese stop, at nearly every end, is decided here unless the paragraph has other marks.
     stops = marks[(mark & _STOP != 0) & (before & (_QUOTE | _LINE) == 0) & (after & _COMMA == 0)]
     others = marks[(mark & _OTHER != 0) | ((mark & _STOP != 0) & (after & (_STOP | _OTHER | _CLOSER) != 0))]
     is_plain = np.ones(len(lines) + 1, bool)
@@ -96,9 +96,9 @@ def _find_ends(text: str, first: int, last: int, ends: list[int]) -> None:
                 ends.append(end)
                 first = end
             continue
-        if match[1] is None:  # an aside is a sentence of its own if it begins and ends like one
+        if match[1] is None:  # a remark in brackets is a sentence if it begins and ends like one
             is_end = start == first and match[0][0] == "（" and match[0][-2:-1] in _CHINESE_STOPS
-        elif start == first or text[start - 1] in _QUOTES:  # nothing has been said yet: “……好
+        elif start == first or text[start - 1] in _QUOTES:  # the sentence has only begun: “……好
             continue
         else:
             stop = match.end(1)
@@ -111,7 +111,7 @@ def _find_ends(text: str, first: int, last: int, ends: list[int]) -> None:
 
 
 class _StraightQuotes:
-    """Counts those of a paragraph, each once: positions are asked for in order."""
+    """Counts the straight quotes of a paragraph; positions must be queried in increasing order."""
 
     def __init__(self, text: str, begin: int) -> None:
         self.text, self.done, self.is_open = text, begin, {'"': False, "'": False}
@@ -125,7 +125,7 @@ class _StraightQuotes:
 
 
 def _closed(text: str, position: int, end: int, quotes: _StraightQuotes) -> int:
-    """The end of the closing marks in text[position:end]: a straight quote may as well open what follows."""
+    """The end of the closing marks in text[position:end]; a straight quote may open what follows instead."""
     while position < end:
         if text[position] in "\"'":
             follower = text[position + 1 : position + 2]

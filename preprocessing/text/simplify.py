@@ -1,8 +1,8 @@
-"""Traditional to simplified Chinese: OpenCC's `t2s`, a character table doing the work where no phrase is met.
+"""Traditional to simplified Chinese: OpenCC's `t2s`, by a character table alone where no phrase occurs.
 
-Twice is the same as once, which OpenCC's own conversion is not in two ways. A phrase that keeps a traditional
-character (乾清宮 -> 乾清宫) is no phrase any more when it is read again (干清宫): here its simplified form is one as
-well. And 薴 is simplified to 苧, which is simplified to 苎: here at once.
+The conversion is idempotent, which OpenCC's own is not, for two reasons. A phrase that keeps a traditional character
+(乾清宮 -> 乾清宫) is not a phrase when converted again (干清宫): here its simplified form is a phrase, too. And 薴 is
+simplified to 苧, which is simplified to 苎: here in one step.
 """
 
 import re
@@ -18,16 +18,16 @@ class _Tables(NamedTuple):
     first: dict[str, tuple[str, ...]]
     """The phrases by their first character."""
     by_length: list[re.Pattern[str]]
-    """Any phrase of one length, the greatest length first."""
+    """One pattern for the phrases of each length, the greatest length first."""
     separators: re.Pattern[str]
 
 
 def simplify(text: str) -> str:
-    """`text` in simplified characters; `opencc.OpenCC("t2s").convert(text)` but for what it would change once more."""
+    """`text` in simplified characters: `opencc.OpenCC("t2s").convert(text)`, made idempotent."""
     tables = _tables()
     if not tables.changing.search(text):
         return text
-    # OpenCC converts what stands between separators by itself.
+    # OpenCC converts each stretch between separators separately.
     return "".join(_simplified(part, tables) for part in tables.separators.split(text))
 
 
@@ -42,7 +42,7 @@ def _simplified(part: str, tables: _Tables) -> str:
 
 
 def _with_phrases(part: str, tables: _Tables) -> str:
-    """As OpenCC does it: the longest phrase first, wherever it stands, then the next in what is left."""
+    """Convert as OpenCC does: the longest phrases first, wherever they occur, then shorter ones in the rest."""
     pieces = [(part, False)]
     for pattern in tables.by_length:
         found: list[tuple[str, bool]] = []

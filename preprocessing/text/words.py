@@ -3,8 +3,8 @@
 rjieba is jieba in Rust. Its three known differences are corrected here:
 
 - Han characters that jieba does not know (Extension A, U+9FD6 to U+9FFF, compatibility ideographs, the supplementary
-  planes): jieba leaves each alone, rjieba hands them to its HMM. They are shown to rjieba as a full stop, which both
-  leave alone.
+  planes): jieba makes each a word, rjieba passes them to its HMM. They are replaced by a full stop for rjieba, which
+  both make a word.
 - Words of ASCII letters, digits and `+#&._%-`: rjieba's expression has an unescaped dot (`3-5.2` stays whole). Such
   runs are split again by jieba's own expression, `finalseg.re_skip`.
 - Near ties in the HMM: rjieba's emission probabilities are rounded to six decimals, which turns "two single characters"
@@ -42,7 +42,7 @@ _JOINED = "\u4e00-\u9fd5a-zA-Z0-9+#&._%\\-"  # `jieba.re_han_default`: only thes
 _PIECE_END = re.compile(f"[^{_JOINED}\r]")
 _NEVER_JOINED = re.compile(f"[^{_JOINED}]")
 _ASCII_RUN = re.compile(r"[a-zA-Z0-9+#&._%\-]+")
-_TIE = re.compile(  # where the six decimals decide between two characters and a word; a test derives them anew
+_TIE = re.compile(  # pairs for which the six decimals decide; a test derives them again
     "佛执|吊芍|婉[絹绢]|审[怛榫溆玎畬肟鞒]|審[怛榫溆玎畬肟鞒]|常在|应脊|心咸|應脊|摒彭|末置|枇使|知[鴨鸭]|移懂|紕[銖铢]|纰[銖铢]|脯土|賜鼠|赐鼠|鹤榻"
 )
 _ASCII_WORD = re.compile(r"(AT&T|[cC]\+\+|[cC]#)")  # the dictionary's words of ASCII alone
@@ -50,7 +50,7 @@ _ASCII_PART = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")  # `jieba.finalseg.re_sk
 
 _DECIMAL = re.compile(r"\.[0-9]")
 
-# [65537] what a character may be; the last stands for all beyond the Basic Multilingual Plane.
+# [65537] the kinds of each character; the last entry is for all beyond the Basic Multilingual Plane.
 _LETTER, _SIGN, _HAN, _UNKNOWN, _TIE_FIRST, _TIE_SECOND = (1 << bit for bit in range(6))
 _SIGNS = np.zeros((1 << 16) + 1, np.uint8)
 _SIGNS[[ord(c) for c in string.ascii_letters + string.digits]] = _LETTER
@@ -61,14 +61,14 @@ for _pair in _TIE.pattern.split("|"):
     _SIGNS[ord(_pair[0])] |= _TIE_FIRST
     _SIGNS[[ord(c) for c in _pair[1:] if c not in "[]"]] |= _TIE_SECOND
 
-# What rjieba must give with the mending above, words separated by blanks; checked at the start.
+# Words, separated by blanks, that rjieba with the corrections above must find; checked at the start.
 _PROBE = "他 来到 了 网易 杭研 大厦 。 Pro - BTC 约 3 - 5.2% 的 AT&T 用 C++ 11 写 㐀 㐁 鿖 鿗 hizhu . com2"
 
 
 class WordSegmenter:
     """Word boundaries of a text; `engine` is the one chosen, `description` the identity of its boundaries.
 
-    Raises `UserError` for a user dictionary that is missing or not UTF-8, and where rjieba is asked to take one.
+    Raises `UserError` for a user dictionary that is missing or not UTF-8, or one together with rjieba.
     """
 
     def __init__(self, settings: WordSettings) -> None:
@@ -105,7 +105,7 @@ class WordSegmenter:
 
 
 def _cut_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
-    # Joined by NUL, the words need no look at each; in the text \1 stands for it, which is never joined either.
+    # Words joined by NUL are found in one pass; a NUL in the text becomes \1, which is never joined either.
     words = "\0".join(cut(text.replace("\0", "\1")))
     ends = np.flatnonzero(np.frombuffer(words.encode("utf-32-le", "surrogatepass"), np.uint32) == 0)
     starts = np.zeros(len(text), np.bool_)
@@ -122,7 +122,7 @@ def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
         known = _UNKNOWN_HAN.sub("。", text) if seen & _UNKNOWN else text
         starts = _cut_starts(cut, known)
         if ((signs[:-1] & _TIE_FIRST != 0) & (signs[1:] & _TIE_SECOND != 0)).any():
-            _mend_ties(starts, known)
+            _correct_ties(starts, known)
     else:  # words are runs of letters and digits, runs of the other joined characters, and single characters
         starts = signs == 0
         starts[0] = True
@@ -144,7 +144,8 @@ def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     return np.frombuffer(flags, np.bool_)[:-1]
 
 
-def _mend_ties(starts: NDArray[np.bool_], text: str) -> None:
+def _correct_ties(starts: NDArray[np.bool_], text: str) -> None:
+    """Cut the blocks that hold a near tie as jieba does."""
     done = 0
     for tie in _TIE.finditer(text):
         if tie.start() < done:
@@ -160,7 +161,7 @@ def _mend_ties(starts: NDArray[np.bool_], text: str) -> None:
 
 
 def _words_of(block: str) -> Iterator[str]:
-    """`jieba.Tokenizer.__cut_DAG`: what the dictionary leaves single goes to the HMM, unless it is a word itself."""
+    """As `jieba.Tokenizer.__cut_DAG`: runs of single characters go to the HMM, unless a run is a word itself."""
     import rjieba
     from jieba import finalseg
 
@@ -169,7 +170,7 @@ def _words_of(block: str) -> Iterator[str]:
         if len(word) == 1 or (word.isascii() and word and not _ASCII_WORD.fullmatch(word)):
             single += word
             continue
-        # `cut_all` names every word of the dictionary, and runs of letters besides, which are no words there.
+        # `cut_all` lists every word of the dictionary and also runs of letters, which the dictionary does not have.
         if len(single) > 1 and (_ASCII_RUN.search(single) or single not in rjieba.cut_all(single)):
             yield from finalseg.cut(single)
         else:
@@ -186,7 +187,7 @@ def _ascii_starts(run: str) -> bytes:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut where no word can cross: after a character that jieba never joins to the next."""
+    """Pieces of `text`, cut where no word can cross: after a character that jieba never joins to the next."""
     begin = 0
     while len(text) - begin > PIECE_CHARACTERS:
         end = _PIECE_END.search(text, begin + PIECE_CHARACTERS)
@@ -217,7 +218,7 @@ def _load_jieba(dictionaries: list[Path]) -> Cut:
 
     jieba.setLogLevel(logging.WARNING)
     tokenizer = jieba.Tokenizer()
-    # Its own `initialize` would unmarshal /tmp/jieba.cache, whoever wrote that, which is no faster either.
+    # jieba's own `initialize` would unmarshal /tmp/jieba.cache, which anybody may have written, and is no faster.
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
     for path in dictionaries:

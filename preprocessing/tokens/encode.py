@@ -1,4 +1,4 @@
-"""Cleaned text -> token ids and flags, and what is counted on the way."""
+"""Cleaned text -> token ids, flags and statistics."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +20,13 @@ Encoded = tuple[NDArray[np.uint32], NDArray[np.uint8]]
 
 
 class Encoder:
-    """Encodes documents and counts what it sees in `counts`, `word_tokens` and `document_tokens`."""
+    """Encodes documents and collects statistics of them."""
 
     def __init__(self, tokenizer: Tokenizer, words: WordSegmenter) -> None:
         self.tokenizer, self.words = tokenizer, words
         kind = tokenizer.describe()["type"]
-        # WordPiece breaks at white space and no word or sentence passes a line's end, so documents joined by a newline
-        # encode as they do alone, and so do whole words. Other tokenizers give the newline itself a token.
+        # WordPiece and whole words break at white space, and no word or sentence crosses a line end, so documents
+        # joined by newlines are encoded as they are separately. Other tokenizers have a token for the newline itself.
         self.joins = kind in ("wordpiece", "words")
         self.whole_words = kind == "words"
         self.counts: Counter[str] = Counter()
@@ -99,7 +99,7 @@ def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
 
 
 def batches(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Group numbered texts to about `BATCH_CHARACTERS`: short documents must not pay numpy's price for a call each."""
+    """Batches of numbered texts of about `BATCH_CHARACTERS`, which spares short documents numpy's cost per call."""
     batch: list[tuple[int, str]] = []
     characters = 0
     for number, text in texts:

@@ -37,7 +37,7 @@ def train_vocabulary(
     Raises `UserError` if there is no text, or too much of it for the size.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder) as temporary:  # the trainers want their text twice, and as lines
+    with TemporaryDirectory(dir=folder) as temporary:  # the trainers read their text twice, by lines
         spool = Path(temporary) / "text"
         characters: Counter[str] = Counter()
         with spool.open("w", encoding="utf-8", errors="ignore", newline="\n") as file:
@@ -66,15 +66,15 @@ def _train_wordpiece(spool: Path, characters: Counter[str], size: int, lowercase
     for character, count in sorted(characters.items()):
         for normal in tokenizer.normalizer.normalize_str(character).replace(" ", ""):
             alphabet[normal] += count
-    # Letters join into longer tokens and need room for these; Han characters never do. So single characters get the
-    # share of the vocabulary that the latter have of the text, and a half in any case; the commonest come first.
+    # Letters join into longer tokens, which need room; Han characters never do. So single characters get the share of
+    # the vocabulary that Han characters have of the text, and at least a half; the most frequent ones are kept.
     joining = {character for character in alphabet if _joins(tokenizer, character)}
     alone = 1 - sum(alphabet[character] for character in joining) / alphabet.total()
     kept = sorted(alphabet, key=lambda character: (-alphabet[character], character))[: int(size * max(0.5, alone))]
     room = size - len(BERT_TOKENS) - np.cumsum([1 + (character in joining) for character in kept])  # `a` and `##a`
     kept = kept[: np.count_nonzero(room >= 0)]
-    # The trainer numbers continuing characters in the order of a hash table, and breaks ties by number. Naming them
-    # all beforehand, as if they were special, makes the result the same every time.
+    # The trainer numbers continuing characters in the order of a hash table, and breaks ties by number. Listing them
+    # all beforehand, as special tokens, makes the result deterministic.
     continuing = [f"##{character}" for character in sorted(joining.intersection(kept))]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -121,7 +121,7 @@ def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
 
     model = io.BytesIO()
     pad, unknown, *symbols = BERT_TOKENS
-    # The text is clean already: what the model normalises is white space alone. (Its usual rules, and `identity`, would
+    # The text is clean already, so the model normalises only white space. (Its usual rules, and `identity`, would
     # turn `，` into a comma, or a line's end into an unknown character.)
     rules = spool.with_name("rules.tsv")
     rules.write_text("".join(f"{ord(blank):X}\t20\n" for blank in BLANKS), encoding="ascii")
@@ -147,9 +147,11 @@ def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
         )
     except RuntimeError as error:  # `INTERNAL: file(line) [condition] what is wrong`
         reason = str(error).rpartition("] ")[2]
-        raise UserError(f"tokenizer.train.size: {size} does not do for SentencePiece on this text: {reason}") from None
+        raise UserError(
+            f"tokenizer.train.size: {size} does not work for SentencePiece on this text: {reason}"
+        ) from None
     proto = ModelProto.FromString(model.getvalue())
-    proto.normalizer_spec.normalization_rule_tsv = ""  # where the rules were: another name every time
+    proto.normalizer_spec.normalization_rule_tsv = ""  # a temporary file, with another name each time
     path = folder / "spiece.model"
     write_atomically(path, proto.SerializeToString())
     return path

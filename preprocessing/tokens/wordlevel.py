@@ -1,13 +1,13 @@
-"""Whole words as tokens, for language models whose perplexity is told by words (Transformer-XL on WikiText-103).
+"""Whole words as tokens, for language models whose perplexity is per word (Transformer-XL on WikiText-103).
 
-Ids go by falling frequency, as the adaptive softmax wants them (Grave et al. 2017, section 4): `<eos>` first, then the
-words, those of equal frequency in the order of the text, and among them `<unk>`, placed by how often it stands for a
-word that found no room. A word is what stands between spaces or, split further, a run of letters and digits, a number
-with its points, a single sign, a clitic ('s); case is kept. What WikiText joins stays whole: `@-@`, `@,@`, `@.@`,
-`<unk>`.
+Ids are in the order of falling frequency, as the adaptive softmax needs them (Grave et al. 2017, section 4): `<eos>`
+first, then the words, those of equal frequency in the order of the text, and among them `<unk>`, placed by the
+frequency of all words that are left out. A word is what stands between spaces or, split further, a run of letters and
+digits, a number with its points, a single sign, a clitic ('s); case is kept. What WikiText joins stays whole: `@-@`,
+`@,@`, `@.@`, `<unk>`.
 
-A literal `<unk>` in text is the unknown token: WikiText wrote it where a rare word stood, and in any other text it is
-a word the vocabulary does not know. It is the one special token text can hold; a literal `<eos>` is text.
+A literal `<unk>` in text is the unknown token: WikiText has it in place of rare words, and in any other text it is a
+word the vocabulary does not have. It is the one special token text can hold; a literal `<eos>` is text.
 """
 
 import json
@@ -76,7 +76,7 @@ class Words(BackedTokenizer):
 
 
 def words_backend(tokens: list[str], split_punctuation: bool) -> Backend:
-    """Text -> ids by place in `tokens`; ends of lines are blanks like any other, and no `<eos>` is added."""
+    """The backend whose ids are places in `tokens`; line ends are blanks like others, and no `<eos>` is added."""
     backend = Backend(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
     backend.pre_tokenizer = _pre_tokenizer(split_punctuation)
     return backend
@@ -115,7 +115,7 @@ def read_words_json(path: Path) -> tuple[list[str], bool]:
         raise UserError(f"{path}: not a tokenizer of whole words; leave `tokenizer.type` out to read it as what it is")
     found = [split for split in (True, False) if values.get("pre_tokenizer") == _described(split)]
     if not found:
-        raise UserError(f"{path}: breaks text in a way of its own; give its words as a vocab.txt and `type: words`")
+        raise UserError(f"{path}: splits text in another way; give its words as a vocab.txt and `type: words`")
     vocabulary = model["vocab"]
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if [vocabulary[token] for token in tokens] != list(range(len(tokens))):

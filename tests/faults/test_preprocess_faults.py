@@ -125,7 +125,7 @@ def test_workers_end_when_their_parent_is_killed(raw: Path, tmp_path: Path) -> N
     assert orphans
     process.kill()
     process.wait()
-    while any(alive(pid) for pid in orphans):  # for ever, if they do not: the test's time limit tells
+    while any(alive(pid) for pid in orphans):  # for ever if they do not; then the test's time limit ends it
         time.sleep(0.01)
 
 

@@ -185,13 +185,13 @@ def test_names_that_are_no_utf_8_come_through(raw: Path, tmp_path: Path) -> None
         b"a.tar",
         b"bad" + odd,
     }
-    with pytest.raises(UserError, match=r"\\ud.*input\.bad_input=report") as told:
+    with pytest.raises(UserError, match=r"\\ud.*input\.bad_input=report") as raised:
         build(
             PreprocessSettings.parse(
                 settings | {"output": str(tmp_path / "b"), "input": settings["input"] | {"bad_input": "refuse"}}, "test"
             )
         )
-    assert str(told.value).isprintable()
+    assert str(raised.value).isprintable()
 
 
 def test_json_text_with_half_a_surrogate_pair_is_read(raw: Path, tmp_path: Path) -> None:

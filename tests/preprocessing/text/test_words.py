@@ -1,4 +1,4 @@
-"""Word boundaries: rjieba's, mended, are jieba's."""
+"""Word boundaries: rjieba's, corrected, are those of jieba."""
 
 import json
 import logging

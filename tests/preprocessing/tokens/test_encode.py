@@ -101,7 +101,7 @@ def test_counts_tell_whether_whole_word_masking_has_anything_to_do(encoder: Enco
 class Stub(Tokenizer):
     """A tokenizer that breaks `text` at the given characters, as SentencePiece and byte-level BPE may.
 
-    A piece is told to begin past the space it holds before its word.
+    A piece begins past the space that it holds before its word.
     """
 
     vocab_size, special = 8, {"unk": 1}

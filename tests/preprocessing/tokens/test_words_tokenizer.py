@@ -85,7 +85,7 @@ def test_joined_documents_and_long_texts_encode_as_they_do_alone(
     encoder = Encoder(trained(tmp_path, [TEXT]), segmenter)
     texts = [*TEXT.split("\n"), "", "nobody knows", TEXT, ""]
     alone = [encoder.encode([text])[0] for text in texts]
-    monkeypatch.setattr("preprocessing.tokens.tokenizer.PIECE_CHARACTERS", 7)
+    monkeypatch.setattr("preprocessing.tokens.base.PIECE_CHARACTERS", 7)
     for (ids, flags), (joined_ids, joined_flags) in zip(alone, encoder.encode(texts), strict=True):
         assert np.array_equal(ids, joined_ids)
         assert np.array_equal(flags, joined_flags)
@@ -160,7 +160,11 @@ def test_other_tokenizers_are_not_taken_for_whole_words(tmp_path: Path) -> None:
     settings = TokenizerSettings(type="words", path=path)
     for model, way, message in [
         (models.BPE(), pre_tokenizers.WhitespaceSplit(), "not a tokenizer of whole words"),
-        (models.WordLevel({"<eos>": 0, "<unk>": 1}, unk_token="<unk>"), pre_tokenizers.Whitespace(), "way of its own"),
+        (
+            models.WordLevel({"<eos>": 0, "<unk>": 1}, unk_token="<unk>"),
+            pre_tokenizers.Whitespace(),
+            "splits text in another way",
+        ),
         (models.WordLevel({"<eos>": 0, "<unk>": 2}, unk_token="<unk>"), pre_tokenizers.WhitespaceSplit(), "have gaps"),
     ]:
         backend = Backend(model)
