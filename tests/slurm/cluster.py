@@ -116,7 +116,7 @@ class Cluster:
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = 600) -> None:
-        """Wait until `condition` holds. The limit is generous, since the machine may be busy: it only catches what hangs."""
+        """Wait until `condition` holds. The limit is generous, for a busy machine; it only catches what hangs."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
