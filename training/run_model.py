@@ -17,11 +17,13 @@ from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
 from training.assembly import spec_of
 from training.checkpoint.files import put_in_place, remove
+from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.dataset import Dataset
 from training.data.kinds import open_dataset
 from training.models.build import model_config
 from training.objectives import objective_of
+from training.parallel.mesh import Mesh
 from training.provenance import corpus_card
 
 
@@ -51,7 +53,7 @@ def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
     """
     folder = run / "model"
     if not folder.exists():
-        return new_run_model(settings, open_dataset(settings.data, settings.seed, "train"))
+        return _from_corpus(run, settings)
     corpus, _ = (_read_json(path, folder) for path in (run / "corpus.json", folder / "config.json"))
     config = model_config(spec_of(settings), settings.model, 1, folder)
     return RunModel(config, folder, corpus)
@@ -77,6 +79,15 @@ def write_run_model(run: Path, model: RunModel) -> None:
         raise UserError(
             f"{folder}: cannot be written ({error.strerror}); make room or fix the run folder, then start again"
         ) from None
+
+
+def _from_corpus(run: Path, settings: TrainSettings) -> RunModel:
+    """The facts about the corpus are those of a checkpoint, so that another corpus is not taken for the run's."""
+    model = new_run_model(settings, open_dataset(settings.data, settings.seed, "train"))
+    store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
+    for step in store.steps()[-1:]:
+        model.corpus.update(store.state(step)["corpus"])
+    return model
 
 
 def _read_json(path: Path, folder: Path) -> dict[str, Any]:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from transformers import AutoTokenizer
 
+from preprocessing.corpus import SENTENCE_END
 from preprocessing.errors import UserError
 from tests.conftest import document_values, longformer_values, stream_values, train_values
+from tests.corpora import write_corpus
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.kinds import open_dataset
@@ -140,6 +143,17 @@ def test_a_run_is_evaluated_on_text_that_has_moved(begun: Path, tmp_path: Path) 
     run = copied(begun, tmp_path, "corpus", "init")
     data = settings.data.model_copy(update={"corpus": tmp_path / "corpus"})
     assert evaluate_run(run, settings.model_copy(update={"data": data})) == pytest.approx(before, nan_ok=True)
+
+
+def test_a_run_of_an_earlier_version_is_not_evaluated_in_another_vocabulary(begun: Path, tmp_path: Path) -> None:
+    run = copied(begun, tmp_path)
+    shutil.rmtree(run / "model")
+    document = np.arange(5, 105), np.full(100, SENTENCE_END, np.uint8)
+    other = write_corpus(tmp_path / "other", {"train": [document], "validation": [document]}, 3000)
+    settings = settings_of(begun)
+    data = settings.data.model_copy(update={"corpus": other})
+    with pytest.raises(UserError, match=rf"other: made with another vocabulary .* tokenizer\.path={run}/model"):
+        evaluate_run(run, settings.model_copy(update={"data": data}))
 
 
 def test_a_damaged_model_of_a_run_is_one_line_with_the_way_out(begun: Path, tmp_path: Path) -> None:
