@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def hosts(ranks: int, rate: str | None, burst: str) -> Iterator[list[list[str]]]
         return
     bridge = f"rr{os.getpid() % 10_000}"
     names = [f"{bridge}-{number}" for number in range(ranks)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that they are removed then, too
     run(f"ip link add {bridge} type bridge", f"ip link set {bridge} up")
     try:
         for number, name in enumerate(names):
