@@ -131,6 +131,7 @@ def test_the_last_note_shows_how_a_process_ended(tmp_path, error: BaseException 
     assert (last["step"], last["doing"]) == (7, doing)
 
 
+@pytest.mark.slow
 def test_a_single_process_that_hangs_is_ended_and_one_that_moves_is_not(tmp_path) -> None:
     script = """
 import sys, time

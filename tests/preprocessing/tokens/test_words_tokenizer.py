@@ -219,6 +219,7 @@ def test_files_given_for_validation_are_held_out_and_their_words_not_learnt(corp
     assert f"| unknown tokens | {unknown:,} ({100 * unknown / statistics['tokens']:.2f} %) |" in report
 
 
+@pytest.mark.slow
 def test_workers_and_part_sizes_change_no_token(corpus: Corpus, tmp_path: Path) -> None:
     record = json.loads((corpus.folder / "preprocess.json").read_text(encoding="utf-8"))["settings"]
     again = preprocess(tmp_path / "again", **{**record, "workers": 2})

@@ -145,6 +145,7 @@ def run_elsewhere(folder: Path, program: str, *arguments: str) -> None:
         assert word not in done.stderr
 
 
+@pytest.mark.slow
 def test_exported_models_give_the_logits_of_training_in_another_process(tmp_path: Path, tokenizer: Path) -> None:
     folders, expected = [], []
     for number, form in enumerate(FORMS):
@@ -174,6 +175,7 @@ def with_memory() -> tuple[Any, Any]:
     return ErnieDocForPreTraining(config).eval(), stream.eval()
 
 
+@pytest.mark.slow
 def test_models_with_memory_carry_it_in_another_process(tmp_path: Path, tokenizer: Path) -> None:
     segments, stream = with_memory()
     write_huggingface(tmp_path / "segments", segments, tokenizer, "card")
@@ -235,6 +237,7 @@ def tokenizers(tmp_path: Path, tokenizer: Path) -> dict[str, Path]:
     return {kind: tmp_path / kind for kind in ("wordpiece", "bpe")}
 
 
+@pytest.mark.slow
 def test_a_longformer_is_transformers_own_and_tokenizers_frame_as_the_rows_were(
     tmp_path: Path, tokenizers: dict[str, Path]
 ) -> None:

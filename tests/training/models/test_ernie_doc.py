@@ -582,6 +582,7 @@ torch.save([outputs[0].logits, outputs[1].logits, outputs[2].prediction_logits, 
 """
 
 
+@pytest.mark.slow
 def test_an_exported_folder_carries_memory_and_reads_documents_in_another_process(tmp_path: Path) -> None:
     heads, ids = model(ErnieDocForPreTraining), segments(2, rows=1)
     write_huggingface(tmp_path / "out", heads, None, "card")

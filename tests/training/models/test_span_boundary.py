@@ -244,6 +244,7 @@ torch.save([both.prediction_logits, both.span_logits, logits], sys.argv[2] + ".o
 """
 
 
+@pytest.mark.slow
 def test_the_export_has_the_head_and_classes_without_it_load_it(tmp_path: Path) -> None:
     model, labels = pretraining().float().eval(), masked_rows()["labels"]
     write_huggingface(tmp_path / "export", model, None, "card")

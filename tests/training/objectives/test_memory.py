@@ -133,6 +133,7 @@ def sentences(generator: np.random.Generator, count: int, *, ordered: bool) -> D
     return made
 
 
+@pytest.mark.slow
 def test_the_order_of_chunks_is_learned_where_the_text_shows_it(tmp_path: Path) -> None:
     """Documents of one segment or two, 2 chunks, so 3 classes: one chunk (1/2), two in order (1/4), swapped (1/4).
 
@@ -168,6 +169,7 @@ def repeated(generator: np.random.Generator, count: int) -> Documents:
     return [(np.tile(5 + generator.integers(0, KINDS, PERIOD), 2), flags) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_memory_helps_with_what_was_read_and_the_skim_with_what_is_to_come(tmp_path: Path) -> None:
     """Loss of masked tokens after equal steps: without memory nothing can be predicted, with it those of the second
     segment, with retrospective feed also those of the first.
