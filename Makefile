@@ -24,14 +24,14 @@ format: $(READY)
 	$(VENV)/bin/ruff format .
 
 # constraints.txt: the newest versions that go together on Python 3.10 and later, beside TORCH; `.ci/run` tests them.
-# torch is left out, and CUDA's packages, so that TORCH may be another; of torch, 2.11 and 2.12 refuse setuptools 82.
+# torch, its sympy and CUDA's packages are left out: TORCH may be another. torch 2.11 and 2.12 refuse setuptools 82.
 constraints: $(READY)
 	$(PYTHON) -m pip install --quiet uv
 	printf '%s\n' "$(TORCH)" pip "setuptools<82" wheel | $(VENV)/bin/uv pip compile --quiet --upgrade --universal \
 		--python-version 3.10 --no-python-downloads --extra train --extra dev --extra horovod --no-header --no-annotate \
 		--output-file $(VENV)/constraints.txt setup.py - > /dev/null
 	{ echo "# made by \`make constraints\`"; \
-		grep -vE '^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
+		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
 
 # What a GPU can tell, in under nine minutes: tests/gpu, then speed, memory and attention kernels of each model beside
 # transformers' (benchmarks/gpu.py). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package

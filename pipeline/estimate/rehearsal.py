@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from transformers import PretrainedConfig
 
 from pipeline.estimate.disk import lanes_of, quiet
@@ -132,6 +132,8 @@ class Ledger(TorchDispatchMode):
             self.calls += 1
             self.reduced += _bytes(inputs)
         changed = _bytes(_tensors(args[0])) if function._schema.is_mutable else 0
+        if function.namespace == "c10d":  # torch 2.6 has no collectives on the meta device
+            args = tree_map(lambda leaf: torch.empty(0) if isinstance(leaf, Tensor) else leaf, args)
         return self._made(function(*args, **kwargs), inputs, changed)
 
     def _made(self, output: Any, inputs: Sequence[Tensor] = (), changed: int = 0) -> Any:
