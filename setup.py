@@ -27,7 +27,7 @@ TRAINING = [
     "psutil>=5.9",  # megatron-core imports it, too, without declaring it
     "safetensors>=0.4",
     "tensorboard>=2.14",
-    "torch>=2.7",  # all-reduce on the meta device, for `reread plan`
+    "torch>=2.6",
     "transformers>=4.48",  # the first that takes such tokenizers
 ]
 DEVELOPMENT = [
