@@ -415,6 +415,7 @@ def test_the_card_of_a_model_with_memory_says_how_to_use_it(
     assert use in card
 
 
+@pytest.mark.slow
 def test_what_the_cards_of_models_with_memory_tell_to_run_runs(tmp_path: Path, tokenizer: Path) -> None:
     segments, _ = with_memory()
     words = train_words(["= a =", "a b . b a ? a"], 9, False, tmp_path)
