@@ -68,7 +68,7 @@ class Job:
         self._processes = []
         for rank in range(processes if started is None else started):
             launched = {"RANK": rank, "WORLD_SIZE": processes, "LOCAL_RANK": rank} if processes > 1 else {}
-            variables = {**launched, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port}
+            variables = {**launched, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port, "COLUMNS": 200}
             work = (rank, folder, arguments, {name: str(value) for name, value in variables.items()}, self._log, before)
             process = context().Process(target=_command, args=work, daemon=True)
             process.start()
