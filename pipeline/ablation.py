@@ -11,8 +11,8 @@ from rich.table import Table
 from pipeline.commands import check_model, evaluate, make_start, preprocess, train
 from pipeline.recipe import Ablation, available_recipes, load_recipe
 from pipeline.run_folder import RUNS, has_checkpoints
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 from training.parallel.place import place
 
 

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field
 from pipeline.slurm.settings import SlurmSettings
 from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError, nearest
+from preprocessing.files import write_atomically
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
 

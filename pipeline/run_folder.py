@@ -12,8 +12,8 @@ from typing import Any
 
 from pipeline.recipe import Recipe, differences, write_recipe, written_recipe
 from pipeline.run_lock import only_job
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 from training.data.kinds import KINDS
 from training.parallel.place import place
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 
 log = logging.getLogger("reread")
 

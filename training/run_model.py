@@ -13,8 +13,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from preprocessing.corpus import write_atomically
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 from training.assembly import spec_of
 from training.checkpoint.files import put_in_place, remove
 from training.checkpoint.store import CheckpointStore

@@ -12,10 +12,11 @@ from pipeline.slurm.jobs import Job, convert_job, preprocess_jobs, training_jobs
 from pipeline.slurm.scripts import SCRIPTS, render, submit_script
 from pipeline.slurm.settings import SlurmSettings, site_settings
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Manifest, write_atomically
+from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from preprocessing.execution.build import missing_stages
 from preprocessing.execution.stages import Stage, stages_of
+from preprocessing.files import write_atomically
 
 log = logging.getLogger("reread")
 

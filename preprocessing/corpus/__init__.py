@@ -22,7 +22,6 @@ from preprocessing.corpus.writer import (
     TarWriter,
     checksum,
 )
-from preprocessing.files import sync_folder, write_atomically
 
 __all__ = [
     "CONTINUES_WORD",
@@ -38,7 +37,5 @@ __all__ = [
     "ShardWriter",
     "TarWriter",
     "checksum",
-    "sync_folder",
     "tokenizer_fault",
-    "write_atomically",
 ]

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from preprocessing.corpus import sync_folder
 from preprocessing.errors import UserError
+from preprocessing.files import sync_folder
 from training.parallel.layout import Slice
 
 _CHUNK = 1 << 22

@@ -26,8 +26,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from preprocessing.corpus import sync_folder
 from preprocessing.errors import DamagedError, UserError, error_number
+from preprocessing.files import sync_folder
 from training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
 from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
