@@ -94,7 +94,7 @@ class CausalLMObjective(Objective):
 
     def _say(self, lanes: int) -> None:
         ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
-        memory = f"; memory of {self.data.evaluation_memory} tokens" if hasattr(self.model.config, "mem_len") else ""
+        memory = f"; memory of {self.data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
         text = (
             "1 lane reads all text, as for papers' figures"
             if lanes == 1

@@ -320,6 +320,8 @@ class RanForMaskedLM(RanLanguageModel):
 class RanForCausalLM(RanLanguageModel):
     """The next token, with memory; with `segment_ids`, sequence to sequence: the target after its source."""
 
+    memory_in_tokens = False
+
     def forward(
         self,
         input_ids: Tensor,

@@ -268,6 +268,9 @@ def _last(memory: Tensor, new: Tensor, length: int) -> Tensor:
 
 
 class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
+    memory_in_tokens = True
+    """Whether memory is a number of tokens, which `predict_next` can change."""
+
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__(config)
         self.transformer = TransformerXLModel(config)
