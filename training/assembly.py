@@ -102,18 +102,22 @@ def spec_of(settings: TrainSettings) -> ModelSpec:
 
 def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> type[PreTrainedModel]:
     """The class that learns `objective`. Raises `UserError` if the model has none."""
-    if objective.name in spec.heads:
+    if objective.name in spec.heads and (spec.frame == "bare") in data.framings:
         return spec.heads[objective.name]
-    kinds = " or ".join(kind for kind, row in KINDS.items() if row.objective in spec.heads)
+    kinds = " or ".join(
+        name
+        for name, kind in KINDS.items()
+        if kind.objective in spec.heads and (spec.frame == "bare") in kind.settings.framings
+    )
     raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {kinds}; set it to {kinds}")
 
 
 def check_model(settings: TrainSettings) -> None:
     """Raises `UserError` for a model that training would refuse whatever the corpus, before there is one."""
     spec, objective = spec_of(settings), objective_of(settings)
-    head_of(spec, objective, settings.data)
     init = settings.init if settings.init and (settings.init / "config.json").exists() else None
     given = checked_values(spec, settings.model)
+    head_of(spec, objective, settings.data)
     if init is None and settings.init is not None:
         return  # the rest is known when the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)
@@ -123,6 +127,11 @@ def check_model(settings: TrainSettings) -> None:
 def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedConfig, data: DataSettings) -> None:
     """Raises `UserError` if the model does not learn that from such data, or has too few positions for its rows."""
     head_of(spec, objective, data)
+    if data.kind not in objective.kinds:
+        kinds = " or ".join(objective.kinds)
+        raise UserError(
+            f"train.objective: {objective.name} learns from {kinds}, not {data.kind}; set data.kind to {kinds}"
+        )
     if data.bare != (spec.frame == "bare"):
         raise UserError(
             f"train.data.special_tokens: {str(not data.bare).lower()}, but {spec.name} reads text "

@@ -47,7 +47,7 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
     corpus, stated = train.data.corpus, train.model.get("vocab_size")
     if stated is not None:
         return int(stated)
-    if train.data.kind == "rows" and is_materialized(corpus):
+    if is_materialized(corpus):
         return MaterializedSamples(corpus, "train").vocab_size
     if (corpus / "manifest.json").exists():
         return int(Manifest.read(corpus).tokenizer["vocab_size"])

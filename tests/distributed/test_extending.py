@@ -40,6 +40,7 @@ class ReplacedTokenObjective(Objective):
     a mean each, so there are three counts."""
 
     name = "replaced_token"
+    kinds = ("rows",)
     card = Card("AutoModel", "feature-extraction", "replaced-token-detection")
     counted = ("replaced", "kept", "tokens")
     figures = ("loss_sum", "correct", "rows", "tokens", "predicted")

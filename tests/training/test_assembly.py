@@ -20,6 +20,7 @@ from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
 from tests.conftest import shared
 from training.assembly import check_data, check_model
+from training.config import TrainSettings
 from training.data.readings import SegmentSettings
 from training.data.samples import RowSettings
 from training.exchange.export import write_huggingface
@@ -251,3 +252,26 @@ def test_every_built_in_recipe_has_a_model_that_can_be() -> None:
         train = load_recipe(name, []).train
         assert train is not None
         check_model(train)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ("ran", {"kind": "packed"}, r"data\.kind: packed, but ran learns from rows or stream"),
+        ("nezha", {"kind": "stream"}, r"data\.kind: stream, but nezha learns from rows or packed"),
+        ("nezha", {"objective": "causal_lm"}, r"data\.kind: rows, but nezha learns from rows or packed"),
+        (
+            "ran",
+            {"objective": "causal_lm", "special_tokens": False},
+            "causal_lm learns from stream, not rows",
+        ),
+        ("nezha", {"objective": "masked_ml"}, r"objective `masked_ml` is unknown; did you mean `masked_lm`"),
+    ],
+)
+def test_a_model_an_objective_and_data_that_do_not_go_together_are_refused(model, data, message) -> None:
+    objective = data.pop("objective", None)
+    values = {"corpus": "x", "next_sentence": False, **data} if "kind" not in data else {"corpus": "x", **data}
+    train = {"model": {"type": model}, "objective": objective, "data": values, "steps": 1, "global_batch": 1}
+    train |= {"micro_batch": 1, "optimizer": {"learning_rate": 1e-3}}
+    with pytest.raises(UserError, match=message):
+        check_model(TrainSettings.parse(train, "test"))

@@ -25,6 +25,8 @@ _AT_ONCE = 512
 class RowSettings(MaskedSettings):
     """Corpus -> rows that know nothing of each other, as BERT reads them."""
 
+    framings = (False, True)
+
     kind: Literal["rows"] = "rows"
     sequence_length: int = Field(default=128, ge=8, le=LONGEST)
     copies: int = Field(default=10, ge=1, le=1_000_000)

@@ -41,6 +41,9 @@ class DataSettings(Settings):
     """Fields that a relaunch may change: a corpus may move (its fingerprint is compared), and what concerns evaluation
     alone changes nothing that is learned."""
 
+    framings: ClassVar[tuple[bool, ...]] = (False,)
+    """What `bare` can be."""
+
     kind: str
     corpus: Path
     sequence_length: int

@@ -24,6 +24,8 @@ class StreamSettings(DataSettings):
 
     elastic = DataSettings.elastic | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
 
+    framings = (True,)
+
     kind: Literal["stream"]
     sequence_length: int = Field(default=150, ge=2, le=LONGEST)
     """Tokens a lane reads in a step."""

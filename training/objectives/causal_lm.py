@@ -29,6 +29,7 @@ class CausalLMObjective(Objective):
     """
 
     name = "causal_lm"
+    kinds = ("stream",)
     card = Card("AutoModelForCausalLM", "text-generation", "causal-language-model")
     counted = ("predicted",)
     figures = ("nll_sum", "predicted", "words", "rows", "tokens")

@@ -34,6 +34,7 @@ class DocumentObjective(Objective):
     """
 
     name = "documents"
+    kinds = ("segments",)
     card = Card("AutoModelForMaskedLM", "fill-mask", "masked-language-model")
     counted = ("predicted", "reordered")
     figures = (
@@ -57,9 +58,8 @@ class DocumentObjective(Objective):
     data: SegmentSettings
 
     @staticmethod
-    def check(config: Any, data: DataSettings) -> None:
+    def check(config: Any, data: Any) -> None:
         """Also for a model that would read documents twice and remember nothing, or has too few reordering classes."""
-        assert isinstance(data, SegmentSettings)
         if data.retrospective and not config.slots:
             raise UserError(
                 "train.data.retrospective: documents would be read twice by a model without memory, which learns "

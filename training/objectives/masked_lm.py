@@ -26,6 +26,7 @@ class MaskedLMObjective(Objective):
     """
 
     name = "masked_lm"
+    kinds = ("rows", "packed")
     card = Card("AutoModelForMaskedLM", "fill-mask", "masked-language-model")
     counted = ("predicted", "pairs")
     figures = (

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.config import TrainSettings
@@ -53,6 +53,8 @@ class Objective(ABC):
 
     name: ClassVar[str]
     """Of `train.objective`; models have their heads by it (`ModelSpec.heads`)."""
+    kinds: ClassVar[tuple[str, ...]]
+    """The kinds of data that it can learn from (`train.data.kind`)."""
     card: ClassVar[Card]
     counted: ClassVar[tuple[str, ...]]
     """What `counts` counts, by name."""
@@ -88,7 +90,7 @@ class Objective(ABC):
             )
 
     @staticmethod
-    def check(config: PretrainedConfig, data: DataSettings) -> None:
+    def check(config: Any, data: Any) -> None:
         """Raises `UserError` for a model that cannot learn this from such data; its head and its length are checked
         elsewhere (training.assembly)."""
         return  # nothing in general
