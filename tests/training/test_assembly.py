@@ -19,7 +19,7 @@ from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
 from tests.conftest import shared
-from training.assembly import check_data, check_model
+from training.assembly import Assembly, check_data, check_model
 from training.config import TrainSettings
 from training.data.readings import SegmentSettings
 from training.data.samples import RowSettings
@@ -28,7 +28,6 @@ from training.models import model_spec
 from training.models.build import build_model, check_vocabulary, freeze, model_config
 from training.objectives import OBJECTIVES
 from training.parallel.mesh import Mesh
-from training.parallel.tensor import parallelise
 
 NEZHA = model_spec("nezha")
 TINY = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -159,10 +158,17 @@ def test_what_learns_is_named_and_something_must() -> None:
     freeze(model, None, longformer.copied)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert frozen and all("_global." in name for name in frozen)
-    rows = build_model(longformer.converted, config, None, 0)
-    freeze(rows, ["*.position_embeddings.weight[12:]", "*.word_embeddings.weight[5:]"], longformer.copied)
-    with pytest.raises(UserError, match=r"word_embeddings can be split over devices, so it learns whole"):
-        parallelise(rows, longformer.tensor_plan, Mesh())
+    settings = TrainSettings.parse(
+        {
+            "model": {"type": "longformer"},
+            "data": {"kind": "packed", "corpus": "x"},
+            "trainable": ["*.position_embeddings.weight[12:]", "*.word_embeddings.weight[5:]"],
+            **{"steps": 1, "global_batch": 1, "micro_batch": 1, "optimizer": {"learning_rate": 1e-3}},
+        },
+        "test",
+    )
+    with pytest.raises(UserError, match=r"word_embeddings\.weight can be split over devices, so it learns whole"):
+        Assembly(settings, config, Mesh(), torch.float32)
     for trainable, message in (
         ([], "nothing would learn"),
         (["*.positions"], r"`\*\.positions` matches no parameter that can learn; these can: longformer"),
