@@ -121,7 +121,8 @@ def check_model(settings: TrainSettings) -> None:
     if init is None and settings.init is not None:
         return  # the rest is known when the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)
-    check_data(spec, objective, model_config(spec, settings.model, vocab_size, init), settings.data)
+    special = {} if init else {"pad": 0}  # the corpus' may be another: positions that count from it are never fewer
+    check_data(spec, objective, model_config(spec, settings.model, vocab_size, init, special), settings.data)
 
 
 def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedConfig, data: DataSettings) -> None:

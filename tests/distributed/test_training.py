@@ -126,15 +126,15 @@ def train_with_overflow(values: dict[str, Any], run: Path) -> list[bool]:
 
     class Overflowing(Trainer):
         def _train_step(self, *args: Any) -> tuple[float, float]:
-            before = [parameter.clone() for parameter in self.model.parameters()]
+            before = [parameter.clone() for parameter in self.assembly.model.parameters()]
             handle = None
             if self.step == 2 and self.mesh.rank == 1:
-                head = self.model.cls.seq_relationship
+                head = self.assembly.model.cls.seq_relationship
                 handle = head.weight.register_hook(lambda gradient: gradient * math.inf)
             result = super()._train_step(*args)
             if handle:
                 handle.remove()
-            after = self.model.parameters()
+            after = self.assembly.model.parameters()
             moved.append(any(not torch.equal(a, b) for a, b in zip(before, after, strict=True)))
             return result
 

@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_installed_from_its_wheel_the_quickstarts_find_their_sample(installed: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     script = (
-        "import pathlib, pipeline.commands as stages\n"
+        "import pathlib, pipeline.commands as commands\n"
         "from pipeline.recipe import available_recipes, load_recipe\n"
         "from preprocessing.input.sources import find_files\n"
         f"assert pathlib.Path(commands.__file__).is_relative_to({str(installed)!r})\n"

@@ -219,7 +219,7 @@ def test_a_corpus_whose_manifest_leads_elsewhere_is_refused(sample_corpus, tmp_p
     shutil.copy(corpus / first.name, tmp_path / first.name)
     for name in (f"../{first.name}", str(tmp_path / first.name)):
         replace(manifest, shards=[replace(first, name=name), *manifest.shards[1:]]).write(corpus)
-        with pytest.raises(UserError, match="which is no file of this folder"):
+        with pytest.raises(UserError, match="which is not a file of this folder"):
             Corpus(corpus, first.split)
 
 

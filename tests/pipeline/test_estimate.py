@@ -137,7 +137,7 @@ def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thre
 
     def step() -> None:
         buckets.zero()
-        for loss, _, _ in task.losses(batch, [1.0, 1.0], 0):
+        for loss, _, _ in task.losses(batch, dict.fromkeys(task.counted, 1.0), 0):
             if loss is not None:
                 loss.backward()
 

@@ -177,7 +177,7 @@ def test_a_token_outside_spans_contributes_nothing() -> None:
     batch["labels"][2] = IGNORED
     sums = []
     for rows in (alone, batch):
-        (one,) = task_of(model, len(rows["labels"])).losses(rows, [1.0, 1.0], 0)
+        (one,) = task_of(model, len(rows["labels"])).losses(rows, {"predicted": 1.0, "pairs": 1.0}, 0)
         sums.append(dict(zip(MaskedLMObjective.figures, one.figures.tolist(), strict=True)))
     assert sums[0]["in_spans"] == sums[1]["in_spans"] == 32
     assert sums[1]["span_sum"] == pytest.approx(sums[0]["span_sum"], rel=1e-12)
