@@ -35,10 +35,10 @@ from preprocessing.corpus import (
     TarWriter,
     checksum,
     tokenizer_fault,
-    write_atomically,
 )
 from preprocessing.corpus.seal import read_manifest, seal, unseal
 from preprocessing.errors import UserError, writing
+from preprocessing.files import write_atomically
 from preprocessing.settings import Settings
 from training.data.dataset import samples_fingerprint, special_ids
 from training.data.order import locate
