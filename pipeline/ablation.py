@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.commands import check_model, evaluate, make_start, preprocess, train
+from pipeline.commands import check_model, check_train, evaluate, make_start, preprocess, train
 from pipeline.recipe import Ablation, available_recipes, load_recipe
 from pipeline.run_folder import RUNS, has_checkpoints
 from preprocessing.errors import UserError
@@ -32,6 +32,7 @@ def ablate(name: str, overrides: list[str]) -> None:
         raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
     changes = [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]
     trained = [load_recipe(name, changed, "train") for changed in changes]  # refused before hours of work
+    check_train(recipe)
     for one in trained:
         check_model(one)
     if recipe.preprocess is not None:

@@ -146,10 +146,17 @@ def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, flo
 
 
 def check_train(recipe: Recipe) -> None:
-    """Raises `UserError` for what training would refuse whatever the corpus: call it before any work."""
+    """Raises `UserError` for what training would refuse whatever the corpus, and for a `start` that cannot be made.
+
+    Call it before any work.
+    """
     check_model(recipe)
+    if missing_start(recipe):
+        if _has_torch():
+            check_train(start_recipe(recipe)[0])
+        return
     init = train_section(recipe).init
-    if init is None or recipe.start is not None or has_checkpoints(RUNS / recipe.name):
+    if init is None or has_checkpoints(RUNS / recipe.name):
         return
     if not (init / "config.json").exists():
         raise UserError(f"train.init: {init} holds no config.json; make the folder with `reread convert`")
@@ -157,12 +164,16 @@ def check_train(recipe: Recipe) -> None:
 
 def check_model(recipe: Recipe) -> None:
     """Raises `UserError` for a wrong `train.model`; logs one line where that cannot be found out."""
-    if not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")):
+    if not _has_torch():
         log.info("train.model is not checked yet: torch or transformers is not installed here")
         return
     from training.assembly import check_model as check
 
     check(train_section(recipe))
+
+
+def _has_torch() -> bool:
+    return bool(importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"))
 
 
 def make_start(recipe: Recipe) -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
@@ -40,10 +41,13 @@ def recipe_of(run: Path) -> Recipe:
 
 
 def has_checkpoints(run: Path) -> bool:
-    """Raises `UserError` if their folder cannot be listed now; to Path.glob it would be an empty one."""
+    """Whether a run has any, whole or damaged; what a killed run left half-written (`step-N.tmp`) is none.
+
+    Raises `UserError` if their folder cannot be listed now; to Path.glob it would be an empty one.
+    """
     folder = run / "checkpoints"
     try:
-        return any(name.startswith("step-") for name in os.listdir(folder))
+        return any(re.fullmatch(r"step-\d+", name) for name in os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:

@@ -55,6 +55,17 @@ def test_a_missing_init_is_refused_before_any_work(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command", [["run"], ["run", "--slurm", "--dry-run"], ["train"], ["ablate"]])
+def test_a_start_with_a_wrong_model_is_refused_before_any_work(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    override = "start.overrides=[model.hiden_size=64]"
+    line = refusal([*command, "longformer-small", override], monkeypatch, capsys)
+    assert "unknown key `hiden_size`" in line
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.fixture
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was trained, exported and converted, instead of doing it."""
@@ -126,6 +137,13 @@ def test_below_torchrun_a_missing_start_is_refused(done: list[Any], tmp_path: Pa
     ):
         pass
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_half_written_checkpoint_holds_no_weights_to_begin_with(done: list[Any], tmp_path: Path) -> None:
+    """A run killed in its first save begins anew, so it needs its start."""
+    (tmp_path / "runs" / "long" / "checkpoints" / "step-00000002.tmp").mkdir(parents=True)
+    commands.make_start(recipe_of(tmp_path))
+    assert [call[0] for call in done] == ["small", "export", "runs/small/export"]
 
 
 def test_a_run_that_has_begun_needs_its_start_no_more(done: list[Any], tmp_path: Path) -> None:

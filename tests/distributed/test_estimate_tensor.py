@@ -58,7 +58,7 @@ def held(values: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("values_of", [train_values, ran_values, longformer_values])
-def test_a_planned_tensor_rank_is_the_trainers(ranks, values_of) -> None:
+def test_an_estimated_tensor_rank_is_the_trainers(ranks, values_of) -> None:
     values = values_of("nowhere", global_batch=2, micro_batch=2)
     if values_of is longformer_values:
         values["model"]["max_position_embeddings"] = 50  # they begin after [PAD], which is 1 where no corpus says else
