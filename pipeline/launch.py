@@ -54,7 +54,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
         return
     launcher = os.environ.get(_LAUNCHER)
     if place().rank == 0 and launcher in (None, str(os.getppid())):  # a launcher that has ended printed it, or cannot
-        os.write(2, b"reread: stopped outside of the training steps; the same command goes on\n")
+        os.write(2, b"reread: stopped outside of the training steps; the same command continues\n")
     os._exit(STOPPED)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint makes of text it has not seen: all of it, read as the recipe says."""
+"""Evaluates a checkpoint on all held-out text, read by the recipe's settings."""
 
 import logging
 from pathlib import Path
@@ -22,12 +22,12 @@ log = logging.getLogger("reread")
 def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) -> dict[str, float]:
     """`Objective.summary` over the held-out documents of `settings.data.corpus`, or over all where none are held out.
 
-    By one process, in float32. Raises `UserError` if the run has no (such) checkpoint, or the corpus does not fit it.
+    One process computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
     """
     corpus, kept = settings.data.corpus, read_run_model(run, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:
-        log.info("%s holds no documents out: all of it is read", corpus)
+        log.info("%s has no held-out documents: all of it is read", corpus)
         held_out = open_dataset(settings.data, settings.seed, "train")
     if kept.corpus["tokenizer"] != corpus_facts(corpus)["tokenizer"]:
         raise UserError(

@@ -79,7 +79,7 @@ class MetricsLog:
                 self._board.add_scalar(name, value, step)
         except OSError as error:
             raise UserError(
-                f"{self._path}: cannot write step {step} ({error.strerror}); make room, and the same command goes on "
+                f"{self._path}: cannot write step {step} ({error.strerror}); make room, and the same command continues "
                 "from the last checkpoint"
             ) from None
 
@@ -89,14 +89,13 @@ class MetricsLog:
 
 
 def quality(names: Iterable[str]) -> list[str]:
-    """The losses, accuracies and perplexities among names of figures, each once: `loss` is left out where the loss of
-    masked tokens says the same."""
+    """The losses, accuracies and perplexities among `names`, without `loss` where the masked tokens' loss equals it."""
     chosen = [name for name in names if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))]
     return [name for name in chosen if f"{name.removesuffix('loss')}masked_lm_loss" not in chosen]
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The whole lines: a kill may have cut the last one short. Raises `UserError` for a line that is not of metrics."""
+    """The complete lines: a kill may have cut the last one short. Raises `UserError` for a line that is not metrics."""
     path = run / "metrics.jsonl"
     if not path.exists():
         return []
@@ -104,10 +103,10 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
             values = json.loads(line)
-        except ValueError:  # of JSON and of UTF-8
+        except ValueError:  # not JSON or not UTF-8
             values = None
         if not isinstance(values, dict) or not isinstance(values.get("step"), int):
-            raise UserError(f"{path}: line {number} is no line of metrics; take it out")
+            raise UserError(f"{path}: line {number} is not a line of metrics; remove it")
         found.append(values)
     return found
 
@@ -115,7 +114,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:
     """`step 40/400 10% | loss 7.2211 acc 0.0511 nsp 0.69 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`
 
-    `shown` maps short names to `values`; what is not among these, as there was nothing to count, is left out.
+    `shown` maps labels to names in `values`; what is not there, since nothing was counted, is left out.
     """
     named = {label: name for label, name in {"loss": "loss", **shown}.items() if name in values}
     left = int(values["seconds_left"])

@@ -1,4 +1,4 @@
-"""What a run remembers of the corpus it was trained on."""
+"""The facts about its corpus that a run keeps."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def corpus_facts(folder: Path) -> dict[str, Any]:
 
 
 def corpus_card(folder: Path) -> dict[str, Any]:
-    """What a model card shows of the corpus in `folder`: `corpus_facts`, what was dropped, and names of sources."""
+    """The corpus section of a model card: `corpus_facts`, what was dropped, and names of sources."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     return {
         **corpus_facts(folder),
@@ -31,7 +31,7 @@ def corpus_card(folder: Path) -> dict[str, Any]:
 
 
 def corpus_changes(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """`name old -> new` of the facts that differ; empty if it is the same corpus."""
+    """The facts that differ, as `name old -> new`; empty if it is the same corpus."""
     if old["fingerprint"] == new["fingerprint"]:
         return ""
     return ", ".join(f"{name} {old[name]} -> {new[name]}" for name in old if name in new and old[name] != new[name])

@@ -1,4 +1,4 @@
-"""The model of a run but for its weights, kept in the run folder: a checkpoint and RUN/model are all of a model.
+"""A run's model without its weights, kept in the run folder: with a checkpoint, RUN/model is the whole model.
 
 RUN/model holds config.json and the tokenizer's files, RUN/corpus.json the facts about the corpus that a model card
 shows. Both are written before the first step, so that a run can be resumed, evaluated and exported without the folder
@@ -36,7 +36,7 @@ class RunModel:
 
 
 def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
-    """The model as recipe, `init` and corpus give it; `dataset` is a split of that corpus.
+    """The model that recipe, `init` and corpus define; `dataset` is a split of that corpus.
 
     Raises `UserError` if they do not fit each other (`model_config`).
     """
@@ -46,9 +46,9 @@ def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
 
 
 def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
-    """The model of a run that has begun, with the keys of `settings.model` over its configuration.
+    """The model of a run that has begun; the keys of `settings.model` override its configuration.
 
-    A run begun by an earlier version has no RUN/model: there it comes from the corpus and `init`.
+    A run begun by an earlier version has no RUN/model: its model comes from the corpus and `init`.
     Raises `UserError` for files that cannot be read.
     """
     folder = run / "model"
@@ -60,7 +60,7 @@ def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
 
 
 def write_run_model(run: Path, model: RunModel) -> None:
-    """Write RUN/corpus.json and RUN/model, which is there whole or not at all; an earlier one is replaced.
+    """Write RUN/corpus.json and, atomically, RUN/model; earlier ones are replaced.
 
     Raises `UserError` if the run folder cannot be written.
     """
@@ -71,7 +71,7 @@ def write_run_model(run: Path, model: RunModel) -> None:
         write_atomically(run / "corpus.json", json.dumps(model.corpus, ensure_ascii=False, indent=1).encode())
         for file in model.tokenizer_folder.glob("*.*"):
             shutil.copyfile(file, temporary / file.name)
-        # all values: defaults of a later version change nothing
+        # all values, so that defaults of a later version change nothing
         text = model.config.to_json_string(use_diff=False)
         (temporary / "config.json").write_text(text, encoding="utf-8")
         put_in_place(temporary, folder)
@@ -82,7 +82,7 @@ def write_run_model(run: Path, model: RunModel) -> None:
 
 
 def _from_corpus(run: Path, settings: TrainSettings) -> RunModel:
-    """The facts about the corpus are those of a checkpoint, so that another corpus is not taken for the run's."""
+    """Corpus facts come from the last checkpoint, so that another corpus is not mistaken for the run's."""
     model = new_run_model(settings, open_dataset(settings.data, settings.seed, "train"))
     store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
     for step in store.steps()[-1:]:
@@ -95,7 +95,7 @@ def _read_json(path: Path, folder: Path) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError) as error:
         raise UserError(
-            f"{path}: not readable as JSON ({error}); remove {folder}, and `reread train` writes both anew from corpus "
+            f"{path}: not readable as JSON ({error}); remove {folder}, and `reread train` rewrites both from corpus "
             "and train.init"
         ) from None
     return values

@@ -42,7 +42,7 @@ BAD_STEPS_LIMIT = 50
 def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[None] | None = None) -> None:
     """Train to `settings.steps`, from the last checkpoint in `run` if there is one.
 
-    `prepared` is entered when all processes have met, and what it refuses ends all of them.
+    `prepared` is entered when all processes have joined; a `UserError` from it ends all of them.
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
     parallel = settings.parallel
@@ -79,7 +79,7 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
                 raise
             if not progress.stop_asked or watchdog.another_failed():
                 watchdog.lost_another()
-            log.info("stopped: another process ended first, so the last checkpoint stands; the same command goes on")
+            log.info("stopped: another process ended first; the same command continues from the last checkpoint")
             raise SystemExit(STOPPED) from None
 
 
@@ -93,7 +93,7 @@ class Trainer:
         self.dataset = open_dataset(settings.data, settings.seed, "train")
         held_out = open_dataset(settings.data, settings.seed, "validation")
         if len(held_out) == 0:
-            log.info("no validation loss: the corpus holds no documents out (preprocess.validation_share)")
+            log.info("no validation loss: the corpus has no held-out documents (preprocess.validation_share)")
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
         self.begun = bool(self.store.steps())
         self.kept = read_run_model(run, settings) if self.begun else new_run_model(settings, self.dataset)
@@ -146,14 +146,14 @@ class Trainer:
                 if self.stopped or self.step % settings.checkpoint.every_steps == 0 or self.step == settings.steps:
                     self._save_checkpoint()
             self.progress.enter("writing the last checkpoint")
-            self.store.wait()  # while SIGTERM still cannot break it off
+            self.store.wait()  # while SIGTERM still cannot interrupt it
         if writer:
             writer.close()
         if self.step < settings.steps:
-            log.info("stopped: checkpoint saved at step %d; the same command goes on from there", self.step)
+            log.info("stopped: checkpoint saved at step %d; the same command continues from there", self.step)
             raise SystemExit(STOPPED)
         log.info("done: %d steps", self.step)
-        if self.bad_steps > LossScale.BAD_STEPS:  # so many are how the scale of fp16 finds its place
+        if self.bad_steps > LossScale.BAD_STEPS:  # fewer are normal while fp16's scale settles
             log.warning(
                 "%s: the last %d steps were skipped, gradient not finite: the model has diverged; begin a new run "
                 "(name=...) with a lower train.optimizer.learning_rate",
@@ -163,9 +163,9 @@ class Trainer:
     def _train_step(self, drawn: Rows | UserError, window: Window) -> tuple[float, float]:
         """One optimiser step on this rank's rows of the global batch; returns learning rate and gradient norm.
 
-        On all ranks raises the `UserError` that one got instead of its rows.
+        Raises on all ranks the `UserError` that one of them got instead of its rows.
         """
-        self.progress.enter("meeting the others")
+        self.progress.enter("summing counts")
         batch, totals = self._agree(drawn)
         self.progress.enter("computing")
         buckets = self.assembly.buckets
@@ -183,7 +183,7 @@ class Trainer:
             self.step, self.settings.schedule, self.settings.optimizer.learning_rate, self.settings.steps
         )
         if not any(totals.values()):
-            log.info("step %d updates nothing: no row of it learns, all skim", self.step)
+            log.info("step %d updates nothing: all its rows are skimmed", self.step)
         elif math.isfinite(norm):
             clip = self.settings.optimizer.gradient_clip
             shrink = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
@@ -211,7 +211,7 @@ class Trainer:
         return rate, norm
 
     def _agree(self, drawn: Rows | UserError) -> tuple[Rows, dict[str, float]]:
-        """The rows, and the counts summed over the global batch; learns whether any process was asked to stop."""
+        """The rows, and the counts summed over the global batch; sets `stopped` if any process was asked to stop."""
         fault, batch = (drawn, {}) if isinstance(drawn, UserError) else (None, drawn)
         counts = {} if fault else self.objective.counts(batch)
         names = self.objective.counted
@@ -230,7 +230,7 @@ class Trainer:
         return batch, {name: total / self.mesh.tensor_size for name, total in zip(names, totals, strict=True)}
 
     def _validate(self, writer: MetricsLog | None) -> None:
-        """Mean losses over the same held-out text each time, if the corpus holds any out."""
+        """Log mean losses over the same held-out text each time, if the corpus has any."""
         if len(self.objective.held_out) == 0:
             return
         self.progress.enter("validating")
@@ -273,10 +273,10 @@ class Trainer:
         set_steps_taken(self.assembly.optimizer, state["updates"])
         self.step, self.bad_steps = state["step"], state["bad_steps"]
         self.skipped_steps = state.get("skipped_steps", 0)  # older checkpoints lack it
-        log.info("going on from the checkpoint of step %d", self.step)
+        log.info("continuing from the checkpoint of step %d", self.step)
 
     def _check_data(self, state: dict[str, Any]) -> None:
-        """Raises `UserError` if the checkpoint was trained on other samples than these."""
+        """Raise `UserError` if the checkpoint was trained on other samples than these."""
         corpus = self.settings.data.corpus
         if changes := corpus_changes(state["corpus"], corpus_facts(corpus)):
             raise UserError(
@@ -284,11 +284,11 @@ class Trainer:
                 "a new run with name=..."
             )
         if state["samples"] != self.dataset.fingerprint:
-            raise UserError(f"{self.run}: train.data or train.seed changed since the run began; take it back")
+            raise UserError(f"{self.run}: train.data or train.seed changed since the run began; revert it")
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """SIGTERM or Ctrl-C asks for a checkpoint at the next step boundary; a second Ctrl-C breaks off at once."""
+        """SIGTERM or Ctrl-C asks for a checkpoint at the next step boundary; a second Ctrl-C ends it at once."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.progress.stop_asked = True
@@ -304,7 +304,7 @@ class Trainer:
 
 
 def _draw(loader: Loader) -> Rows | UserError:
-    """The next rows, or what the corpus is refused for: other ranks wait, and must learn of it before they end."""
+    """The next rows, or the error that reading them raised: the other ranks wait and must be informed first."""
     try:
         return next(loader)
     except UserError as error:
@@ -312,7 +312,7 @@ def _draw(loader: Loader) -> Rows | UserError:
 
 
 def _lost_a_process(error: RuntimeError) -> bool:
-    """gloo and NCCL raise this on the ranks that are left when a process dies."""
+    """Whether gloo or NCCL raised `error` because another process died."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 

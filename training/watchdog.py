@@ -1,11 +1,11 @@
-"""What each process of a run does, in a file of its own, and a thread that notices when all of them stand still.
+"""A file per process with what it is doing, and a thread that notices when all processes have stopped moving.
 
     RUN/progress/rank-00003.json    {"rank": 3, "host": "node07", "pid": 123, "step": 41, "doing": "computing", ...}
 
-Where processes wait for each other, one that hangs stops all, and none can tell by itself which one it is. So each
-writes down what it does; when its own work has not moved for long, it looks twice at what all have written. Who wrote
-nothing in between is dead or stopped; who is alive but has begun fewer activities is the one that the others wait for.
-Only what changes between the two looks counts, so the clocks of machines may differ. Imports no torch.
+Processes wait for each other, so one that hangs stops all, and none can know by itself which one it is. A process
+whose own work has not moved for long reads all files twice. One that wrote nothing in between is dead or stopped; one
+that is alive but has begun fewer activities is the one that the others wait for. Only changes between the two readings
+count, so the clocks of machines may differ. Imports no torch.
 """
 
 import contextlib
@@ -26,25 +26,25 @@ from training.config import STOPPED
 log = logging.getLogger("reread")
 
 BEAT_SECONDS = 2.0
-"""Between two writes of a process' file."""
+"""Time between two writes of a process' file."""
 LOOK_SECONDS = 120.0
-"""At most between the two looks: longer than a network file system may show an old file."""
+"""Longest time between the two readings: longer than a network file system may show an old file."""
 FAULT = 1
 """Exit status of a process that its watchdog ends."""
 LOST = "lost the connection to another process"
 DONE, ASKED_TO_STOP, ENDED = "done", "stopped", "ended: "
-"""How the last words of a process begin: it ended as it should, or by the fault that follows."""
+"""How a process' last activity begins: finished, stopped on request, or ended by the fault that follows."""
 
 Note = dict[str, Any]
 """The content of a progress file."""
 
 
 class Progress:
-    """What this process does now: set by the thread that works, read by the one that watches."""
+    """The current activity of this process: set by the training thread, read by the watchdog."""
 
     def __init__(self) -> None:
         self.step = 0
-        """Steps done, so the number of the one in training."""
+        """Steps done, so also the number of the current one."""
         self.skipped_steps = 0
         self.doing = "starting"
         self.begun = 0
@@ -62,20 +62,20 @@ class Progress:
         self.begun += 1
 
     def tick(self, *_: object) -> None:
-        """A sign that a long activity moves; takes what a forward hook is given."""
+        """Show that a long activity proceeds; accepts a forward hook's arguments."""
         self.ticks += 1
 
 
 class Watchdog:
-    """The thread, in a `with` statement: it writes this process' file every `BEAT_SECONDS`, and whatever way it ends.
+    """A thread, used in a `with` statement, that writes this process' file every `BEAT_SECONDS` and at the end.
 
-    When `progress` has stood still for `limit` seconds, or the connection to another process is lost, it finds out
-    which process is to blame; the lowest living one tells it in one line, and all end with status `FAULT`, by
-    `os._exit`, since the working thread hangs.
+    When `progress` has not moved for `limit` seconds, or the connection to another process is lost, it finds the
+    process that caused it. The lowest living rank reports it in one line, and all end with status `FAULT` by
+    `os._exit`, since the training thread hangs.
     """
 
     def __init__(self, run: Path, progress: Progress, rank: int, world: int, limit: float, attempt: int) -> None:
-        """`attempt` is a number that all processes of this start of the run share, and that no earlier start had."""
+        """`attempt` identifies this start of the run: the same on all processes, another at each start."""
         self.run, self.progress = run, progress
         self.rank, self.world, self.attempt = rank, world, attempt
         self.limit, self.beat = limit, min(BEAT_SECONDS, limit / 20)
@@ -103,14 +103,14 @@ class Watchdog:
             self._write_if_possible(DONE if error is None else cause)
 
     def another_failed(self) -> bool:
-        """Whether another process has ended by a fault; the launcher then asks the rest to stop, and is not obeyed."""
+        """Whether another process has ended by a fault; the stop that the launcher then requests is ignored."""
         notes = read_progress(self.run, self.attempt).values()
         return any(note["doing"].startswith(ENDED) for note in notes)
 
     def lost_another(self) -> NoReturn:
-        """To be called when a collective breaks off: names the process that is gone and ends this one.
+        """Report which process is gone and end this one; for when a collective fails.
 
-        The launcher, which has seen that too, must not cut it short by SIGTERM.
+        The launcher, which has noticed too, must not interrupt it by SIGTERM.
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -125,7 +125,7 @@ class Watchdog:
         while not self._over.wait(self.beat):
             self._write_if_possible(self.progress.doing)
             now = time.monotonic()
-            # Of a pause of the whole process, as when Slurm suspends its job, two beats count
+            # A pause of the whole process, as when Slurm suspends its job, counts as two beats
             still, before = still + min(now - before, 2 * self.beat), now
             if moved != (self.progress.begun, self.progress.ticks):
                 moved = self.progress.begun, self.progress.ticks
@@ -139,12 +139,12 @@ class Watchdog:
                 if not lost and moving(first, second):
                     still, first = 0.0, None
                     continue
-                speaker, line = judge(first, second, self.rank, self.world)
-                if speaker == self.rank or still >= looked + 2 * between:  # the others leave the word to it
-                    self._end(f"{line}; the run stops", logging.ERROR if speaker == self.rank else logging.INFO)
+                reporter, line = judge(first, second, self.rank, self.world)
+                if reporter == self.rank or still >= looked + 2 * between:  # the others let it report first
+                    self._end(f"{line}; the run stops", logging.ERROR if reporter == self.rank else logging.INFO)
 
     def _end(self, line: str, level: int) -> NoReturn:
-        fallback = threading.Timer(10, os._exit, [FAULT])  # a pipe that nobody reads must not hold the run
+        fallback = threading.Timer(10, os._exit, [FAULT])  # a pipe that nobody reads must not block the exit
         fallback.daemon = True
         fallback.start()
         log.log(level, line)
@@ -152,7 +152,7 @@ class Watchdog:
         os._exit(FAULT)
 
     def _write_if_possible(self, doing: str) -> None:
-        with contextlib.suppress(OSError):  # a full disk is told by what cannot go on without it
+        with contextlib.suppress(OSError):  # a full disk is reported by the code that cannot continue
             self._write(doing)
 
     def _write(self, doing: str) -> None:
@@ -171,13 +171,13 @@ class Watchdog:
             "attempt": self.attempt,
         }
         path = progress_file(self.run, self.rank)
-        aside = path.with_suffix(".tmp")
-        aside.write_text(json.dumps(note), encoding="utf-8")
-        aside.replace(path)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(note), encoding="utf-8")
+        temporary.replace(path)
 
 
 def moving(first: dict[int, Note], second: dict[int, Note]) -> bool:
-    """Whether a process has worked between two looks: the others wait for it with reason."""
+    """Whether any process has worked between two readings; then the others wait for a reason."""
     return any(
         (note["begun"], note["ticks"]) != (second[rank]["begun"], second[rank]["ticks"])
         for rank, note in first.items()
@@ -186,9 +186,9 @@ def moving(first: dict[int, Note], second: dict[int, Note]) -> bool:
 
 
 def judge(first: dict[int, Note], second: dict[int, Note], rank: int, world: int) -> tuple[int, str]:
-    """By two looks at the notes of a run that stands still: the process that is to tell, and its line.
+    """The rank that reports why a run does not move, and the line, from two readings of the notes.
 
-    Nobody is to tell (-1) if a process ended with a fault of its own, which it has told.
+    The rank is -1 if a process ended with a fault of its own, which it has reported.
     """
     ended = [other for other, note in second.items() if note["doing"].startswith(ENDED)]
     if ended:
@@ -202,22 +202,22 @@ def judge(first: dict[int, Note], second: dict[int, Note], rank: int, world: int
     ]
     living = {other: note for other, note in second.items() if other not in (*silent, *gone)}
     lost = [other for other, note in living.items() if note["doing"] == LOST]
-    speaker = min(lost or [*living, rank])
+    reporter = min(lost or [*living, rank])
     if silent:
         note = second.get(silent[0])
         since = f"since step {note['step']}" if note else "at all"
-        return speaker, f"{_names(silent, second, world)} given no sign of life {since}"
+        return reporter, f"{_names(silent, second, world)} given no sign of life {since}"
     if lost:
-        return speaker, f"{_names(lost, living, world)} {LOST}"
+        return reporter, f"{_names(lost, living, world)} {LOST}"
     fewest = min(note["begun"] for note in living.values())
     behind = [other for other, note in living.items() if note["begun"] == fewest]
     note = living[behind[0]]
     if len(behind) < len(living):
         return (
-            speaker,
+            reporter,
             f"{_names(behind, living, world)} kept the others waiting ({note['doing']}, step {note['step']})",
         )
-    return speaker, f"none of {world} processes has moved for long ({note['doing']}, step {note['step']})"
+    return reporter, f"none of {world} processes has moved for long ({note['doing']}, step {note['step']})"
 
 
 def _names(ranks: list[int], notes: dict[int, Note], world: int) -> str:
@@ -233,7 +233,7 @@ def progress_file(run: Path, rank: int) -> Path:
 
 
 def read_progress(run: Path, attempt: int | None = None) -> dict[int, Note]:
-    """What the processes of a run have written last, by rank; with `attempt` of that start of the run alone."""
+    """The last notes of a run's processes, by rank; with `attempt`, only those of that start of the run."""
     notes: dict[int, Note] = {}
     for path in sorted((run / "progress").glob("rank-*.json")):
         with contextlib.suppress(OSError, ValueError):
@@ -248,6 +248,6 @@ def has_ended(note: Note) -> bool:
 
 
 def clear_progress(run: Path) -> None:
-    """Take the notes of earlier starts away, which may have had more processes."""
+    """Delete the notes of earlier starts, which may have had more processes."""
     for path in (run / "progress").glob("rank-*"):
         path.unlink(missing_ok=True)

@@ -184,7 +184,7 @@ def rehearse(
     checkpointing: bool,
     kernels: Literal["gpu", "cpu"] = "gpu",
 ) -> Footprint:
-    """What one process of `tensor` takes for a micro-batch and the optimiser's step after it, in `dtype`.
+    """The memory that one of `tensor` processes needs for a micro-batch and the optimiser's step, in `dtype`.
 
     `kernels` of a CPU are for comparison with what is measured on one. Raises `UserError` where the model does not
     divide by `tensor`.
@@ -194,38 +194,14 @@ def rehearse(
     )
     with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels):
         assembly = Assembly(settings, config, mesh, dtype)
-        model, masters, buckets = assembly.model, assembly.masters, assembly.buckets
+        model, masters = assembly.model, assembly.masters
         if kernels == "gpu":
             for group in assembly.optimizer.param_groups:
                 group.update({"foreach": True} if "foreach" in group else {})
         saved = {name: place.shape for name, place in assembly.weights()[1].items()}
         lanes = settings.data.lanes(micro_batch)
         memory = _bytes(assembly.objective.memory.mems) if assembly.objective.memory else 0
-
-        at_encoder = [0]
-        model.base_model.register_forward_hook(lambda *_: at_encoder.__setitem__(0, ledger.live))
-        begin = ledger.live
-        ledger.since(begin)
-        reduced, calls, operations = ledger.reduced, ledger.calls, ledger.operations
-        kept = 0
-        buckets.zero()
-        ones = dict.fromkeys(assembly.objective.counted, 1.0)
-        for loss, _, is_last in assembly.objective.losses(settings.data.blank(lanes), ones, 0):
-            if is_last:
-                buckets.reduce_as_ready()
-            if loss is not None:
-                kept = ledger.live - begin
-                loss.backward()
-        del loss
-        buckets.finish()
-        highest = ledger.since(begin)
-        reduced, calls = ledger.reduced - reduced, ledger.calls - calls
-        operations = ledger.operations - operations
-
-        buckets.global_norm()
-        before = ledger.traffic
-        masters.step(assembly.optimizer, buckets, 1.0, 1.0)
-        activations = at_encoder[0] - begin
+        step = _step(assembly, settings.data, lanes, ledger)
         return Footprint(
             tensor=tensor,
             micro_batch=micro_batch,
@@ -234,23 +210,48 @@ def rehearse(
             weights=_bytes([*model.parameters(), *model.buffers()]),
             masters=_bytes(masters.masters.values()) if masters.masters is not masters.model_parameters else 0,
             optimizer=_bytes(_tensors(list(assembly.optimizer.state.values()))),
-            gradients=buckets.nbytes,
+            gradients=assembly.buckets.nbytes,
             memory_a_lane=memory // lanes,
-            activations=activations,
-            head=kept - activations,
-            working=highest - kept,
-            update=ledger.since(begin),
-            update_traffic=ledger.traffic - before,
-            operations=operations,
-            tensor_bytes=reduced,
-            tensor_calls=calls,
             checkpoint_bytes=sum(4 * math.prod(shape) for shape in saved.values()),
+            **step,
         )
+
+
+def _step(assembly: Assembly, data: DataSettings, lanes: int, ledger: Ledger) -> dict[str, int]:
+    """Run a micro-batch and the optimiser's step; the fields of `Footprint` that follow from them."""
+    buckets, at_encoder = assembly.buckets, [0]
+    assembly.model.base_model.register_forward_hook(lambda *_: at_encoder.__setitem__(0, ledger.live))
+    begin = ledger.live
+    ledger.since(begin)
+    reduced, calls, operations = ledger.reduced, ledger.calls, ledger.operations
+    kept = 0
+    buckets.zero()
+    ones = dict.fromkeys(assembly.objective.counted, 1.0)
+    for loss, _, is_last in assembly.objective.losses(data.blank(lanes), ones, 0):
+        if is_last:
+            buckets.reduce_as_ready()
+        if loss is not None:
+            kept = ledger.live - begin
+            loss.backward()
+    del loss
+    buckets.finish()
+    micro_batch = {
+        "activations": at_encoder[0] - begin,
+        "head": kept + begin - at_encoder[0],
+        "working": ledger.since(begin) - kept,
+        "operations": ledger.operations - operations,
+        "tensor_bytes": ledger.reduced - reduced,
+        "tensor_calls": ledger.calls - calls,
+    }
+    buckets.global_norm()
+    before = ledger.traffic
+    assembly.masters.step(assembly.optimizer, buckets, 1.0, 1.0)
+    return micro_batch | {"update": ledger.since(begin), "update_traffic": ledger.traffic - before}
 
 
 @contextmanager
 def _processes(tensor: int) -> Iterator[Mesh]:
-    """The first of `tensor` processes of which the others do not exist: what they would send is left out."""
+    """The first of `tensor` processes, without the others: what they would send is left out."""
     if tensor == 1:
         yield Mesh(device=META)
         return

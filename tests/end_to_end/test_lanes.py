@@ -31,7 +31,7 @@ AUTO = {"documents": "AutoModelForMaskedLM", "stream": "AutoModelForCausalLM"}
 
 
 def values_of(kind: str, corpus: Path) -> dict[str, Any]:
-    """Model, data and optimizer, for `start`; dropout on."""
+    """Settings of model, data and optimizer for `start`, with dropout."""
     values = KINDS[kind](corpus)
     return {name: values[name] for name in ("model", "data", "optimizer")}
 
@@ -46,7 +46,7 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 
 def reread(folder: Path, *arguments: str) -> str:
-    """A command's output in `folder`."""
+    """Run a command in `folder` and return its output."""
     return finish(Job(folder, *arguments, processes=1))
 
 
@@ -66,7 +66,7 @@ def test_resume_is_exact_twice(kind: str, sample_corpus: Path, uninterrupted: Pa
     """Kill -9 of the whole job at a random step, twice: weights, memories and cursors are equal bit for bit."""
     folder = tmp_path / "killed"
     output = killed_twice(folder, sample_corpus, **values_of(kind, sample_corpus))
-    assert "going on from the checkpoint of step" in output
+    assert "continuing from the checkpoint of step" in output
     assert len([line for line in figures(folder) if "loss" in line]) == STEPS
     assert figures(folder) == figures(uninterrupted)
     expected = final_tensors(uninterrupted)
@@ -83,7 +83,7 @@ def test_evaluate_prints_figures_of_held_out_text(kind: str, uninterrupted: Path
     figure = {"documents": "masked_lm_loss", "stream": "token_perplexity"}[kind]
     assert {"loss", figure} <= printed.keys()
     validation = [line for line in figures(uninterrupted) if "validation_loss" in line][-1]
-    # all of it, where validation during the run reads a part
+    # of all of it; validation during the run reads a part
     assert printed["loss"] == pytest.approx(validation["validation_loss"], rel=0.2)
 
 
@@ -91,7 +91,7 @@ def test_evaluate_prints_figures_of_held_out_text(kind: str, uninterrupted: Path
 def test_a_corpus_in_another_vocabulary_is_not_evaluated(
     kind: str, uninterrupted: Path, tmp_path: Path, size: int | None
 ) -> None:
-    """Neither where the weights do not fit, nor where they do and the figures would mean nothing."""
+    """Refused where the weights do not fit, and where they do but the figures would mean nothing."""
     run = uninterrupted / "runs" / "tiny"
     settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
     size = size or open_dataset(settings.data, settings.seed, "train").vocab_size
@@ -119,7 +119,7 @@ def changed(settings: TrainSettings, name: str, value: int) -> TrainSettings:
 
 
 def test_the_exported_folder_remembers_as_the_trained_model(kind: str, uninterrupted: Path, tmp_path: Path) -> None:
-    """Two segments, mems out of the first into the second: in a fresh process, with transformers alone."""
+    """Two segments, the second with the first one's mems, in a fresh process with transformers alone."""
     output = reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))
     assert "exported to" in output
     run = uninterrupted / "runs" / "tiny"

@@ -23,7 +23,7 @@ KINDS = {"ran": ran_values, "longformer": longformer_values}
 
 
 def values_of(kind: str, corpus: Path) -> dict[str, Any]:
-    """Model, data and optimizer, for `start`; dropout on."""
+    """Settings of model, data and optimizer for `start`, with dropout."""
     values = KINDS[kind](corpus)
     return {name: values[name] for name in ("model", "data", "optimizer")}
 
@@ -44,7 +44,7 @@ def test_resume_is_exact_twice(kind: str, sample_corpus: Path, uninterrupted: Pa
     """Kill -9 of the whole job at a random step, twice: figures are equal, and weights bit for bit."""
     folder = tmp_path / "killed"
     output = killed_twice(folder, sample_corpus, **values_of(kind, sample_corpus))
-    assert "going on from the checkpoint of step" in output
+    assert "continuing from the checkpoint of step" in output
     assert len([line for line in figures(folder) if "loss" in line]) == STEPS
     assert figures(folder) == figures(uninterrupted)
     assert_same_end(folder, uninterrupted)
@@ -68,7 +68,7 @@ def test_inspect_shows_the_rows_of_a_recipe(kind: str, sample_corpus: Path, unin
 
 
 def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path) -> None:
-    """In a fresh process: RAN by the code beside its weights, Longformer by transformers' own class and no code."""
+    """A fresh process loads RAN by the code beside its weights, Longformer by transformers' own class."""
     reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))
     run = uninterrupted / "runs" / "tiny"
     settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
@@ -105,7 +105,7 @@ def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path)
 
 
 def test_table_1_is_one_command(sample_corpus: Path, tmp_path: Path) -> None:
-    """A start is trained, exported and made longer in two ways; rows of no steps; positions alone that learn."""
+    """A start is trained, exported and lengthened in two ways; some rows train no steps, one only positions."""
     small = longformer_values(sample_corpus, steps=20, validate_every=20)
     small["data"]["sequence_length"] = 16
     small["model"] |= {"max_position_embeddings": 17, "attention_window": 32}
@@ -130,5 +130,5 @@ def test_table_1_is_one_command(sample_corpus: Path, tmp_path: Path) -> None:
     assert output.count("recipe small is trained and converted") == 2  # once for each way, trained once
     assert output.count("step 20/20 100%") == 1
     for folder in ("models", "runs/small"):
-        shutil.rmtree(tmp_path / folder)  # rows that are trained need their start no more
+        shutil.rmtree(tmp_path / folder)  # rows that are trained no longer need their start
     assert reread(tmp_path, "ablate", "long.yaml").count("is trained and converted") == 0

@@ -28,7 +28,7 @@ def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
     """Kill -9 of the whole job at a random step, twice: the same samples, and bit for bit the same fp32 weights."""
     folder = tmp_path / "killed"
     output = killed_twice(folder, sample_corpus)
-    assert "going on from the checkpoint of step" in output
+    assert "continuing from the checkpoint of step" in output
     assert figures(folder) == figures(uninterrupted)
     assert_same_end(folder, uninterrupted)
 
@@ -126,7 +126,7 @@ def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path
     from pipeline.commands import export
 
     shutil.copytree(uninterrupted / "runs" / "tiny", tmp_path / "run")
-    with pytest.raises(UserError, match="none of step 7; there are 35, 40"):
+    with pytest.raises(UserError, match="no step 7; there are 35, 40"):
         export(tmp_path / "run", tmp_path / "out", 7)
     shard = tmp_path / "run" / "checkpoints" / "step-00000040" / "rank-00001.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
@@ -136,7 +136,7 @@ def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path
 
 
 def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:
-    """What one run ended with is what the next begins with, vocabulary padding and tied weights included."""
+    """The next run begins with the weights that the first ended with, vocabulary padding and tied ones included."""
     from pipeline.commands import export
 
     folder = export(uninterrupted / "runs" / "tiny", tmp_path / "start")
@@ -150,8 +150,8 @@ def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_
     assert first == pytest.approx(last[-1:], rel=1e-4)  # the batch is cut by other processes
 
 
-def told_by(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line with which a command ends that cannot do its work."""
+def error_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a failing command prints."""
     monkeypatch.setattr(sys, "argv", ["reread", *arguments])
     capsys.readouterr()
     assert _status_of_command(False) == 2
@@ -189,19 +189,19 @@ def test_a_path_that_cannot_be_used_is_one_line(
     for name, place in places.items():
         arguments = [one.replace(name, str(place)) for one in arguments]
         line = line.replace(name, str(place))
-    assert re.fullmatch(f"reread: {line}", told_by(arguments, monkeypatch, capsys))
+    assert re.fullmatch(f"reread: {line}", error_line(arguments, monkeypatch, capsys))
 
 
 @pytest.mark.parametrize("kilobytes", [16, 256])
 def test_an_export_to_a_full_disk_is_one_line(kilobytes, uninterrupted, tmp_path, monkeypatch, capsys) -> None:
-    """Full in the middle of the weights, and of the tokenizer's files."""
+    """The disk is full in the middle of the weights, or of the tokenizer's files."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
-        line = told_by(["export", str(uninterrupted / "runs" / "tiny"), str(disk / "out")], monkeypatch, capsys)
+        line = error_line(["export", str(uninterrupted / "runs" / "tiny"), str(disk / "out")], monkeypatch, capsys)
         assert re.fullmatch(rf"reread: {disk}\S+: No space left on device; make room, then .*", line)
         assert not (disk / "out").exists()
     finally:

@@ -26,7 +26,7 @@ LIMIT, SHARDS = 128, 200
 
 @pytest.fixture(scope="module")
 def many(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The training split of the sample corpus, a stretch of text a shard."""
+    """The training split of the sample corpus, with a stretch of text per shard."""
     folder = tmp_path_factory.mktemp("many") / "corpus"
     shutil.copytree(sample_corpus / "tokenizer", folder / "tokenizer")
     source, manifest = Corpus(sample_corpus), Manifest.read(sample_corpus)
@@ -35,7 +35,7 @@ def many(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shards = []
     for number, stretch in enumerate(np.array_split(np.arange(len(ids)), SHARDS)):
         writer = ShardWriter(folder / f"train-{number:05d}.tar", "train", manifest.dtype)
-        for document in np.array_split(stretch, 2):  # pairs have to draw from somewhere else
+        for document in np.array_split(stretch, 2):  # pairs need another document to draw from
             writer.add(ids[document], flags[document])
         shards.append(writer.close())
     replace(manifest, shards=shards).write(folder)
@@ -47,7 +47,7 @@ def few_files(rank: int = 0) -> None:
 
 
 def limited(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function` returns in a process with few files."""
+    """Return `function`'s result in a process that may open few files."""
     receive, send = context().Pipe(duplex=False)
     process = context().Process(target=_limited, args=(send, function, arguments), daemon=True)
     process.start()
@@ -65,7 +65,7 @@ def _limited(send: Any, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 
 def draw(settings: Any) -> list[Any]:
-    """Rows from all over the corpus at once, and what they need of files."""
+    """The number of open files with rows from all over the corpus, and the rows."""
     source: Any = open_dataset(settings, 0, "train")
     source.verify()
     everywhere = np.arange(0, len(source), max(1, len(source) // 1000))
@@ -93,7 +93,7 @@ def test_rows_of_more_shards_than_files_may_be_open(many, kind) -> None:
 
 
 def written(corpus: Path, out: Path) -> list[Any]:
-    """`draw` of materialised samples in as many shards."""
+    """`draw` from materialised samples in many shards, and the number of shards."""
     settings = RowSettings(corpus=corpus, sequence_length=32, copies=2)
     materialize.SHARD_BLOCKS = 1
     materialize.materialize(corpus, out, settings, 0, 1, block_rows=32)

@@ -29,7 +29,7 @@ stages._save = lambda path, values: signal.pause() if path.name.startswith("0000
 
 
 def done(output: Path, *stages: str) -> dict[Path, int]:
-    """The tasks that are done, with the inode of the file that says so: another one where a task was done twice."""
+    """Finished tasks with the inode of their marker file, which changes if a task is done twice."""
     folders = [output / ".work" / stage for stage in stages or STAGES]
     return {path: path.stat().st_ino for folder in folders for path in folder.glob("*.json")}
 
@@ -67,7 +67,7 @@ def test_a_relaunch_does_only_what_is_missing(raw: Path, reference: dict[str, by
 def test_a_share_that_was_killed_does_only_what_is_missing(
     raw: Path, reference: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """kill -9 half-way through a task: of it nothing is left, of those before everything."""
+    """kill -9 half-way through a task: nothing of it is left, and everything of those before."""
     output = tmp_path / "corpus"
     process = start(raw, output, "read", "0/2", before=STOP_IN_PART_4, **EVERY_STAGE)
     wait_for(lambda: any((output / ".work" / "read").glob("00004.*/*.zst")), process)
@@ -86,7 +86,7 @@ def test_a_share_that_was_killed_does_only_what_is_missing(
 
 
 @needs_proc
-def test_a_killed_worker_is_told_and_its_part_done_again(
+def test_a_killed_worker_is_reported_and_its_part_done_again(
     raw: Path, reference: dict[str, bytes], tmp_path: Path
 ) -> None:
     process = start(raw, tmp_path / "corpus", **EVERY_STAGE, workers=2)
@@ -125,7 +125,7 @@ def test_workers_end_when_their_parent_is_killed(raw: Path, tmp_path: Path) -> N
     assert orphans
     process.kill()
     process.wait()
-    while any(alive(pid) for pid in orphans):  # for ever if they do not; then the test's time limit ends it
+    while any(alive(pid) for pid in orphans):  # if they do not end, the test's time limit ends it
         time.sleep(0.01)
 
 
@@ -160,7 +160,7 @@ def test_a_write_that_fails_leaves_nothing_that_looks_whole(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, to be given a size by `resize`."""
+    """A separate disk, whose size `resize` sets."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
@@ -180,7 +180,7 @@ def resize(disk: Path, kilobytes: int) -> None:
 def test_a_full_disk_is_one_line_and_the_run_continues_with_more_room(
     raw: Path, reference: dict[str, bytes], small_disk: Path, kilobytes: int, workers: int
 ) -> None:
-    """At the plan, in a stage, and near the end; what was done is kept, and nothing half-done takes up room."""
+    """Full at the work plan, in a stage, or near the end: finished work is kept, unfinished work takes no room."""
     output = small_disk / "corpus"
     settings: dict[str, Any] = EVERY_STAGE | {"workers": workers}
     resize(small_disk, kilobytes)

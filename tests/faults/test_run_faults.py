@@ -1,4 +1,4 @@
-"""What happens to a run: nothing is lost but the steps since the last checkpoint, and one line says what happened."""
+"""Faults of a run: nothing is lost but the steps since the last checkpoint, and one line reports what happened."""
 
 import json
 import os
@@ -32,12 +32,12 @@ from training.metrics import read_metrics
 from training.watchdog import read_progress
 
 
-def goes_on(folder: Path, expected: Path, *, since: int | None = None) -> str:
-    """The same command again goes on from the checkpoint of step `since` and ends as if nothing had happened."""
+def continues(folder: Path, expected: Path, *, since: int | None = None) -> str:
+    """The same command continues from the checkpoint of step `since` and ends as an undisturbed run."""
     since = last_checkpoint(folder) if since is None else since
     with Job(folder, "train", "tiny.yaml") as job:
         assert job.statuses() == [0, 0], job.output
-        line = "starting at step 0" if since is None else f"going on from the checkpoint of step {since}\n"
+        line = "starting at step 0" if since is None else f"continuing from the checkpoint of step {since}\n"
         assert line in job.output  # under load a process may be killed before the first checkpoint is whole
     assert figures(folder) == figures(expected)
     assert_same_end(folder, expected)
@@ -46,13 +46,13 @@ def goes_on(folder: Path, expected: Path, *, since: int | None = None) -> str:
 
 def complaints(output: str) -> list[str]:
     """The lines that report a fault, without progress and the choices made at the start."""
-    starts = ("device:", "precision:", "optimizer:", "gradients:", "no checkpoint", "MFU = ", "starting ", "going on")
+    starts = ("device:", "precision:", "optimizer:", "gradients:", "no checkpoint", "MFU = ", "starting ", "continuing")
     moves = ("step ", "held out", "done")
     return [line for line in output.splitlines() if line and not line.startswith((*starts, *moves))]
 
 
-STOPPED_EARLY = "reread: stopped outside of the training steps; the same command goes on"
-STOPPED_AT = "stopped: checkpoint saved at step {}; the same command goes on from there"
+STOPPED_EARLY = "reread: stopped outside of the training steps; the same command continues"
+STOPPED_AT = "stopped: checkpoint saved at step {}; the same command continues from there"
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ def test_kill_9_of_one_process_ends_the_job_and_loses_only_its_last_steps(sample
         workers_of(launcher)[1].kill()
         assert launcher.statuses() == [128 + signal.SIGKILL]
     assert complaints(launcher.output) == ["reread: process 1 of 2 was killed by SIGKILL; the run stops"]
-    goes_on(folder, uninterrupted)
+    continues(folder, uninterrupted)
 
 
 def test_kill_9_of_one_process_is_reported_by_the_others_without_a_launcher(folder, uninterrupted) -> None:
-    """As under srun, and rank 0 is the one."""
+    """As under srun; rank 0 is killed."""
     with Job(folder, "train", "tiny.yaml", "watchdog_minutes=0.15") as job:
         job.wait(lambda: at_step(folder, 7))
         job.send(signal.SIGKILL, 0)
@@ -86,7 +86,7 @@ def test_kill_9_of_one_process_is_reported_by_the_others_without_a_launcher(fold
     pattern = rf"process 0 of 2 \(host {socket.gethostname()}, pid \d+\) has given no sign of life since step \d+; .*"
     (line,) = complaints(job.output)
     assert re.fullmatch(pattern, line)
-    goes_on(folder, uninterrupted)
+    continues(folder, uninterrupted)
 
 
 def test_kill_9_of_the_launcher_leaves_no_process_and_a_checkpoint(sample_corpus, uninterrupted, folder) -> None:
@@ -99,7 +99,7 @@ def test_kill_9_of_the_launcher_leaves_no_process_and_a_checkpoint(sample_corpus
     saved = last_checkpoint(folder)
     assert saved is not None and saved >= 7
     assert complaints(launcher.output) == [STOPPED_AT.format(saved)]
-    goes_on(folder, uninterrupted)
+    continues(folder, uninterrupted)
 
 
 def test_sigterm_checkpoints_at_the_step_boundary_and_says_so(sample_corpus, uninterrupted, folder) -> None:
@@ -111,7 +111,7 @@ def test_sigterm_checkpoints_at_the_step_boundary_and_says_so(sample_corpus, uni
     assert saved is not None and saved >= 7
     assert complaints(launcher.output) == [STOPPED_AT.format(saved)]
     assert [line[0] for line in figures(folder)] == list(range(1, saved + 1))
-    goes_on(folder, uninterrupted)
+    continues(folder, uninterrupted)
 
 
 def test_sigterm_while_the_processes_still_start_ends_with_75(sample_corpus, folder) -> None:
@@ -126,7 +126,7 @@ def test_sigterm_while_the_processes_still_start_ends_with_75(sample_corpus, fol
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_asked_to_stop_while_it_waits_for_the_others_a_process_ends_with_75(folder, number) -> None:
-    """Rank 1 never comes, and torch's rendezvous lets no handler of Python's run."""
+    """Rank 1 never starts, and torch's rendezvous lets no Python signal handler run."""
     with Job(folder, "train", "tiny.yaml", started=1) as job:
         job.wait(lambda: listens(job.port))
         job.send(number)
@@ -152,7 +152,7 @@ def test_a_stopped_process_is_found_and_named_and_none_is_left(sample_corpus, un
     who = rf"process 1 of 2 \(host {socket.gethostname()}, pid {workers[1].pid}\)"
     assert re.fullmatch(rf"{who} has given no sign of life since step \d+; the run stops", line)
     assert not any(worker.is_running() for worker in workers)
-    goes_on(folder, uninterrupted)
+    continues(folder, uninterrupted)
 
 
 def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_asked_to(folder) -> None:
@@ -169,7 +169,7 @@ def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_a
 
 
 def stuck_in_its_data(rank: int) -> None:
-    """Rank 1 hangs when it draws step 7, and is alive."""
+    """Make rank 1 hang, alive, when it draws step 7."""
     from training import trainer
 
     draw = trainer._draw
@@ -197,7 +197,7 @@ def test_a_process_that_lives_but_hangs_is_named_with_what_it_does(folder) -> No
 
 
 def stuck_in_its_checkpoint(rank: int) -> None:
-    """Half of rank 1's file of step 10 is written, and no more."""
+    """Make rank 1 hang when half of its file of step 10 is written."""
     from training.checkpoint import store
 
     write = store._write
@@ -214,11 +214,11 @@ def stuck_in_its_checkpoint(rank: int) -> None:
 def test_kill_9_during_a_checkpoint_write_leaves_the_one_before(folder, uninterrupted) -> None:
     checkpoints = folder / "runs" / "tiny" / "checkpoints"
     with Job(folder, "train", "tiny.yaml", before=stuck_in_its_checkpoint) as job:
-        job.wait(lambda: at_step(folder, 12))  # training goes on while a checkpoint is written
+        job.wait(lambda: at_step(folder, 12))  # training continues while a checkpoint is written
         job.wait((checkpoints / "step-00000010.tmp" / "rank-00001.safetensors").exists)
         job.send(signal.SIGKILL)
         assert job.statuses() == [-9, -9]
-    goes_on(folder, uninterrupted, since=5)
+    continues(folder, uninterrupted, since=5)
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-00000035", "step-00000040"]
 
 
@@ -237,7 +237,7 @@ def small_disk(folder: Path, uninterrupted: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_costs_no_checkpoint_and_once_there_is_room_the_run_goes_on(
+def test_a_full_disk_costs_no_checkpoint_and_once_there_is_room_the_run_continues(
     small_disk: Path, folder: Path, uninterrupted: Path
 ) -> None:
     with Job(folder, "train", "tiny.yaml") as job:
@@ -247,7 +247,7 @@ def test_a_full_disk_costs_no_checkpoint_and_once_there_is_room_the_run_goes_on(
     way_out = "make room or fix the folder and start again; the checkpoint of step 10 is untouched"
     assert re.fullmatch(f"reread: {fault}; {way_out}", line)
     subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
-    goes_on(folder, uninterrupted, since=10)
+    continues(folder, uninterrupted, since=10)
 
 
 def damage(path: Path, how: str) -> None:
@@ -271,7 +271,7 @@ def damage(path: Path, how: str) -> None:
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(folder, uninterrupted, how, reason) -> None:
     shutil.copytree(uninterrupted / "runs", folder / "runs")
     damage(folder / "runs" / "tiny" / "checkpoints" / "step-00000040" / "rank-00000.safetensors", how)
-    (line,) = complaints(goes_on(folder, uninterrupted, since=35))
+    (line,) = complaints(continues(folder, uninterrupted, since=35))
     named = r"runs/tiny/checkpoints/step-00000040 is damaged \(rank-00000.safetensors"
     assert re.fullmatch(rf"{named}{reason}\): taking the checkpoint before it", line)
 
@@ -309,7 +309,7 @@ def test_a_damaged_shard_is_named_with_the_way_out(corpus, tmp_path, how, messag
 
 
 def damaged_while_training(how: str, rank: int) -> None:
-    """After the shards were opened; a glance at some rows, which reads this small corpus whole, is left out."""
+    """Damage an opened shard; the check of some rows, which would read all of this small corpus, is skipped."""
     from training import trainer
     from training.data.dataset import MaskedDataset
 
@@ -334,7 +334,7 @@ def test_a_bit_flipped_while_training_is_found_when_its_block_is_read(corpus, tm
 
 
 def test_a_shard_deleted_while_training_is_missed_at_the_next_start(corpus, uninterrupted, tmp_path) -> None:
-    """A file that is open stays until it is closed."""
+    """An open file remains until it is closed."""
     write_recipe(tmp_path, corpus)
     with Job(tmp_path, "train", "tiny.yaml", before=partial(damaged_while_training, "deleted")) as job:
         assert job.statuses() == [0, 0], job.output
@@ -346,7 +346,7 @@ def test_a_shard_deleted_while_training_is_missed_at_the_next_start(corpus, unin
 
 
 def drawing_few_rows(rank: int) -> None:
-    """Rows of a few steps are drawn ahead, where 1,024 are by default; the workers inherit it."""
+    """Draw rows of a few steps ahead, instead of 1,024; the workers inherit it."""
     from training.data import loader
 
     loader.ROWS_AT_ONCE = 8
@@ -368,7 +368,7 @@ def test_a_shard_cut_short_under_its_memory_map_is_named(corpus, tmp_path) -> No
 
 
 def nan_in(steps: range, rank: int) -> None:
-    """The loss of rank 1's first micro-batch is not a number in these steps."""
+    """Make the loss of rank 1's first micro-batch NaN in these steps."""
     from training.objectives.masked_lm import MaskedLMObjective
 
     losses = MaskedLMObjective.losses

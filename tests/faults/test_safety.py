@@ -1,4 +1,4 @@
-"""What comes from others runs no code and writes nowhere else; nothing is downloaded; no secret is written down."""
+"""Input from others runs no code and writes nowhere else; nothing is downloaded; no secret is stored."""
 
 import ast
 import io
@@ -70,7 +70,7 @@ CALLS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 def calls_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Function, constant arguments by name, and place of each call in a source file."""
+    """The function, constant arguments by name, and place of each call in a source file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             given = {
@@ -100,7 +100,7 @@ def source_of_weights(folder: Path, weights: str, content: bytes) -> Path:
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", "nezha.pt", "nezha.pth"])
 def test_a_pickle_for_weights_is_refused_whatever_it_is_called(tmp_path, weights) -> None:
-    """Of .pdparams: test_paddle."""
+    """For .pdparams see test_paddle."""
     source = source_of_weights(tmp_path / "source", weights, pickle.dumps({"bomb": Bomb()}))
     with pytest.raises(UserError, match=weights) as refused:
         convert(source, tmp_path / "out")
@@ -109,7 +109,7 @@ def test_a_pickle_for_weights_is_refused_whatever_it_is_called(tmp_path, weights
 
 @pytest.fixture
 def converted(tmp_path: Path) -> Path:
-    """Made of a source that asks for code of its own wherever transformers would run some."""
+    """A model converted from a source that requests its own code wherever transformers would run it."""
     weights = io.BytesIO()
     torch.manual_seed(0)
     torch.save(NezhaForPreTraining(NezhaConfig(**SIZES, max_relative_position=4)).state_dict(), weights)
@@ -149,7 +149,7 @@ def test_a_run_does_not_start_from_a_pickle(converted) -> None:
 
 @pytest.mark.parametrize("file", ["index.json", "rank-00000.safetensors"])
 def test_a_pickle_in_a_checkpoint_is_refused(tmp_path, file) -> None:
-    """With the checksums of the pickle in its index, as one who means harm would write them."""
+    """The index has the pickle's checksums, as an attacker would write them."""
     store = CheckpointStore(tmp_path / "checkpoints", 1, Mesh())
     store.save(1, {"a": torch.zeros(2)}, {"a": Slice((2,))}, {})
     store.wait()
@@ -166,7 +166,7 @@ def test_a_pickle_in_a_checkpoint_is_refused(tmp_path, file) -> None:
 
 
 def test_objects_in_a_numpy_file_are_not_loaded(tmp_path) -> None:
-    """Part tasks hand arrays on in .npy files."""
+    """Part tasks pass arrays in .npy files."""
     np.save(tmp_path / "keys.npy", np.array([Bomb()], object), allow_pickle=True)
     with pytest.raises(ValueError, match="allow_pickle=False"):
         np.load(tmp_path / "keys.npy")
@@ -176,7 +176,7 @@ def test_objects_in_a_numpy_file_are_not_loaded(tmp_path) -> None:
 
 
 def hostile_archive(path: Path, victim: Path) -> None:
-    """A tar whose members want out: by name, by links, by special files."""
+    """A tar whose members try to escape: by name, by links, by special files."""
 
     def member(name: str, kind: bytes = tarfile.REGTYPE, text: str = "", link: str = "") -> None:
         entry = tarfile.TarInfo(name)
@@ -223,7 +223,7 @@ def test_a_corpus_whose_manifest_leads_elsewhere_is_refused(sample_corpus, tmp_p
             Corpus(corpus, first.split)
 
 
-# The network, and what is written down
+# The network, and secrets
 
 
 SECRETS = {
@@ -235,7 +235,7 @@ SECRETS = {
 
 
 def watched(rank: int) -> None:
-    """Secrets in the environment; who looks up a host's address, as every download begins, is written down."""
+    """Secrets in the environment; records every lookup of a host's address, with which downloads begin."""
     import socket
 
     os.environ.update(SECRETS)

@@ -197,8 +197,8 @@ def test_a_start_from_a_vocab_txt_with_odd_tokens_fits_the_corpus_made_with_it(s
     lines = vocabulary.read_text(encoding="utf-8").split("\n")
     lines[-3:-1] = lines[-2:-4:-1]
     vocabulary.write_text("\n".join(lines), encoding="utf-8")
-    told = f"`{lines[-2]}`, number {len(lines) - 3} in the corpus' and {len(lines) - 2} in the other"
-    with pytest.raises(UserError, match=re.escape(told)):  # the first of them
+    expected = f"`{lines[-2]}`, number {len(lines) - 3} in the corpus' and {len(lines) - 2} in the other"
+    with pytest.raises(UserError, match=re.escape(expected)):  # the first of them
         check_vocabulary(tmp_path / "init", tmp_path / "corpus")
 
 
@@ -244,7 +244,7 @@ def test_every_number_of_a_model_has_bounds(name: str) -> None:
         (["train.model.type=ernie_doc"], "train.model: unknown key `max_relative_position` for ernie_doc"),
     ],
 )
-def test_a_wrong_model_is_told_before_anything_is_preprocessed(
+def test_a_wrong_model_is_reported_before_anything_is_preprocessed(
     overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -116,7 +116,7 @@ def test_report_of_a_language_model_shows_its_perplexity(tmp_path, capsys) -> No
 
 
 def test_the_order_of_chunks_is_a_curve_of_its_own(tmp_path, capsys, monkeypatch) -> None:
-    """The order loss is known in every third step alone: the curve of the loss has no saw-tooth by it."""
+    """The order loss is known only in every third step, which must not make the loss curve a saw-tooth."""
     from matplotlib import pyplot
 
     log = MetricsLog(tmp_path, 0)
@@ -150,9 +150,9 @@ def test_tables_show_the_masked_tokens_loss_once() -> None:
 
 
 @pytest.mark.parametrize("line", [b"null", b"{}", b'{"step": "1"}', b"\xff\xfe", b"[1]", b"{"])
-def test_a_line_that_is_none_of_metrics_is_named(line: bytes, tmp_path: Path) -> None:
+def test_a_line_that_is_not_metrics_is_named(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n' + line + b'\n{"step": 2')
-    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is no line of metrics; take it out"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is not a line of metrics; remove it"):
         read_metrics(tmp_path)
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2')
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.5}]

@@ -1,4 +1,4 @@
-"""A run's folder is all that resuming it, evaluating it and exporting it need beside the text they read."""
+"""To resume, evaluate or export a run, its folder and the text to read are enough."""
 
 import json
 import shutil
@@ -82,7 +82,7 @@ def final_weights(run: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("begun", KINDS, indirect=True)
 def test_an_export_needs_the_run_folder_alone(begun: Path, tmp_path: Path) -> None:
-    """Byte for byte what it was beside corpus and `init`, and what the recipe gives without RUN/model."""
+    """The folder is the same byte for byte without corpus and `init`, and by the recipe without RUN/model."""
     settings = settings_of(begun)
     export_run(begun / "run", tmp_path / "before", settings, EXAMPLES)
     run = copied(begun, tmp_path)
@@ -100,12 +100,12 @@ def test_an_export_needs_the_run_folder_alone(begun: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("begun", KINDS, indirect=True)
 def test_resume_needs_no_init(begun: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor does it read one that is there: the checkpoint holds every weight, bit for bit."""
+    """An `init` that exists is not read either: the checkpoint holds every weight, bit for bit."""
     run = copied(begun, tmp_path, "init")
     shutil.rmtree(run / "checkpoints" / "step-00000004")
     with caplog.at_level("INFO", "reread"):
         train(settings_of(begun), run)
-    assert "going on from the checkpoint of step 2" in caplog.text
+    assert "continuing from the checkpoint of step 2" in caplog.text
     assert "starting from the weights" not in caplog.text
     found, expected = final_weights(run), final_weights(begun / "run")
     assert found.keys() == expected.keys()
@@ -122,7 +122,7 @@ def test_a_run_of_an_earlier_version_gets_its_model_when_it_is_resumed(begun: Pa
 
 
 def test_the_model_is_there_before_the_first_step(begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that its config and its tokenizer need; one of a run that never saved is replaced."""
+    """It is complete, config and tokenizer; one of a run that never saved is replaced."""
     settings = settings_of(begun)
     (tmp_path / "new" / "model").mkdir(parents=True)
     (tmp_path / "new" / "model" / "stale.txt").touch()

@@ -1,4 +1,4 @@
-"""Who is blamed when a run stands still, by what its processes have written."""
+"""The process that is blamed when a run does not move, from what its processes have written."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def note(rank: int, beat: int, **changes: Any) -> Note:
 
 
 def looks(*silent: int, world: int = 4, **changes: Any) -> tuple[dict[int, Note], dict[int, Note]]:
-    """Two looks between which all but `silent` have written; `changes` of a note by `r` and its rank."""
+    """Two readings between which all but `silent` have written; `changes` are notes' by `r` and rank."""
     first, second = (
         {
             rank: note(rank, beat + rank * (rank not in silent) * beat, **changes.get(f"r{rank}", {}))
@@ -69,7 +69,7 @@ def test_a_process_that_never_wrote_is_named() -> None:
 
 
 def test_clocks_of_machines_do_not_matter() -> None:
-    """Only change counts: a machine an hour ahead or behind is neither dead nor alive for that."""
+    """Only changes count, so it does not matter that a machine's clock is an hour ahead or behind."""
     first, second = looks(3, r1={"time": 3600.0}, r2={"time": -3600.0}, r3={"time": 9e9})
     assert judge(first, second, 0, 4)[1].startswith("process 3 of 4")
 

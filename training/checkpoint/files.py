@@ -1,4 +1,4 @@
-"""Files of tensors: written with the rights that the umask gives, read by slices, told apart by their checksums."""
+"""Files of tensors: permissions by the umask, reading by slices, checksums."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _CHUNK = 1 << 22
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write and sync a safetensors file that others may read as the umask says: safetensors itself makes it 0600.
+    """Write and sync a safetensors file with the permissions of the umask; safetensors itself makes it 0600.
 
     Raises OSError, or SafetensorError around one.
     """
@@ -32,7 +32,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
 
 
 def checksum(path: Path, tick: Callable[[], object] = lambda: None) -> tuple[int, int]:
-    """Size in bytes and CRC-32; `tick` is called as reading moves on."""
+    """Size in bytes and CRC-32 of a file; `tick` is called as reading proceeds."""
     size = crc = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -43,7 +43,7 @@ def checksum(path: Path, tick: Callable[[], object] = lambda: None) -> tuple[int
 
 
 def remove(path: Path) -> None:
-    """A folder with all it holds, a file, or a link but not what it leads to; nothing if there is none."""
+    """Remove a file, a folder with its content, or a link but not its target; a missing path is no error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -73,9 +73,9 @@ class TensorFiles:
         self._open: dict[str, Any] = {}
 
     def fill(self, name: str, entry: dict[str, Any], part: Tensor, place: Slice) -> None:
-        """Read the region of `place` of the tensor `name` into `part`, of every saved part the overlap alone.
+        """Read the region `place` of the tensor `name` into `part`; of each saved part only the overlap is read.
 
-        `entry` says which file holds which region. Raises `UserError` for a file that cannot be read.
+        `entry` lists which file holds which region. Raises `UserError` for a file that cannot be read.
         """
         inside, wanted = place.inside(part), place.region()
         if inside.shape != part.shape:

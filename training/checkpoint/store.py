@@ -1,11 +1,11 @@
-"""Checkpoints: a folder a step, of safetensors files and one JSON index; nothing in it can run code.
+"""Checkpoints: one folder per step, with safetensors files and a JSON index; loading one runs no code.
 
     checkpoints/step-00000100/index.json               step, state, names, shapes, where each part lies, checksums
     checkpoints/step-00000100/rank-00000.safetensors   the parts that process wrote
 
 Parts are recorded by their place in the logical (whole, unpadded) tensor, so a checkpoint loads at any tensor- and
-data-parallel size. It is written aside as `step-00000100.tmp`, synced and renamed: a folder without `.tmp` was whole
-once, and its checksums say whether it still is. All processes must see the same file system.
+data-parallel size. It is written as `step-00000100.tmp`, synced and renamed: a folder without `.tmp` was complete
+once, and its checksums show whether it still is. All processes must see the same file system.
 """
 
 import errno
@@ -39,12 +39,12 @@ FORMAT_VERSION = 1
 
 @dataclass
 class _Save:
-    """A save under way. `failure` is an errno, 0 when all is well."""
+    """A save in progress. `failure` is an errno, 0 when all is well."""
 
     step: int
     index: dict[str, Any]
     path: Path
-    """Of this process' file."""
+    """This process' file."""
     thread: threading.Thread | None = None
     failure: int = 0
     bytes: int = 0
@@ -52,10 +52,10 @@ class _Save:
 
 
 class CheckpointStore:
-    """The checkpoints of a run in `folder`, the last `keep` of them; save, poll, wait and latest are collective."""
+    """The last `keep` checkpoints of a run, in `folder`; save, poll, wait and latest are collective."""
 
     def __init__(self, folder: Path, keep: int, mesh: Mesh, tick: Callable[[], object] = lambda: None) -> None:
-        """`tick` is called as reading and writing move on."""
+        """`tick` is called as reading and writing proceed."""
         self.folder, self.keep, self.mesh, self._tick = folder, keep, mesh, tick
         self._saving: _Save | None = None
 
@@ -67,13 +67,13 @@ class CheckpointStore:
         """
         self.wait()
         writers = _writers(layout, self.mesh)
-        aside = self._aside(step)
-        save = _Save(step, _index(step, tensors, layout, state, writers), aside / _file(self.mesh.rank))
+        temporary = self._temporary(step)
+        save = _Save(step, _index(step, tensors, layout, state, writers), temporary / _file(self.mesh.rank))
         if self.mesh.rank == 0:
             try:
                 for stale in self._listed(r"step-\d+(\.old)?\.tmp"):  # what a killed run left
                     remove(self.folder / stale[0])
-                aside.mkdir(parents=True)
+                temporary.mkdir(parents=True)
             except OSError as error:
                 save.failure = error.errno or errno.EIO
         self._agree_on(save)
@@ -87,7 +87,7 @@ class CheckpointStore:
         self._saving = save
 
     def poll(self) -> None:
-        """Complete the save under way if every rank has written its part; free when there is none.
+        """Complete the save in progress if every rank has written its part; costs nothing when there is none.
 
         Raises `UserError` on all ranks if one could not write (disk full); older checkpoints are untouched.
         """
@@ -95,14 +95,14 @@ class CheckpointStore:
             self._complete(self._saving)
 
     def wait(self) -> None:
-        """`poll` until the save under way is complete."""
+        """`poll` until the save in progress is complete."""
         if self._saving is not None and self._saving.thread is not None:
             self._join(self._saving, self._saving.thread)
         while self._saving is not None:  # a process whose write is done may still wait for others'
             self._complete(self._saving)
 
     def _join(self, save: _Save, thread: threading.Thread) -> None:
-        """Wait for the writing; it moves on while the file grows."""
+        """Wait for the writing thread; call `tick` while the file grows."""
         size = 0
         while thread.is_alive():
             thread.join(1.0)
@@ -112,11 +112,11 @@ class CheckpointStore:
             size = grown
 
     def latest(self) -> int | None:
-        """The last step whose checkpoint is whole; damaged ones are named in the log and passed over.
+        """The last step whose checkpoint is intact; damaged ones are logged and skipped.
 
-        Raises `UserError` if there are checkpoints but all are damaged: a run must not restart from zero unasked; and
-        if one cannot be read now or is of another format version: it may be whole, and a run that went back past it
-        would overwrite it.
+        Raises `UserError` if there are checkpoints but all are damaged, since a run must not silently restart from
+        zero; and if one cannot be read now or has another format version, since it may be intact, and a run that
+        continued from an earlier one would overwrite it.
         """
         with self.mesh.together():
             steps = self.steps()
@@ -159,16 +159,16 @@ class CheckpointStore:
             self._tick()
 
     def steps(self) -> list[int]:
-        """Of all checkpoints, damaged ones too. Raises `UserError` if the folder is there but cannot be listed."""
+        """Steps of all checkpoints, damaged ones too. Raises `UserError` if the folder cannot be listed."""
         try:
             return self._steps()
         except OSError as error:
             raise _unreadable(self.folder, error) from None
 
     def fault(self, step: int) -> str | None:
-        """How this rank's share of the files of a checkpoint is damaged.
+        """The damage to this rank's share of a checkpoint's files, or None.
 
-        Raises `UserError` where that cannot be told: a file that cannot be read now, another format version.
+        Raises `UserError` if a file cannot be read now, or is of another format version.
         """
         try:
             files = sorted(self._index(step)["files"].items())
@@ -189,11 +189,11 @@ class CheckpointStore:
         return None
 
     def state(self, step: int) -> dict[str, Any]:
-        """What was given to `save` as `state`."""
+        """The `state` that was given to `save`."""
         return self._index(step)["state"]
 
     def read_full(self, step: int, prefix: str = "") -> dict[str, Tensor]:
-        """Whole tensors, on the CPU, of all names that begin with `prefix`, which is taken off."""
+        """The whole tensors, on the CPU, whose names begin with `prefix`, by the rest of their names."""
         whole, files = {}, TensorFiles(self._path(step))
         for name, entry in self._index(step)["tensors"].items():
             if name.startswith(prefix):
@@ -203,7 +203,7 @@ class CheckpointStore:
         return whole
 
     def _listed(self, pattern: str) -> list[re.Match[str]]:
-        """The names in the folder that match; none if it is not there. Path.glob would swallow errors."""
+        """Names in the folder that match; none if it does not exist. Path.glob would hide errors."""
         try:
             names = os.listdir(self.folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -216,7 +216,7 @@ class CheckpointStore:
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
-    def _aside(self, step: int) -> Path:
+    def _temporary(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.tmp"
 
     def _agree_on(self, save: _Save) -> None:
@@ -225,7 +225,7 @@ class CheckpointStore:
         if failures:
             self._saving = None
             if self.mesh.rank == 0:
-                shutil.rmtree(self._aside(save.step), ignore_errors=True)
+                shutil.rmtree(self._temporary(save.step), ignore_errors=True)
             rank, failure = failures[0]
             try:
                 last = self._steps()[-1:]
@@ -256,18 +256,18 @@ class CheckpointStore:
         self._saving = None
 
     def _commit(self, step: int, index: dict[str, Any]) -> None:
-        aside, path = self._aside(step), self._path(step)
-        with (aside / "index.json").open("w", encoding="utf-8") as file:
+        temporary, path = self._temporary(step), self._path(step)
+        with (temporary / "index.json").open("w", encoding="utf-8") as file:
             json.dump({**index, "crc32": zlib.crc32(json.dumps(index).encode())}, file)
             file.flush()
             os.fsync(file.fileno())
-        sync_folder(aside)
+        sync_folder(temporary)
         replaced = self.folder / f"{path.name}.old.tmp"
-        if path.exists():  # the run went back past it, so it is damaged
+        if path.exists():  # it was damaged, and the run continued from an earlier one
             path.rename(replaced)
-        aside.rename(path)
+        temporary.rename(path)
         sync_folder(self.folder)
-        # Later steps than this one were passed over as damaged and say nothing about what may go
+        # Later steps than this one were skipped as damaged, so they do not count as kept
         old = [other for other in self._steps() if other <= step][: -self.keep]
         for stale in [*map(self._path, old), replaced]:
             shutil.rmtree(stale, ignore_errors=True)
@@ -282,10 +282,10 @@ class CheckpointStore:
             raise _unreadable(path, error) from None
         except ValueError as error:
             raise DamagedError(f"{path}: cannot be read ({error})") from None
-        # Before its checksum: another version may have another
+        # Before the checksum, which another version may compute differently
         if isinstance(index, dict) and index.get("version", FORMAT_VERSION) != FORMAT_VERSION:
             raise UserError(
-                f"{path}: checkpoint format {index['version']}, this program reads {FORMAT_VERSION}; go on with the "
+                f"{path}: checkpoint format {index['version']}, this program reads {FORMAT_VERSION}; continue with the "
                 "program that wrote it, or begin a new run with name=..."
             )
         if not isinstance(index, dict) or zlib.crc32(json.dumps(_but_crc32(index)).encode()) != index.get("crc32"):
@@ -309,9 +309,9 @@ def _file(rank: int) -> str:
 
 
 def _writers(layout: dict[str, Slice], mesh: Mesh) -> dict[str, list[int]]:
-    """The rank that writes each part of a tensor, in tensor-rank order, or its only one; the same on all ranks.
+    """The ranks that write the parts of each tensor, in the parts' order; the same on all ranks.
 
-    Largest first, each to the least loaded of the ranks that hold it.
+    Largest parts first, each by the least loaded of the ranks that hold it.
     """
     load = [0] * mesh.world
     writers = {}
@@ -343,7 +343,7 @@ def _index(
     state: dict[str, Any],
     writers: dict[str, list[int]],
 ) -> dict[str, Any]:
-    """`index.json` but for the checksums."""
+    """The content of `index.json` without checksums."""
     entries = {}
     for name, tensor in tensors.items():
         place, parts = layout[name], []
@@ -358,8 +358,8 @@ def _index(
 
 
 def _write(save: _Save, tensors: dict[str, Tensor]) -> None:
-    """In the background: write, sync and checksum one file; a failure is kept as its errno."""
-    save.failure = errno.EIO  # until it has gone well, whatever happens
+    """Write, sync and checksum one file, in the background; a failure is kept as its errno."""
+    save.failure = errno.EIO  # until the write has succeeded
     try:
         if tensors:
             save_tensors(tensors, save.path)

@@ -1,4 +1,4 @@
-"""A run's checkpoint -> the Hugging Face folder of its model."""
+"""Exports a run's checkpoint as a Hugging Face folder."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from training.run_model import read_run_model
 
 
 def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[str], step: int | None = None) -> None:
-    """Write the model of checkpoint `step`, or of the last one, whatever the split it was saved at.
+    """Write the model of checkpoint `step`, by default the last one, whatever split it was saved at.
 
-    It needs the run folder alone. Raises `UserError` if the run has no (such) checkpoint.
+    Only the run folder is needed. Raises `UserError` if the run has no (such) checkpoint.
     """
     kept = read_run_model(run, settings)
     model, step = restore_model(run, settings, kept.config, step)

@@ -21,7 +21,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def build_optimizer(
     named_parameters: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings, mesh: Mesh
 ) -> torch.optim.Optimizer:
-    """Adam as RoBERTa uses it, or LAMB, with its state made; biases and layer norms are not decayed."""
+    """Adam as RoBERTa uses it, or LAMB, with initialised state; biases and layer norms are not decayed."""
     common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
     groups = _groups(named_parameters, settings.weight_decay)
     optimizer = OPTIMIZERS[settings.name].make(groups, common, settings, mesh)
@@ -42,7 +42,7 @@ def _adam(
 def _lamb(
     groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
 ) -> torch.optim.Optimizer:
-    """apex's FusedLAMB does the `standard` LAMB where it is installed and nothing is split."""
+    """LAMB: the `standard` variant by apex's FusedLAMB where it is installed and nothing is split."""
     if (missing := _why_not_apex(settings, mesh)) is None:
         from apex.optimizers import FusedLAMB
 
@@ -59,23 +59,23 @@ def _lamb(
 
 class OptimizerRow(NamedTuple):
     make: Callable[[list[dict[str, Any]], dict[str, Any], OptimizerSettings, Mesh], torch.optim.Optimizer]
-    """(parameter groups, learning rate and what else all have, settings, mesh) -> the optimiser."""
+    """(parameter groups, values common to all, settings, mesh) -> the optimiser."""
     state: tuple[str, ...]
     """Tensors that it keeps for each parameter, in its shape; they are saved and loaded."""
 
 
 OPTIMIZERS = {"lamb": OptimizerRow(_lamb, MOMENTS), "adam": OptimizerRow(_adam, MOMENTS)}
-"""By `train.optimizer.name`."""
+"""The optimisers by `train.optimizer.name`."""
 
 
 def steps_taken(optimizer: torch.optim.Optimizer) -> int:
-    """Updates made so far, on which bias correction depends; skipped steps are none."""
+    """Updates made so far, on which bias correction depends; skipped steps do not count."""
     group = optimizer.param_groups[0]
     return int(group["step"] if "step" in group else optimizer.state[group["params"][0]]["step"])
 
 
 def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Go on after `steps` updates, when the moments have been loaded."""
+    """Continue after `steps` updates; for when the moments have been loaded."""
     for group in optimizer.param_groups:
         if isinstance(optimizer, torch.optim.AdamW):
             for parameter in group["params"]:
@@ -98,7 +98,7 @@ def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:
     if settings.variant != "standard":
         return "apex has no such variant"
     if mesh.tensor_size > 1:
-        return "apex takes the norm of a part for that of the tensor"
+        return "apex would use the norm of a part instead of the tensor's"
     if mesh.device.type != "cuda":
         return "apex needs a GPU"
     return _apex_lacks()
@@ -118,6 +118,6 @@ def _apex_lacks() -> str | None:
     try:
         import amp_C  # noqa: F401
         from apex.optimizers import FusedLAMB  # noqa: F401
-    except Exception as error:  # what a build against another torch raises is anything
+    except Exception as error:  # a build against another torch may raise anything
         return f"apex cannot be imported: {' '.join(str(error).split())}"
     return None

@@ -1,4 +1,4 @@
-"""LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), in the two forms that matter here."""
+"""LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), in two variants."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -109,5 +109,5 @@ class Lamb(torch.optim.Optimizer):
         ratios = torch.where((norms > 0).all(dim=0), norms[0] / norms[1], 1.0)
         if self.variant == "nezha":
             ratios = ratios.clamp(max=10.0)
-        # One wait for the device, so that all tensors are then scaled by a single kernel
+        # The only wait for the device; a single kernel then scales all tensors
         return [ratio if use else 1.0 for ratio, use in zip(ratios.tolist(), adapted, strict=True)]

@@ -1,4 +1,4 @@
-"""Mixed precision: which type to compute in, float32 master weights, and the dynamic loss scale of float16."""
+"""Mixed precision: the type to compute in, float32 master weights, and the dynamic loss scale of float16."""
 
 import logging
 import math
@@ -28,7 +28,7 @@ def resolve_precision(setting: Literal["auto", "fp32", "fp16", "bf16"], device: 
         else:
             chosen, reason = torch.float16, f"auto: {name} has compute capability {_dotted(capability)}, below 8.0 fp16"
     elif setting == "bf16" and capability is not None and capability < (8, 0):
-        chosen, reason = torch.float16, f"bf16 asked for, but {name} ({_dotted(capability)}) has no bf16 tensor cores"
+        chosen, reason = torch.float16, f"bf16 requested, but {name} ({_dotted(capability)}) has no bf16 tensor cores"
     else:
         chosen = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[setting]
         reason = "as the recipe says"
@@ -41,11 +41,11 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 
 class LossScale:
-    """The factor on the loss that keeps float16 gradients in range; 1 for ever with other types.
+    """The factor on the loss that keeps float16 gradients in range; always 1 with other types.
 
     `dtype` is the narrowest type that gradients are in, computed or sent. The rule is the one NEZHA trained with, of
     TensorFlow 1.15's ExponentialUpdateLossScaleManager (NEZHA began at 2^32): doubled after 1000 good steps in a row,
-    halved after 2 bad ones, in a row or not; each change sets both counts back. It stays from 1 to float32's range.
+    halved after 2 bad ones, in a row or not; each change resets both counts. It stays between 1 and float32's maximum.
     """
 
     GOOD_STEPS = 1000
@@ -58,7 +58,7 @@ class LossScale:
         """Good steps since the last bad one, and bad steps, both since the last change."""
 
     def update(self, good: bool) -> None:
-        """Count a step whose gradient was finite on all ranks, or was not and which was skipped.
+        """Count a step: `good` if its gradient was finite on all ranks, else it was skipped.
 
         Raises `UserError` when gradients overflow even unscaled, in 2 steps in a row.
         """
@@ -84,7 +84,7 @@ class LossScale:
         return {"active": self.active, "value": self.value, "good": self.good, "bad": self.bad}
 
     def load(self, state: dict[str, Any]) -> None:
-        was_active = state.get("active", state["value"] != 1)  # older checkpoints do not say
+        was_active = state.get("active", state["value"] != 1)  # older checkpoints lack it
         if self.active and was_active:  # a run may begin to send fp16 in the middle
             self.value, self.good, self.bad = float(state["value"]), int(state["good"]), int(state["bad"])
 
@@ -97,7 +97,7 @@ class MasterWeights:
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, first_rows: Mapping[str, int] = {}) -> None:
-        """`first_rows`: parameters of which only the rows from there on learn (`training.models.build.freeze`)."""
+        """`first_rows`: the first row that learns, for parameters learnt partly (`training.models.build.freeze`)."""
         self.first_rows = first_rows
         self.model_parameters = dict(model.named_parameters())
         self.masters = self.model_parameters
@@ -114,11 +114,11 @@ class MasterWeights:
         return iter(self.masters.items())
 
     def learning(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those that are not frozen; where only the last rows learn (`freeze`), those rows, in the same memory."""
+        """The masters that are not frozen; where only the last rows learn (`freeze`), a view of those rows."""
         return iter(self._learning.items())
 
     def step(self, optimizer: torch.optim.Optimizer, gradients: GradientBuckets, rate: float, factor: float) -> None:
-        """One optimiser step at learning rate `rate` on `factor` times the gradients, carried over to the model."""
+        """Make one optimiser step at learning rate `rate` on `factor` times the gradients, and update the model."""
         gradients.scale(factor)
         for group in optimizer.param_groups:
             group["lr"] = rate

@@ -1,4 +1,4 @@
-"""Gradients of a global batch: summed over micro-batches in float32, and over data-parallel ranks while more come."""
+"""Gradients of a global batch: float32 sums over micro-batches, and over data-parallel ranks during backward."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from training.parallel.mesh import Mesh
 from training.parallel.reduce import Reduce, in_torch
 
 _ALIGNMENT = 32
-"""Elements: each gradient begins at a multiple of 128 bytes."""
+"""In elements: each gradient begins at a multiple of 128 bytes."""
 
 
 class GradientBuckets:
@@ -67,14 +67,14 @@ class GradientBuckets:
             parameter.grad = view if parameter.dtype == torch.float32 else None
 
     def reduce_as_ready(self) -> None:
-        """The next backward pass is the last of this step."""
+        """Start reducing buckets: the next backward pass is the last of this step."""
         self._reducing = self.mesh.data_group is not None
         self._missing = [0] * (len(self._bounds) - 1)
         for parameter in self._used or self._bucket_of:
             self._missing[self._bucket_of[parameter]] += 1
 
     def finish(self) -> None:
-        """Wait until the sums of all data-parallel ranks are here; parameters that got no gradient count as zero."""
+        """Wait for the sums over all data-parallel ranks; parameters without a gradient count as zero."""
         if self.mesh.data_group is None:
             return
         while self._launched < len(self._bounds) - 1:

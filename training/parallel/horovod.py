@@ -1,8 +1,8 @@
-"""Horovod beside torch.distributed: its ring sums gradients over data-parallel ranks, one process set a tensor rank.
+"""Horovod beside torch.distributed: its ring sums gradients over data-parallel ranks, one process set per tensor rank.
 
-torch's groups come first. Under horovodrun they meet through the store of its launcher, and Horovod finds what it needs
-in the environment; under torchrun and srun process 0 opens such a store and the variables are set here. Variables that
-are set already stay, so any of Horovod's settings can be given from outside.
+torch's groups come first. Under horovodrun they use the store of its launcher, and Horovod reads its settings from the
+environment; under torchrun and srun process 0 opens such a store and the variables are set here. Variables that are
+already set stay, so users can override any of Horovod's settings.
 """
 
 import ctypes
@@ -30,19 +30,19 @@ from training.parallel.place import place
 from training.parallel.tcp_store import on_one_machine, open_store
 
 POLL_SECONDS = 1e-4
-"""Horovod's own wait spins, and takes the interpreter from the thread that makes the next batch."""
+"""Horovod's own wait spins, and blocks the thread that makes the next batch."""
 STORE_SECONDS = 300.0
 """How long processes wait under horovodrun until process 0 publishes where it listens."""
 
 _LOST = ("Horovod has been shut down", "gloo", "not exist, or has not been registered")
-"""Horovod's errors when another process is gone: it was notified, it noticed, its sets are dissolved."""
+"""Horovod's errors when another process is gone: when notified, when a send fails, when its sets are dissolved."""
 
 _running: dict[str, Any] = {}
-"""From `start` to `stop`: this process' set, the store if it is here, the variables that were set."""
+"""State between `start` and `stop`: this process' set, the store if it is here, the variables that were set."""
 
 
 def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
-    """Join Horovod's processes (collective). What it waits for gives up after `timeout_minutes`, as torch's groups do.
+    """Join Horovod's processes (collective). Its waits end after `timeout_minutes`, as those of torch's groups.
 
     Raises `UserError` where it is missing, or was built without NCCL.
     """
@@ -68,7 +68,7 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
     if mesh.tensor_size > 1:
         sets = [hvd.ProcessSet(range(rank, mesh.world, mesh.tensor_size)) for rank in range(mesh.tensor_size)]
     try:
-        # not "dynamic": then it keeps asking all processes for new sets, under a lock that a hung process makes it keep
+        # "dynamic" sets would poll all processes for new ones, under a lock that a hung process would never release
         hvd.init(process_sets=sets)
     except ValueError as error:
         raise UserError(f"train.parallel.gradients: Horovod: {error} (HOROVOD_LOG_LEVEL=info logs more)") from None
@@ -93,7 +93,7 @@ def ring(buffer: Tensor, bucket: int) -> Callable[[], object]:
 
 
 def stop() -> None:
-    """Leave, if `start` was called; the other processes' reductions break off if they have any left."""
+    """Leave Horovod if `start` was called; reductions that other processes still have fail."""
     if not _running:
         return
     _horovod().shutdown()
@@ -106,7 +106,7 @@ def stop() -> None:
 
 
 def torch_store(rank: int, world: int) -> dist.TCPStore:
-    """Under horovodrun: torch's store on process 0, which publishes its address in the launcher's store."""
+    """torch's store under horovodrun: process 0 opens it and publishes its address in the launcher's store."""
     if rank == 0:
         addresses = psutil.net_if_addrs()[os.environ["HOROVOD_GLOO_IFACE"]]  # all hosts reach each other through it
         address = next(one.address for one in addresses if one.family == socket.AF_INET)
@@ -173,13 +173,13 @@ def check_address(host: str, alone: bool) -> None:
         address = "no address"
     if address == "no address" or (ip_address(address).is_loopback and not alone):
         raise UserError(
-            f"train.parallel.gradients: Horovod listens where the host's name leads, and on {host} that is {address}; "
+            f"train.parallel.gradients: Horovod listens at the address of the host's name, on {host} {address}; "
             "give the name the address that the other hosts reach (/etc/hosts)"
         )
 
 
 def slot(hosts: list[int], rank: int) -> dict[str, int]:
-    """Where `rank` stands on its host, and among the ranks of the same local rank on all hosts; `hosts` is by rank."""
+    """Horovod's numbers of `rank`: on its host, and among equal local ranks of all hosts; `hosts` is by rank."""
     places = [hosts[:other].count(host) for other, host in enumerate(hosts)]
     across = [other for other, place in enumerate(places) if place == places[rank]]
     return {
@@ -203,7 +203,7 @@ def _interface_towards(host: str) -> str:
 
 
 def _launcher(method: str, body: str | None = None) -> str:
-    """PUT to, or GET from, the store of horovodrun; an empty text where nothing is there yet."""
+    """PUT to, or GET from, horovodrun's store; empty if nothing is there yet."""
     address, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT"))
     connection = HTTPConnection(address, int(port), timeout=30)
     connection.request(method, "/reread/torch", body)

@@ -1,4 +1,4 @@
-"""Where the part of a tensor that one process holds lies in the whole tensor."""
+"""The position of one process' part in a whole tensor."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,16 +8,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Slice:
-    """Where a process' tensor lies in the logical (whole, unpadded) tensor of that name."""
+    """The position of a process' tensor in the logical (whole, unpadded) tensor of that name."""
 
     shape: tuple[int, ...]
-    """Of the logical tensor."""
+    """Shape of the logical tensor."""
     dim: int | None = None
     """Dimension that is split; None for a tensor that each process holds whole."""
     cuts: tuple[int, ...] = ()
-    """Where the parts begin and end along `dim`. What lies past the logical end of the dimension is padding."""
+    """Bounds of the parts along `dim`. What lies past the logical end of the dimension is padding."""
     part: int = 0
-    """Which of them this process holds."""
+    """Number of the part that this process holds."""
     over: Literal["tensor", "data"] = "tensor"
     """The ranks that the parts are spread over; the others hold copies."""
 
@@ -30,5 +30,5 @@ class Slice:
         return tuple(whole)
 
     def inside(self, tensor: Tensor) -> Tensor:
-        """The view of this process' tensor that is no padding."""
+        """View of this process' tensor without padding."""
         return tensor[tuple(slice(0, place.stop - place.start) for place in self.region())]

@@ -15,11 +15,11 @@ from preprocessing.errors import ReportedElsewhereError, UserError
 
 @dataclass(frozen=True)
 class Mesh:
-    """Where this process stands: rank = data_rank * tensor_size + tensor_rank, so tensor groups are neighbours.
+    """This process' place in the grid: rank = data_rank * tensor_size + tensor_rank, so tensor groups are neighbours.
 
     A group of one process is None: nothing is communicated, and 1 x 1 needs no torch.distributed at all. Groups are
-    looked up, not held: a group that is held outlives `close_mesh`, and a thread of gloo's that lets go of a tensor
-    while Python ends aborts the process.
+    looked up, not stored: a stored group outlives `close_mesh`, and a thread of gloo that frees a tensor while Python
+    exits aborts the process.
     """
 
     rank: int = 0
@@ -43,7 +43,7 @@ class Mesh:
         return dist.group.WORLD if self.tensor_size == 1 else megatron_groups().get_data_parallel_group()
 
     def cuts(self, rows: int) -> tuple[int, ...]:
-        """Where the shares of the data-parallel ranks in `rows` begin and end; sizes differ by one at most."""
+        """Bounds of the data-parallel ranks' shares of `rows` rows; sizes differ by one at most."""
         return tuple(rows * rank // self.data_size for rank in range(self.data_size + 1))
 
     def share(self, rows: int) -> range:
@@ -62,9 +62,9 @@ class Mesh:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """For a body that communicates nothing: when it raises `UserError` on one process, it does on all.
+        """Raise `UserError` on all processes when the body, which must not communicate, raises it on one.
 
-        So nobody waits for a process that has left, and one line is printed: that of the first that failed.
+        So none waits for a process that has left, and one line is printed: that of the first that failed.
         """
         error: UserError | None = None
         try:
@@ -83,6 +83,6 @@ class Mesh:
 @cache
 def megatron_groups() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it misses TransformerEngine and apex, which we do without
+        warnings.simplefilter("ignore")  # it lacks TransformerEngine and apex, which are not needed
         from megatron.core import parallel_state
     return parallel_state

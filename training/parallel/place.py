@@ -1,4 +1,4 @@
-"""Where this process stands in its run, by the environment of whoever started it (no torch here)."""
+"""This process' place in its run, from its launcher's environment variables. Imports no torch."""
 
 import os
 from typing import Literal, NamedTuple
@@ -17,13 +17,13 @@ class Place(NamedTuple):
     rank: int = 0
     world: int = 1
     local_rank: int = 0
-    """Among the processes on this machine."""
+    """Rank among the processes on this machine."""
     launcher: Launcher | None = None
-    """None for a process that is alone; the only task of a Slurm step is, too, and may start others."""
+    """None for a single process, such as the only task of a Slurm step, which may start others."""
 
 
 def place() -> Place:
-    """By torchrun's variables, else horovodrun's, else srun's, else alone."""
+    """Read torchrun's variables, else horovodrun's, else srun's; without any, the process is alone."""
     for launcher, (rank, world, local_rank) in _VARIABLES.items():
         if rank in os.environ and world in os.environ:
             if launcher == "srun" and os.environ[world] == "1":

@@ -1,4 +1,4 @@
-"""Who sums gradients over data-parallel ranks, and in which type they travel."""
+"""Sums of gradients over data-parallel ranks: by which library, and in which type they are sent."""
 
 import logging
 import os
@@ -16,13 +16,13 @@ log = logging.getLogger("reread")
 
 Reduce = Callable[[Tensor, int], Callable[[], object]]
 """Begins to sum a buffer [n] in place over the data-parallel ranks; the number is the bucket's, the same on all ranks.
-What it returns waits for the sum."""
+The function returned waits for the sum."""
 
 
 def reducer(settings: ParallelSettings, mesh: Mesh) -> Reduce:
-    """What the settings ask for, `init_mesh` having joined it; logs which ring that is."""
+    """The `Reduce` that the settings name, which `init_mesh` has joined; logs its ring."""
     if mesh.data_size == 1:
-        log.info("gradients: nothing to reduce, for there is one data-parallel rank")
+        log.info("gradients: nothing to reduce with one data-parallel rank")
         return in_torch(mesh)
     reduce, by = in_torch(mesh), "torch.distributed"
     if settings.gradients == "horovod":
@@ -46,7 +46,7 @@ def in_torch(mesh: Mesh) -> Reduce:
 
 
 def in_fp16(reduce: Reduce) -> Reduce:
-    """`reduce`, but buffers travel and are summed in float16, at half the bytes: what overflows becomes inf.
+    """Wrap `reduce`: buffers are sent and summed in float16, half the bytes; what overflows becomes inf.
 
     Nothing is scaled here. The loss scale keeps gradients in float16's range, as it does when they are computed in it.
     """

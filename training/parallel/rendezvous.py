@@ -1,4 +1,4 @@
-"""Processes meet and become a mesh: torch.distributed, megatron-core's groups, and Horovod where it is set."""
+"""Joins processes into a mesh: torch.distributed, megatron-core's groups, and Horovod where it is set."""
 
 import os
 import re
@@ -20,12 +20,12 @@ def init_mesh(
     tensor: int = 1, device: torch.device | str = "cpu", gradients: str = "torch", timeout_minutes: float = 30.0
 ) -> Mesh:
     """Join the processes that torchrun (RANK ...), horovodrun (HOROVOD_RANK ...) or srun (SLURM_PROCID ...) started;
-    alone without any of them.
+    a process without any of these is alone.
 
-    `device` is "cpu" (gloo) or "cuda" (NCCL, one GPU a process by local rank). With `gradients` "horovod" its processes
-    are joined too; with another than "torch" NCCL's ring is pinned. A collective gives up after `timeout_minutes`: keep
-    them above what the watchdog takes, which can tell why. Raises `UserError` when the number of processes is
-    no multiple of `tensor`, and when Horovod is not there.
+    `device` is "cpu" (gloo) or "cuda" (NCCL, one GPU a process by local rank). `gradients` "horovod" joins
+    Horovod's processes too; all but "torch" pin NCCL's ring. A collective times out after `timeout_minutes`, which must
+    exceed the watchdog's limit, as the watchdog can report the cause. Raises `UserError` when the number of processes
+    is no multiple of `tensor`, and when Horovod is missing.
     """
     here = place()
     rank, world = here.rank, here.world
@@ -35,13 +35,13 @@ def init_mesh(
             f"start a multiple of {tensor} or lower train.parallel.tensor"
         )
         raise Mesh(rank=rank, world=world).reported_once(error)
-    if tensor > 1:  # megatron-core's way to have an all-reduce start before the matrix product beside it
+    if tensor > 1:  # megatron-core: an all-reduce then starts before the matrix product beside it
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     device = torch.device(device)
     if device.type == "cuda":
         seen = torch.cuda.device_count()
         if here.local_rank >= seen > 1:
-            raise UserError(f"train.parallel.processes: this machine has {seen} GPUs; start no more processes on it")
+            raise UserError(f"train.parallel.processes: this machine has {seen} GPUs; start at most {seen} processes")
         # srun --gpus-per-task shows each process its own GPU only
         device = torch.device("cuda", 0 if seen == 1 else here.local_rank)
         torch.cuda.set_device(device)
@@ -94,7 +94,7 @@ def first_host(nodes: str) -> str:
 
 
 def _rendezvous(here: Place, device: torch.device, timeout: timedelta) -> None:
-    """Make torch.distributed's group of all processes. Raises `UserError` where no address to meet at is known."""
+    """Make torch.distributed's group of all processes. Raises `UserError` without a rendezvous address."""
     environment = os.environ
     store: dist.Store | None = None  # torch makes one by MASTER_ADDR and MASTER_PORT
     if here.launcher == "horovodrun":
@@ -112,7 +112,7 @@ def _rendezvous(here: Place, device: torch.device, timeout: timedelta) -> None:
         )
     if on_one_machine():
         loopback = "lo" if sys.platform == "linux" else "lo0"
-        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)  # else where the host's name leads
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)  # else the address of the host's name
         environment.setdefault("NCCL_SOCKET_IFNAME", loopback)
         if store is None and "TORCHELASTIC_USE_AGENT_STORE" not in environment:  # else torchrun has opened it
             address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])

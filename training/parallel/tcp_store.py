@@ -20,10 +20,10 @@ def on_one_machine() -> bool:
 
 
 def open_store(address: str, port: int, world: int, *, timeout: timedelta, wait: bool = True) -> dist.TCPStore:
-    """torch's store in this process, listening on `address` alone: by itself it listens on all interfaces, and whoever
-    reaches it can read and write it. `port` 0 is any. Raises `UserError` where the port is taken.
+    """Open torch's store, listening on `address` only: torch's default is all interfaces, and whoever reaches the store
+    can read and write it. `port` 0 means any free port. Raises `UserError` if the port is taken.
 
-    `wait`: until all `world` processes have come.
+    `wait`: until all `world` processes have connected.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as listening:

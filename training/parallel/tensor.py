@@ -1,4 +1,4 @@
-"""Tensor parallelism put on from outside: a plan names which layers of a plain model become megatron-core's.
+"""Tensor parallelism applied from outside: a plan names the layers of a plain model that become megatron-core's.
 
 A plan maps globs of module or parameter names to kinds; the first that matches counts:
 
@@ -28,7 +28,7 @@ from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 
 VOCABULARY_MULTIPLE = 128
-"""Rows a process: tensor cores want aligned matrices."""
+"""Rows per process: tensor cores need aligned matrices."""
 
 
 def parallelise(model: nn.Module, plan: Mapping[str, str], mesh: Mesh) -> None:
@@ -66,7 +66,7 @@ def parallelise(model: nn.Module, plan: Mapping[str, str], mesh: Mesh) -> None:
 
 
 def layout(model: nn.Module, mesh: Mesh) -> dict[str, Slice]:
-    """Where each parameter of a parallelised model lies in its logical (whole, unpadded) tensor."""
+    """The place of each parameter of a parallelised model in its logical (whole, unpadded) tensor."""
     slices = {}
     for name, parameter in model.named_parameters():
         shape: tuple[int, ...] = getattr(parameter, "logical_shape", tuple(parameter.shape))
@@ -100,7 +100,7 @@ def vocab_argmax(logits: Tensor, mesh: Mesh) -> Tensor:
 
 
 class _Cut:
-    """This rank's part of full parameters; a parameter met twice gives the same part."""
+    """Cuts this rank's part out of full parameters; a parameter that is cut twice gives the same part."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -218,7 +218,7 @@ def _split_vocabulary(module: Any, cut: _Cut, name: str) -> nn.Module:
 
 
 def _plain(layer: nn.Module) -> nn.Module:
-    """`layer` as nn.Linear is called: megatron-core's take three dimensions at most and return (output, bias)."""
+    """Make `layer` callable like nn.Linear: megatron-core's take at most three dimensions and return (output, bias)."""
     forward = layer.forward
 
     def plain(x: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ def _split_attention(module: nn.Module, mesh: Mesh, sum_inputs: bool) -> None:
 
 
 def _diverge(device: torch.device, tensor_rank: int) -> Callable[[], object]:
-    """Give this tensor rank random numbers of its own; the function returned goes back to the common ones."""
+    """Give this tensor rank random numbers of its own; the function returned restores the common ones."""
     golden = 0x9E3779B97F4A7C15  # odd and large: seeds that are near each other stay apart
     if device.type == "cuda":  # by seed and offset, which the host knows without waiting for the device
         generator = torch.cuda.default_generators[device.index]

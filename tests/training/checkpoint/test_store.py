@@ -1,4 +1,4 @@
-"""A checkpoint is whole or it is passed over; one process."""
+"""A checkpoint is intact or it is skipped; one process."""
 
 import builtins
 import errno
@@ -115,7 +115,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("crc32", ["as we write it", "another", "none"])
 def test_a_checkpoint_of_another_format_version_is_refused_and_left_alone(tmp_path, crc32) -> None:
-    """Not passed over as damaged: the run would go back past it and in time overwrite it."""
+    """It is not skipped as damaged: the run would continue from an earlier one and later overwrite it."""
     store = saved(tmp_path, 1, 2)
     path = tmp_path / "step-00000002" / "index.json"
     index = {**json.loads(path.read_text()), "version": 2}

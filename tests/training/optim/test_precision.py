@@ -1,4 +1,4 @@
-"""Mixed precision: the loss scale's rule, masters that keep what half precision would lose."""
+"""Mixed precision: the loss scale's rule, and masters that keep what half precision would lose."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def managed(scale: float, steps: list[bool]) -> list[float]:
 @pytest.mark.parametrize("initial", [2.0**16, 2.0**126])
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.001, 0.01, 0.3])
 def test_the_loss_scale_is_that_of_the_manager_nezha_trained_with(share: float, initial: float) -> None:
-    """Over steps a random share of which is bad, taken up from a checkpoint now and then."""
+    """A random share of steps is bad, and the state is reloaded from a checkpoint now and then."""
     generator = random.Random(f"{share} {initial}")
     steps = [generator.random() >= share for _ in range(9000 if share < 0.3 else 40)]
     scale, seen = LossScale(torch.float16, initial), []
@@ -64,7 +64,7 @@ def test_single_bad_steps_at_scale_1_do_not_end_the_run() -> None:
     assert scale.value == 1.0
 
 
-def test_loss_scale_goes_on_from_a_checkpoint():
+def test_loss_scale_continues_from_a_checkpoint():
     scale, resumed = LossScale(torch.float16), LossScale(torch.float16)
     for _ in range(700):
         scale.update(True)
@@ -135,7 +135,7 @@ def test_tied_weights_stay_tied_in_half_precision():
         ("fp16", None, torch.float16, "recipe"),
     ],
 )
-def test_precision_is_chosen_aloud(monkeypatch, caplog, case):
+def test_the_chosen_precision_is_logged(monkeypatch, caplog, case):
     setting, capability, expected, reason = case
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some GPU")

@@ -1,4 +1,4 @@
-"""Where a process stands in its run is read from its launcher's variables."""
+"""A process reads its place in the run from its launcher's variables."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which ring sums gradients, as settings choose and the log reports; the places of Horovod's processes."""
+"""The ring that sums gradients, in settings and log; the places of Horovod's processes."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ CUDA = torch.device("cuda")
         ({"gradients": "nccl-ring"}, Mesh(**TWO, device=CUDA), "Ring", "over NCCL (NCCL_ALGO=Ring), "),
         ({}, Mesh(**TWO, device=CUDA), None, "over NCCL (ring or tree, as it chooses), "),
         ({"gradient_dtype": "fp16", "bucket_megabytes": 5}, Mesh(**TWO), None, "buckets of 5 MB, sent as fp16"),
-        ({}, Mesh(), None, "nothing to reduce, for there is one data-parallel rank"),
+        ({}, Mesh(), None, "nothing to reduce with one data-parallel rank"),
     ],
 )
 def test_the_log_names_the_ring_in_use(monkeypatch, caplog, settings, mesh, algorithm, expected) -> None:
