@@ -173,7 +173,7 @@ def check_address(host: str, alone: bool) -> None:
         address = "no address"
     if address == "no address" or (ip_address(address).is_loopback and not alone):
         raise UserError(
-            f"train.parallel.gradients: Horovod listens at the address of the host's name, on {host} {address}; "
+            f"train.parallel.gradients: Horovod listens at its host's address, and on {host} that is {address}; "
             "give the name the address that the other hosts reach (/etc/hosts)"
         )
 
