@@ -1,4 +1,4 @@
-"""A model put together for its objective: for the trainer, for `reread plan`'s rehearsal and for evaluation."""
+"""A model assembled for its objective, for the trainer, the rehearsal of `reread plan` and evaluation."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,7 +29,7 @@ from training.parallel.tensor import layout, parallelise
 
 
 class Assembly:
-    """A model that computes in `dtype` on this process' device, what steps its weights, and what it learns.
+    """A model that computes in `dtype` on this process' device, its master weights, optimiser and objective.
 
     `init` is a folder to start from, or None for random weights from the recipe's seed.
     """
@@ -66,7 +66,7 @@ class Assembly:
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
 
     def weights(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """Masters and optimiser state by name, as a checkpoint has them, with each one's place in the whole tensor."""
+        """Masters and optimiser state by their names in a checkpoint, and each one's place in the whole tensor."""
         slices = layout(self.model, self.mesh)
         tensors: dict[str, Tensor] = {}
         places: dict[str, Slice] = {}
@@ -81,7 +81,7 @@ class Assembly:
         return tensors, places
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """All that a checkpoint holds: `weights` and what the objective carries from step to step."""
+        """All tensors of a checkpoint: `weights` and the state of the objective."""
         tensors, places = self.weights()
         more, their_places = self.objective.state()
         return tensors | more, places | their_places
@@ -90,7 +90,7 @@ class Assembly:
 def place(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     """Split the model over the tensor-parallel processes and move this one's part to its device.
 
-    Raises `UserError` where it cannot be split.
+    Raises `UserError` if it cannot be split.
     """
     parallelise(model, spec.tensor_plan, mesh)
     model.to(mesh.device)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def spec_of(settings: TrainSettings) -> ModelSpec:
 
 
 def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> type[PreTrainedModel]:
-    """The class that learns `objective`. Raises `UserError` if the model has none."""
+    """The model class with the head of `objective`. Raises `UserError` if there is none."""
     if objective.name in spec.heads:
         return spec.heads[objective.name]
     kinds = " or ".join(kind for kind, row in KINDS.items() if row.objective in spec.heads)
@@ -109,19 +109,19 @@ def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> 
 
 
 def check_model(settings: TrainSettings) -> None:
-    """Raises `UserError` for a model that training would refuse whatever the corpus, before there is one."""
+    """Raises `UserError` for a model that training would refuse with any corpus; needs no corpus."""
     spec, objective = spec_of(settings), objective_of(settings)
     head_of(spec, objective, settings.data)
     init = settings.init if settings.init and (settings.init / "config.json").exists() else None
     given = checked_values(spec, settings.model)
     if init is None and settings.init is not None:
-        return  # the rest is known when the recipe's `start` has made it
+        return  # the rest is checked after the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)
     check_data(spec, objective, model_config(spec, settings.model, vocab_size, init), settings.data)
 
 
 def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedConfig, data: DataSettings) -> None:
-    """Raises `UserError` if the model does not learn that from such data, or has too few positions for its rows."""
+    """Raises `UserError` if the model cannot learn the objective from such data, or has too few positions."""
     head_of(spec, objective, data)
     if data.bare != (spec.frame == "bare"):
         raise UserError(

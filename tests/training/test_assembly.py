@@ -143,7 +143,7 @@ def test_a_start_with_another_vocabulary_is_refused(tmp_path) -> None:
         (tmp_path / name / "vocab.txt").write_text("\n".join(tokens.split()) + "\n")
     check_vocabulary(tmp_path / "init", tmp_path / "same")
     check_vocabulary(tmp_path / "init", tmp_path / "fewer")
-    with pytest.raises(UserError, match="the weights would meet other tokens"):
+    with pytest.raises(UserError, match="the weights would get other tokens"):
         check_vocabulary(tmp_path / "init", tmp_path / "other")
 
 
