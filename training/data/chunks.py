@@ -4,8 +4,7 @@ A document of at most `longest` tokens is one chunk, a longer one of n tokens 1 
 begins at the last sentence end in the `window` tokens up to k * stride, else at the last word there, else at k * stride
 itself, and is `longest` tokens long; the last chunk is the end of the document, from the first word in its last
 `longest` tokens on. A long document thus fills its rows, each of its tokens is in one to three chunks, and the number
-of chunks follows from the lengths of the documents alone. A document of many chunks is read longest / stride = 8/7
-times.
+of chunks follows from the lengths of the documents alone. Long documents are read longest / stride = 8/7 times.
 """
 
 from bisect import bisect_right

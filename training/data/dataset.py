@@ -113,7 +113,6 @@ class MaskedDataset(Dataset[AnyMasked]):
         keys: NDArray[np.uint64],
     ) -> Rows:
         """input_ids, labels and continues_word of rows [B, L] with `lengths` [B] tokens; masks `ids` in place.
-
         `is_text` [B, L] marks the tokens that may be predicted."""
         continues = (flags & CONTINUES_WORD).view(bool)
         labels = mask(

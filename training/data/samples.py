@@ -137,8 +137,7 @@ class Samples(MaskedRows[RowSettings]):
 
 
 def frame(lengths: NDArray[Any], columns: int, first: NDArray[Any] | None = None) -> Rows:
-    """attention_mask of rows [B] with `lengths` tokens, and token_type_ids if `first` [B], the number of tokens in
-    segment 0, is given."""
+    """attention_mask of rows with `lengths` [B] tokens; token_type_ids if `first` [B] gives the tokens of segment 0."""
     small = np.min_scalar_type(columns)
     column = np.arange(columns, dtype=small)
     attention = column < lengths.astype(small)[:, None]

@@ -29,10 +29,8 @@ class LaneMemory:
 
     @torch.no_grad()
     def keep(self, lanes: Tensor, mems: tuple[Tensor, ...]) -> None:
-        """Store `mems` for `lanes` [n]. A lane whose memory is not finite is emptied.
-
-        Otherwise one overflow in float16 would spoil the lane to the end of its document.
-        """
+        """Store `mems` for `lanes` [n]. A lane with non-finite memory is emptied; otherwise one overflow in float16
+        would spoil it to the end of its document."""
         finite = [tensor.isfinite().movedim(self.dim, 0).flatten(1).all(1) for tensor in mems]
         for held, tensor in zip(self.mems, mems, strict=True):
             good = torch.stack(finite).all(0).view([-1 if dim == self.dim else 1 for dim in range(tensor.dim())])

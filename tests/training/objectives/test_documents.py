@@ -105,10 +105,8 @@ Place = tuple[int, int, int, int, int]
 def passes_of(
     objective: DocumentObjective, steps: int, begins: bool = True
 ) -> dict[Place, tuple[list[float], list[float]]]:
-    """Figures and new memory of each row in `steps` steps without an update; micro_batch must be 1.
-
-    With `begins=False` lanes are never emptied.
-    """
+    """Figures and new memory of each row in `steps` steps without an update; micro_batch must be 1. With
+    `begins=False` lanes are never emptied."""
     found = {}
     before = objective.cursors.clone()
     with objective.batches(0) as loader:
