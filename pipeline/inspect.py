@@ -1,4 +1,4 @@
-"""`reread inspect`: rows as the model will see them, and what their masks are made of."""
+"""`reread inspect`: rows as the model will see them, and statistics of their masks."""
 
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -22,7 +22,7 @@ from training.data.settings import DataSettings
 
 STATISTICS_ROWS = 4096
 STATISTICS_TOKENS = 1 << 21
-"""Of long rows fewer are counted."""
+"""Limit on the tokens counted, which reduces the number of long rows."""
 MASKED, REPLACED, KEPT = "bold white on red", "bold black on yellow", "bold black on green"
 
 
@@ -30,7 +30,7 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
     """Print `samples` decoded rows of the corpus or materialised folder `data.corpus`, and statistics over more.
 
     A materialised folder is shown with the settings and the seed it was written with. With `verify` every byte is
-    checked first. Raises `UserError` for what cannot be read and, having shown it, for a masking that does nothing.
+    checked first. Raises `UserError` for unreadable data and, after the output, for masking without effect.
     """
     console = Console(highlight=False)
     dataset = KINDS[data.kind].open(data, seed, "train")
@@ -42,7 +42,7 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
         raise UserError(f"{data.corpus}: no documents in the train split; look at the corpus' report.md")
     vocabulary = dataset.tokenizer_folder / "tokenizer.json"
     if not vocabulary.exists():
-        raise UserError(f"{vocabulary}: not there; run `reread preprocess` again")
+        raise UserError(f"{vocabulary}: missing; run `reread preprocess` again")
     tokenizer = Tokenizer.from_file(str(vocabulary))
     console.print(
         Text.assemble(
@@ -63,7 +63,7 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
 
 
 def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
-    """One row [L] as text: original words, the predicted ones in ‹ › and in the colour of what was done to them."""
+    """One row [L] as text: original words, the predicted ones in ‹ › and coloured by masked, replaced or kept."""
     text = Text()
     fed = row["attention_mask"] == 1
     labels, inputs, continues = (row[name][fed].tolist() for name in ("labels", "input_ids", "continues_word"))
@@ -98,7 +98,7 @@ def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     names = [tokenizer.id_to_token(number) or "" for number in ids]
     if not isinstance(tokenizer.model, WordPiece):
         return [name.replace("▁", " ") for name in names]
-    # WordPiece loses spaces: they are put back between words of letters or digits, not inside Chinese.
+    # WordPiece drops spaces: restore them between words of letters or digits, not inside Chinese.
     spaced = [
         before[-1:].isascii() and before[-1:].isalnum() and name[:1].isascii() and name[:1].isalnum()
         for before, name in pairwise(["", *names])
@@ -108,7 +108,7 @@ def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 @dataclass
 class Counts:
-    """What was found in some rows."""
+    """Counts over rows."""
 
     rows: int = 0
     slots: int = 0
@@ -119,7 +119,7 @@ class Counts:
     chinese_words: int = 0
     """Words of several Chinese tokens, at least one of them predicted."""
     whole_chinese_words: int = 0
-    """Of these, the words of which each token is predicted."""
+    """Chinese words whose tokens are all predicted."""
 
     def add(self, rows: Rows, is_han: NDArray[np.bool_], special: dict[str, int]) -> None:
         predicted = rows["labels"] != IGNORED

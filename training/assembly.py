@@ -1,4 +1,4 @@
-"""A model put together for its objective: for the trainer, for `reread plan`'s rehearsal and for evaluation."""
+"""A model assembled for its objective, for the trainer, the rehearsal of `reread plan` and evaluation."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,7 +29,7 @@ from training.parallel.tensor import layout, parallelise
 
 
 class Assembly:
-    """A model that computes in `dtype` on this process' device, what steps its weights, and what it learns.
+    """A model that computes in `dtype` on this process' device, its master weights, optimiser and objective.
 
     `init` is a folder to start from, or None for random weights from the recipe's seed.
     """
@@ -66,7 +66,7 @@ class Assembly:
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
 
     def weights(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """Masters and optimiser state by name, as a checkpoint has them, with each one's place in the whole tensor."""
+        """Masters and optimiser state by their names in a checkpoint, and each one's place in the whole tensor."""
         slices = layout(self.model, self.mesh)
         tensors: dict[str, Tensor] = {}
         places: dict[str, Slice] = {}
@@ -81,7 +81,7 @@ class Assembly:
         return tensors, places
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """All that a checkpoint holds: `weights` and what the objective carries from step to step."""
+        """All tensors of a checkpoint: `weights` and the state of the objective."""
         tensors, places = self.weights()
         more, their_places = self.objective.state()
         return tensors | more, places | their_places
@@ -90,7 +90,7 @@ class Assembly:
 def place(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     """Split the model over the tensor-parallel processes and move this one's part to its device.
 
-    Raises `UserError` where it cannot be split.
+    Raises `UserError` if it cannot be split.
     """
     parallelise(model, spec.tensor_plan, mesh)
     model.to(mesh.device)  # type: ignore[arg-type]
@@ -101,9 +101,11 @@ def spec_of(settings: TrainSettings) -> ModelSpec:
 
 
 def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> type[PreTrainedModel]:
-    """The class that learns `objective`. Raises `UserError` if the model has none."""
+    """The model class with the head of `objective`. Raises `UserError` if there is none."""
     if objective.name in spec.heads and (spec.frame == "bare") in data.framings:
         return spec.heads[objective.name]
+    if objective.name != KINDS[data.kind].objective:
+        raise UserError(f"train.objective: {objective.name}, but {spec.name} has heads for {', '.join(spec.heads)}")
     kinds = " or ".join(
         name
         for name, kind in KINDS.items()
@@ -113,26 +115,23 @@ def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> 
 
 
 def check_model(settings: TrainSettings) -> None:
-    """Raises `UserError` for a model that training would refuse whatever the corpus, before there is one."""
+    """Raises `UserError` for a model that training would refuse with any corpus; needs no corpus."""
     spec, objective = spec_of(settings), objective_of(settings)
     init = settings.init if settings.init and (settings.init / "config.json").exists() else None
     given = checked_values(spec, settings.model)
     head_of(spec, objective, settings.data)
     if init is None and settings.init is not None:
-        return  # the rest is known when the recipe's `start` has made it
+        return  # the rest is checked after the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)
     special = {} if init else {"pad": 0}  # the corpus' may be another: positions that count from it are never fewer
     check_data(spec, objective, model_config(spec, settings.model, vocab_size, init, special), settings.data)
 
 
 def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedConfig, data: DataSettings) -> None:
-    """Raises `UserError` if the model does not learn that from such data, or has too few positions for its rows."""
+    """Raises `UserError` if the model cannot learn the objective from such data, or has too few positions."""
     head_of(spec, objective, data)
-    if data.kind not in objective.kinds:
-        kinds = " or ".join(objective.kinds)
-        raise UserError(
-            f"train.objective: {objective.name} learns from {kinds}, not {data.kind}; set data.kind to {kinds}"
-        )
+    if objective.name != KINDS[data.kind].objective and data.kind not in objective.kinds:
+        raise UserError(f"train.objective: {objective.name} does not learn from data.kind {data.kind}; set it to null")
     if data.bare != (spec.frame == "bare"):
         raise UserError(
             f"train.data.special_tokens: {str(not data.bare).lower()}, but {spec.name} reads text "

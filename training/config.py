@@ -1,4 +1,4 @@
-"""What `reread train` can be told: the sections of a recipe from `data` to `logging`. Imports no torch."""
+"""The settings of `reread train`: the `train` section of a recipe. Imports no torch."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -10,7 +10,7 @@ from training.data.kinds import KINDS
 from training.data.settings import DataSettings
 
 STOPPED = 75
-"""Exit status after SIGTERM: a checkpoint is saved, the same command goes on (EX_TEMPFAIL)."""
+"""Exit status after SIGTERM, when a checkpoint is saved and the same command resumes (EX_TEMPFAIL)."""
 MOST_STEPS = 1 << 40
 MOST_ROWS = 1 << 24
 MOST_PROCESSES = 1 << 16
@@ -58,14 +58,14 @@ class ScheduleSettings(Settings):
 
 class ParallelSettings(Settings):
     tensor: int = Field(default=1, ge=1, le=MOST_PROCESSES)
-    """Tensor-parallel size; the data-parallel size is what is left of the processes."""
+    """Tensor-parallel size; the data-parallel size is the number of processes divided by it."""
     processes: int = Field(default=0, ge=0, le=1024)
-    """Processes `reread train` starts when nothing else did (torchrun, srun, horovodrun); 0 is one a GPU, or one."""
+    """Processes to start unless a launcher (torchrun, srun, horovodrun) started them; 0: one per GPU, one on CPU."""
     gradients: Literal["torch", "nccl-ring", "horovod"] = "torch"
-    """Who sums gradients over data-parallel ranks: torch.distributed (NCCL by the algorithm it chooses; gloo's ring on
-    CPU), the same with NCCL's ring pinned, or Horovod's ring."""
+    """Backend of the gradient sum over data-parallel ranks: torch.distributed (NCCL with the algorithm it chooses;
+    gloo's ring on CPU), the same with NCCL's ring pinned, or Horovod's ring."""
     gradient_dtype: Literal["fp32", "fp16"] = "fp32"
-    """In which type they travel. With fp16 the loss scale is in use at every `precision`."""
+    """Type in which gradients are sent. With fp16 the loss scale is used at every `precision`."""
     bucket_megabytes: float = Field(default=25.0, gt=0, le=1 << 20)
     """Gradients are reduced in buckets of this size while the backward pass goes on."""
 
@@ -80,7 +80,7 @@ class CheckpointSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """Everything a run is; with the corpus' fingerprint it determines each number the run prints."""
+    """All settings of a run; with the corpus' fingerprint they determine each number that the run prints."""
 
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     model: dict[str, Any]
@@ -89,14 +89,14 @@ class TrainSettings(Settings):
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
     data: AnyData
     objective: str | None = None
-    """What is learned (training/objectives); null: what `data.kind` is for."""
+    """Name of the objective (training/objectives); null: the default of `data.kind`."""
     steps: int = Field(ge=0, le=MOST_STEPS)
-    """Updates; with 0 the weights that the run starts with are saved and evaluated."""
+    """Number of updates; with 0 the initial weights are saved and evaluated."""
     trainable: list[str] | None = None
-    """Globs of the parameters that learn, the rest stays as `init` has it; null: all learn. `[n:]` after a glob: of its
-    rows those from n on."""
+    """Globs of the parameters that learn, the others keep their values from `init`; null: all learn. `[n:]` after a
+    glob restricts it to the rows from n on."""
     global_batch: int = Field(ge=1, le=MOST_ROWS)
-    """Rows a step that are learned from, over all processes and accumulation."""
+    """Rows with a loss in each step, over all processes and accumulation."""
     micro_batch: int = Field(ge=1, le=MOST_ROWS)
     """Rows of one forward pass on one process."""
     optimizer: OptimizerSettings
@@ -104,18 +104,18 @@ class TrainSettings(Settings):
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). fp16 and bf16 keep fp32 masters."""
     initial_loss_scale: float = Field(default=2.0**16, gt=0, le=2.0**64)
-    """Of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad ones, in a row or
-    not (the rule NEZHA trained with)."""
+    """Initial scale of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad
+    ones, in a row or not (NEZHA's rule)."""
     activation_checkpointing: bool = False
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     log_every: int = Field(default=10, ge=1, le=MOST_STEPS)
     validate_every: int = Field(default=1000, ge=1, le=MOST_STEPS)
     validation_batches: int = Field(default=8, ge=1, le=MOST_STEPS)
-    """Global batches of held-out text a validation: rows from all over it, documents until they have so many segments
-    (`Segments.sample`), or so many steps of lanes that begin all over it. `reread evaluate` reads all."""
+    """Global batches of held-out text in a validation: that many rows, documents with that many segments
+    (`Segments.sample`), or that many steps of lanes, from all over the text. `reread evaluate` reads all of it."""
     watchdog_minutes: float = Field(default=30.0, gt=0, le=1_000_000)
-    """The run ends, and names the process to blame, when nothing has moved for so long: no step, no forward pass of a
-    validation, no part of a checkpoint; keep it above the time that one checkpoint takes to write."""
+    """The run ends and names the hung process after this time without progress: no step, no forward pass in validation,
+    no part of a checkpoint. It must exceed the time in which one checkpoint is written."""
     peak_tflops: float | None = Field(default=None, gt=0, le=1_000_000)
-    """Of one device, for MFU; null: by the device's name, or measured on CPU."""
+    """Peak of one device, for MFU; null: looked up by the device's name, or measured on CPU."""

@@ -20,7 +20,7 @@ from training.checkpoint.files import put_in_place, remove
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.dataset import Dataset
-from training.data.kinds import open_dataset
+from training.data.kinds import KINDS
 from training.models.build import model_config
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
@@ -83,7 +83,7 @@ def write_run_model(run: Path, model: RunModel) -> None:
 
 def _from_corpus(run: Path, settings: TrainSettings) -> RunModel:
     """Corpus facts come from the last checkpoint, so that another corpus is not mistaken for the run's."""
-    model = new_run_model(settings, open_dataset(settings.data, settings.seed, "train"))
+    model = new_run_model(settings, KINDS[settings.data.kind].open(settings.data, settings.seed, "train"))
     store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
     for step in store.steps()[-1:]:
         model.corpus.update(store.state(step)["corpus"])

@@ -1,8 +1,8 @@
 """Real process groups in tests: `ranks(n, function, *args)` runs `function` in n processes over gloo.
 
 The processes are forked from a server that has imported torch and megatron-core once, so a call costs a fraction of a
-second, every call starts clean, and a crash in one test cannot reach another. `function` must stand at the top of a
-module; it sees the environment torchrun gives (RANK, WORLD_SIZE, ...), or none of it when n is 1.
+second, every call starts clean, and a crash in one test cannot affect another. `function` must be a top-level function
+of a module; it sees the environment of torchrun (RANK, WORLD_SIZE, ...), or none of it when n is 1.
 """
 
 import os
@@ -45,8 +45,8 @@ def ranks() -> Callable[..., list[Any]]:
 
 @pytest.fixture(scope="session")
 def ranks_in_float64(ranks: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """`ranks`, where all that is computed in float32 is computed in float64: what differs by more than float64 rounds
-    is a mistake, on any processor."""
+    """`ranks` with float64 in place of float32, so that on any processor a difference above float64's rounding is a
+    mistake."""
     return partial(ranks, float64=True)
 
 
@@ -55,7 +55,7 @@ def _collect(pipes: dict[Connection, int], timeout: float) -> list[Any]:
     failures: list[str] = []
     waiting = set(pipes)
     while waiting:
-        # peers of a failed rank break off by themselves; those caught in other work are not waited for
+        # peers of a failed rank end by themselves; those that do not notice are not waited for
         ready = wait(list(waiting), timeout=5 if failures else timeout)
         if not ready:
             failures.append(f"no answer from ranks {sorted(pipes[pipe] for pipe in waiting)}")
@@ -77,8 +77,8 @@ def _collect(pipes: dict[Connection, int], timeout: float) -> list[Any]:
 
 
 def _compute_in_float64() -> None:
-    """For the rest of this process float64 is what code gets that asks for float32: ours and megatron-core's, whose
-    cross-entropy casts whatever it is given."""
+    """Replace float32 by float64 for the rest of this process, in our code and in megatron-core's, whose cross-entropy
+    casts its input."""
     import torch
 
     torch.set_default_dtype(torch.float64)

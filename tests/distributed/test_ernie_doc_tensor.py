@@ -82,7 +82,7 @@ def test_tensor_parallel_changes_nothing(ranks_in_float64, tensor, checkpointing
 
 
 def _attention_and_memory(dropout: float) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """First layer: this rank's heads, all ranks' heads having the same weights; then the memory."""
+    """This rank's heads of the first layer, with the same weights on all ranks, and the memory."""
     model = small(dropout)
     attention = model.ernie_doc.encoder.layer[0].attention.self
     with torch.no_grad():

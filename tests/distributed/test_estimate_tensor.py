@@ -1,4 +1,4 @@
-"""`reread plan` knows what a tensor rank holds and sends, from one process without the others."""
+"""`reread plan` computes what a tensor rank holds and sends, from one process without the others."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ VOCABULARY = 500
 
 
 def held(values: dict[str, Any]) -> dict[str, int]:
-    """Bytes of the trainer's tensors in one of two tensor ranks, and what a micro-batch sends between them."""
+    """Bytes of the trainer's tensors in one of two tensor ranks, and bytes sent between them in a micro-batch."""
     settings = TrainSettings.parse(values, "test")
     mesh = init_mesh(2)
     spec = model_spec(settings.model["type"])
@@ -61,7 +61,7 @@ def held(values: dict[str, Any]) -> dict[str, int]:
 def test_an_estimated_tensor_rank_is_the_trainers(ranks, values_of) -> None:
     values = values_of("nowhere", global_batch=2, micro_batch=2)
     if values_of is longformer_values:
-        values["model"]["max_position_embeddings"] = 50  # they begin after [PAD], which is 1 where no corpus says else
+        values["model"]["max_position_embeddings"] = 50  # they begin after [PAD], 1 without a corpus
     settings = TrainSettings.parse(values, "test")
     spec = model_spec(settings.model["type"])
     config = model_config(spec, settings.model, VOCABULARY, None)

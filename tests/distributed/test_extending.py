@@ -1,4 +1,4 @@
-"""docs/extending.md: an objective is added from outside the source tree, by its steps."""
+"""An objective is added from outside the source tree by the steps of docs/extending.md."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -36,8 +36,8 @@ class NezhaForReplacedTokens(NezhaPreTrainedModel):
 
 
 class ReplacedTokenObjective(Objective):
-    """Was each token replaced? (ELECTRA's discriminator, Clark et al. 2020, section 2.) Replaced and other tokens have
-    a mean each, so there are three counts."""
+    """Predict which tokens were replaced (ELECTRA's discriminator, Clark et al. 2020, section 2). Replaced and other
+    tokens have separate means, so there are three counts."""
 
     name = "replaced_token"
     kinds = ("rows",)
@@ -101,7 +101,7 @@ def values_of(corpus: Path, **changes: Any) -> dict[str, Any]:
 
 
 def train_toy(values: dict[str, Any], run: Path) -> None:
-    """What the two lines in training/objectives/__init__.py and training/models/nezha/spec.py would do, and a run."""
+    """Do the work of the two lines in training/objectives/__init__.py and training/models/nezha/spec.py, and train."""
     from training.trainer import train
 
     OBJECTIVES["replaced_token"] = ReplacedTokenObjective
@@ -114,7 +114,7 @@ def test_an_objective_from_outside_the_tree_trains_the_same_at_every_split(
     sample_corpus,
     tmp_path,
 ) -> None:
-    """With a third count, a head of its own and figures of its own, at 1x1 and 2x2 (tensor x data)."""
+    """It has a third count, its own head and its own figures, at 1x1 and 2x2 (tensor x data)."""
     curves = {}
     for tensor, processes in ((1, 1), (2, 4)):
         run = tmp_path / str(processes)

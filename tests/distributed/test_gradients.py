@@ -1,4 +1,4 @@
-"""Gradients, their norm, overflow and the optimiser are the same whatever the processes."""
+"""Gradients, their norm, overflow and the optimiser are the same on any number of processes."""
 
 import math
 import sys
@@ -96,11 +96,11 @@ def test_gradients_and_norm_are_the_same_on_any_mesh(ranks_in_float64, n, tensor
     for gradients, slices, split_norm in results:
         check_parts(gradients, slices, expected, rtol=1e-10, atol=1e-14)
         assert split_norm == pytest.approx(norm, rel=1e-12)
-    assert len({split_norm for _, _, split_norm in results}) == 1  # bit-equal, or ranks would clip apart
+    assert len({split_norm for _, _, split_norm in results}) == 1  # bit-equal, or ranks would clip differently
 
 
 def _launched() -> tuple[list[int], list[int]]:
-    """Sizes of the buckets under way when the backward pass of the first and of the last micro-batch ends."""
+    """Sizes of the buckets in flight when the backward pass of the first and of the last micro-batch ends."""
     mesh = init_mesh()
     begun: list[int] = []
     begin = in_torch(mesh)
@@ -163,7 +163,7 @@ def test_an_overflow_on_one_rank_is_seen_by_all(ranks, bad_rank, whole):
 def sums_and_parts(
     tensor: int, gradients: Literal["torch", "horovod"], factor: float
 ) -> tuple[int, Tensor, Tensor, float]:
-    """Of a step that sends fp16: tensor rank, the sum of `factor` times the gradients, this rank's part, the norm."""
+    """Tensor rank, sum of `factor` times the gradients, this rank's part and the norm in a step that sends fp16."""
     mesh = init_mesh(tensor, gradients=gradients)
     reduce = reducer(ParallelSettings(gradients=gradients, gradient_dtype="fp16"), mesh)
     sums, parts = [], []
@@ -184,7 +184,7 @@ def sums_and_parts(
 
 
 def check_fp16_sums(results: list[tuple[int, Tensor, Tensor, float]]) -> None:
-    """Alike on all data-parallel ranks, and as far from the exact sum as float16 rounds it, no further."""
+    """The sums are equal on all data-parallel ranks and within float16 rounding of the exact sum."""
     for tensor_rank in {rank for rank, *_ in results}:
         sums, parts = (torch.stack([one[i] for one in results if one[0] == tensor_rank]) for i in (1, 2))
         assert (sums == sums[0]).all()

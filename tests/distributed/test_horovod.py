@@ -1,4 +1,4 @@
-"""Gradients over Horovod: the weights that torch's all-reduce gives, however the processes were started."""
+"""Gradients over Horovod give the same weights as torch's all-reduce, with any launcher."""
 
 import importlib.util
 import os
@@ -56,7 +56,7 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 @pytest.fixture(scope="module")
 def over_torch(ranks, sample_corpus, tmp_path_factory) -> dict[int, dict[str, Tensor]]:
-    """What torch's all-reduce ends with, by tensor-parallel size."""
+    """Final weights with torch's all-reduce, by tensor-parallel size."""
     ended = {}
     for tensor, data in SPLITS:
         run = tmp_path_factory.mktemp(f"torch-{tensor}x{data}")
@@ -67,7 +67,7 @@ def over_torch(ranks, sample_corpus, tmp_path_factory) -> dict[int, dict[str, Te
 
 @pytest.mark.parametrize(("tensor", "data"), SPLITS)
 def test_the_same_weights_as_over_torch(ranks, sample_corpus, over_torch, tmp_path, tensor, data) -> None:
-    """Bit for bit: the sum of two numbers knows no order."""
+    """Weights are equal bit for bit, since the sum of two numbers does not depend on their order."""
     ranks(tensor * data, train_in_process, recipe(sample_corpus, tensor, "horovod"), tmp_path)
     assert_equal(weights(tmp_path), over_torch[tensor])
 
@@ -82,7 +82,7 @@ def test_what_overflows_on_the_wire_is_seen_by_all(ranks) -> None:
     assert norms == [torch.inf] * 4
 
 
-# As a user starts it
+# Started by a user's command
 
 
 LAUNCHERS = {
@@ -107,7 +107,7 @@ def test_started_by(sample_corpus, over_torch, tmp_path, launcher) -> None:
 
 @pytest.mark.parametrize(("tensor", "processes"), [(1, 2), (2, 4)])
 def test_kill_9_of_one_process_ends_the_others(sample_corpus, tmp_path, tensor, processes) -> None:
-    """None hangs, none shows a traceback; where nothing else is in the way, the line that torch's backend gives."""
+    """No process hangs or shows a traceback; without process sets the line is that of torch's backend."""
     write_recipe(tmp_path, sample_corpus)
     overrides = ("parallel.gradients=horovod", f"parallel.tensor={tensor}", "steps=100000", "watchdog_minutes=0.2")
     with Job(tmp_path, "train", "tiny.yaml", *overrides, processes=processes) as job:
@@ -126,11 +126,11 @@ def test_kill_9_of_one_process_ends_the_others(sample_corpus, tmp_path, tensor, 
 
 
 def test_a_hung_process_is_named_beside_process_sets(sample_corpus, tmp_path) -> None:
-    """Horovod's thread waits for it, and must not keep the other threads of its process from saying so."""
+    """Horovod's thread waits for it, and must not keep the other threads of its process from reporting it."""
     write_recipe(tmp_path, sample_corpus)
     overrides = ("parallel.gradients=horovod", "parallel.tensor=2", "steps=100000", "watchdog_minutes=0.1")
     with Job(tmp_path, "train", "tiny.yaml", *overrides, processes=4) as job:
         job.wait(lambda: at_step(tmp_path, 7))
         job.send(signal.SIGSTOP, 1)
-        assert set(job.statuses(0, 2, 3)) <= {1, 6}, job.output  # 6: who speaks ends first, and is missed
+        assert set(job.statuses(0, 2, 3)) <= {1, 6}, job.output  # 6: the reporting process ended first
     assert "\nprocess 1 of 4 (host " in job.output

@@ -27,7 +27,7 @@ def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, kind) -> None:
-    """1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3 where lanes do not divide."""
+    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes."""
     for tensor, data, micro_batch in ((1, 1, 8), (2, 1, 3), (1, 2, 1), (2, 2, 2), (1, 3, 2)):
         values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
         run = tmp_path / f"{tensor}x{data}"
@@ -50,7 +50,7 @@ def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, fl
 
 
 def test_processes_that_have_no_lane_wait_for_the_one_that_reads(ranks, sample_corpus, tmp_path) -> None:
-    """Of one lane all processes have the same figures, and those of one process alone, bit for bit."""
+    """With one lane all processes have the figures of a single process, bit for bit."""
     values = values_of("ran", sample_corpus)
     ((alone, _),) = ranks(1, evaluate_in_process, values, tmp_path)
     found = ranks(3, evaluate_in_process, values, tmp_path)
@@ -70,7 +70,7 @@ def test_processes_that_have_no_lane_wait_for_the_one_that_reads(ranks, sample_c
 def test_a_run_goes_on_at_another_split_with_its_memories(
     ranks_in_float64, sample_corpus, tmp_path, kind, splits
 ) -> None:
-    """Tensor x data: each split goes on from the one before; together they are the run that stayed at the first."""
+    """Each split (tensor x data) resumes the one before; the result equals a run that stayed at the first."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
@@ -98,7 +98,7 @@ def test_learning_rows_stay_near_the_global_batch_and_are_reported(ranks, sample
 
 
 def test_half_precision_remembers(ranks, sample_corpus, tmp_path) -> None:
-    """fp16 weights and memories, fp32 masters: the curve of fp32, and a memory that came back as it was saved."""
+    """fp16 weights and memories with fp32 masters follow the curve of fp32, and memory is restored as saved."""
     for precision in ("fp32", "fp16"):
         run = tmp_path / precision
         run.mkdir()

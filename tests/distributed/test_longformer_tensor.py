@@ -16,7 +16,7 @@ Read = tuple[Tensor, dict[str, Tensor]]
 
 
 def small(dropout: float = 0.0) -> LongformerForMaskedLM:
-    attention_longformer.CHUNK = 16  # in this process alone
+    attention_longformer.CHUNK = 16  # only in this process
     torch.manual_seed(0)
     config = LongformerConfig(
         vocab_size=VOCABULARY,
@@ -81,7 +81,7 @@ def test_tensor_parallel_changes_nothing(ranks_in_float64, checkpointing, with_g
 
 
 def _heads_and_output(dropout: float) -> tuple[Tensor, Tensor]:
-    """First layer: this rank's heads, all ranks' heads having the same weights; then what it gives."""
+    """This rank's heads of the first layer, with the same weights on all ranks, and the layer's output."""
     model = small(dropout)
     layer = model.longformer.encoder.layer[0]
     with torch.no_grad():

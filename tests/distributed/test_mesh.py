@@ -1,4 +1,4 @@
-"""Processes find their place in the grid."""
+"""Each process finds its place in the grid."""
 
 import importlib.util
 import os
@@ -49,7 +49,7 @@ def test_gather_keeps_rank_order(ranks):
 
 
 def _listening(how: str) -> list[str]:
-    """Where this process listens once a run stands."""
+    """The addresses on which this process listens once the process group is set up."""
     if how == "srun":
         place = {"SLURM_PROCID": os.environ.pop("RANK"), "SLURM_STEP_NUM_TASKS": os.environ.pop("WORLD_SIZE")}
         node = {"SLURM_STEP_NODELIST": "node07", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "1"}
@@ -58,13 +58,13 @@ def _listening(how: str) -> list[str]:
     mesh = init_mesh(2 if how == "tensor" else 1, gradients="horovod" if how == "horovod" else "torch")
     mesh.gather(1)
     found = psutil.Process().net_connections("tcp")
-    mesh.gather(1)  # nobody leaves before all have looked
+    mesh.gather(1)  # wait until all have looked
     return [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
 
 
 @pytest.mark.parametrize("how", ["launched", "tensor", "srun", "horovod"])
 def test_a_run_on_one_machine_listens_on_the_loopback_alone(ranks, how) -> None:
-    """Who reaches torch's store can read and write it."""
+    """Anyone who can connect to torch's store can read and write it."""
     if how == "horovod" and importlib.util.find_spec("horovod") is None:
         not_here("horovod", "is not installed (make horovod)")
     first, second = ranks(2, _listening, how)

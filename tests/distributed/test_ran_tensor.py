@@ -97,8 +97,8 @@ def test_tensor_parallel_changes_nothing(ranks_in_float64, tensor, causal, profi
 
 
 def _dropped(dropout: float) -> tuple[list[Tensor], Tensor, Tensor]:
-    """First layer: what this rank's heads give, cells first, and the layer's output; gradients [2, n] without and
-    with recomputing."""
+    """Outputs of this rank's heads in the first layer, cells first, the layer's output, and gradients [2, n] without
+    and with recomputing."""
     mesh = init_mesh(2)
     gradients = []
     for checkpointing in (False, True):
@@ -106,7 +106,7 @@ def _dropped(dropout: float) -> tuple[list[Tensor], Tensor, Tensor]:
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         layer = model.ran.encoder.layer[0]
-        with torch.no_grad():  # both ranks' heads are the same, so dropout alone can tell them apart
+        with torch.no_grad():  # both ranks' heads are the same, so only dropout can differ
             for linear in (layer.attention.query, layer.attention.key, layer.attention.value):
                 for parameter in linear.parameters():
                     parameter[12:] = parameter[:12]

@@ -1,4 +1,4 @@
-"""The span-boundary head on a split vocabulary: logits and gradients of float64 are those of the whole model."""
+"""The span-boundary head on a split vocabulary: float64 logits and gradients equal those of the whole model."""
 
 import torch
 from torch import Tensor

@@ -18,7 +18,7 @@ from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import init_mesh
 
-PADDED = 6  # rows of `vocabulary` a process; 9 are real, so one of two ranks has padding and two of four nothing else
+PADDED = 6  # rows of `vocabulary` a process; 9 are real, so one of two ranks has padding, two of four only that
 
 
 def parts(mesh: Mesh, number: float) -> tuple[dict[str, Tensor], dict[str, Slice]]:
@@ -97,7 +97,7 @@ def test_each_part_is_written_once_and_the_work_is_spread(ranks, tmp_path):
 
 
 def _die(folder: Path, tensor: int, victim: int, moment: str) -> None:
-    """Save step 1, then be killed while step 2 is written: with half a file, or just before the rename."""
+    """Save step 1, then kill this process while it writes step 2, in half a file or just before the rename."""
     mesh = init_mesh(tensor)
     store = CheckpointStore(folder, 9, mesh)
     save(store, mesh, 1)
@@ -159,7 +159,7 @@ def test_damage_that_one_rank_sees_is_passed_over_by_all(ranks, tmp_path):
 
 
 def _meet_a_fault(folder: Path, tensor: int, victim: int) -> str:
-    """Rank `victim` meets a disk that gives an error where it reads its share of step 2."""
+    """On rank `victim` the disk returns an error when its share of step 2 is read."""
     mesh = init_mesh(tensor)
     checksum = store_module.checksum
 

@@ -1,4 +1,4 @@
-"""Splitting a model over tensor ranks changes nothing but where the numbers lie."""
+"""Splitting a model over tensor ranks does not change its results."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _reference(position_type: str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """By the model's own loss, without any of our layers."""
+    """Results of the model's own loss, without any of our layers."""
     model = small_nezha(position_type=position_type)
     ids, mask, labels = batch()
     output = model(input_ids=ids, attention_mask=mask)
@@ -125,7 +125,7 @@ def test_tied_decoder_stays_tied(ranks):
 
 
 class Scaled(nn.Module):
-    """Two heads scaled by one shared vector: the least model with a `shared` parameter."""
+    """Two heads scaled by one shared vector, the smallest model with a `shared` parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def test_shared_parameters_gather_the_gradients_of_all_heads(ranks_in_float64):
 
 
 def _dropped(dropout: float) -> tuple[Tensor, Tensor, Tensor]:
-    """First layer: this rank's heads and the whole output; then gradients [2, n] without and with recomputing."""
+    """This rank's heads and the whole output of the first layer, and gradients [2, n] without and with recomputing."""
     mesh = init_mesh(2)
     seen: dict[str, Tensor] = {}
     gradients = []
@@ -161,7 +161,7 @@ def _dropped(dropout: float) -> tuple[Tensor, Tensor, Tensor]:
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         attention = model.nezha.encoder.layer[0].attention
-        with torch.no_grad():  # both ranks' heads are the same, so dropout alone can tell them apart
+        with torch.no_grad():  # both ranks' heads are the same, so only dropout can differ
             for parameter in attention.self.parameters():
                 parameter[16:] = parameter[:16]
         parallelise(model, TENSOR_PLAN, mesh)

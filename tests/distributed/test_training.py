@@ -1,4 +1,4 @@
-"""The trainer on real process groups: how the work is split changes nothing but rounding."""
+"""The trainer on real process groups: the split of the work changes only rounding."""
 
 import math
 from pathlib import Path
@@ -50,7 +50,7 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
     ("model", "accumulate"), [("nezha", True), ("nezha", False), ("spans", True), ("ran", True), ("longformer", True)]
 )
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, model, accumulate) -> None:
-    """1x1, 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation."""
+    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation."""
     curves = {}
     for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)):
         values = no_dropout(MODELS[model](sample_corpus, parallel={"tensor": tensor}))
@@ -74,7 +74,7 @@ def test_dropout_is_the_same_on_any_number_of_data_parallel_ranks(ranks_in_float
 
 
 def test_a_run_goes_on_at_any_split_and_back(ranks_in_float64, sample_corpus, tmp_path) -> None:
-    """2x2 (tensor x data), then 1x4, 4x1, 1x1 and 2x2 again: samples and weights of a run that stayed at 2x2."""
+    """A run at 2x2 (tensor x data), then 1x4, 4x1, 1x1 and 2x2, equals a run that stayed at 2x2."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
@@ -112,7 +112,7 @@ def test_frozen_rows_stay_at_every_split_and_after_a_resume(ranks_in_float64, sa
 
 
 def test_batches_that_do_not_divide_are_still_the_same_batch(ranks_in_float64, sample_corpus, tmp_path) -> None:
-    """7 rows on 3 ranks in micro-batches of 2: ragged everywhere."""
+    """7 rows on 3 ranks in micro-batches of 2 divide nowhere."""
     for data in (1, 3):
         run = tmp_path / str(data)
         run.mkdir()
@@ -121,7 +121,7 @@ def test_batches_that_do_not_divide_are_still_the_same_batch(ranks_in_float64, s
 
 
 def train_with_overflow(values: dict[str, Any], run: Path) -> list[bool]:
-    """Rank 1's gradient overflows in step 2; returns in which steps this rank's weights moved."""
+    """Rank 1's gradient overflows in step 2; returns the steps in which this rank's weights changed."""
     from training.trainer import Trainer, close_mesh, init_mesh
 
     class Overflowing(Trainer):

@@ -87,11 +87,11 @@ def test_tensor_parallel_changes_nothing(ranks_in_float64, values, checkpointing
 
 
 def _dropped() -> tuple[Tensor, Tensor]:
-    """What goes between the halves of the first layer's feed-forward [2, 8, 16], and its output [2, 8, 24]."""
+    """The inner activations of the first layer's feed-forward [2, 8, 16], and its output [2, 8, 24]."""
     mesh = init_mesh(2)
     model = small(dropout=0.5)
     layer = model.transformer.layer[0]
-    with torch.no_grad():  # both ranks hold the same weights, so dropout alone can tell them apart
+    with torch.no_grad():  # both ranks hold the same weights, so only dropout can differ
         for parameter in layer.intermediate.parameters():
             parameter[16:] = parameter[:16]
     parallelise(model, TENSOR_PLAN, mesh)

@@ -245,7 +245,7 @@ def test_every_kind_of_data_can_be_asked_for(kind: str, corpus: Corpus, capsys: 
     [
         (["kind=row"], "inspect: kind: did you mean `rows`? (got row)"),
         (["kind=[1]"], "inspect: kind: is one of: rows, packed, segments, stream (got [1])"),
-        (["kind=stream"], "data.kind is stream, unbroken text in which nothing is masked"),
+        (["kind=stream"], "data.kind is stream, whose text is not masked"),
         (["kind=packed", "next_sentence=true"], "unknown key `next_sentence`"),
     ],
 )

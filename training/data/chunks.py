@@ -1,11 +1,10 @@
-"""Documents cut into chunks that fill their rows, every one of them found by arithmetic.
+"""Documents cut into chunks that fill their rows, each found by arithmetic.
 
 A document of at most `longest` tokens is one chunk, a longer one of n tokens 1 + ceil((n - longest) / stride). Chunk k
 begins at the last sentence end in the `window` tokens up to k * stride, else at the last word there, else at k * stride
-itself, and runs on for `longest` tokens; the last one is the end of the document, from the first word in its last
-`longest` tokens on. So a long document fills its rows, each of its tokens is in one chunk at least and in three at
-most, and how many chunks there are follows from the lengths of the documents alone. A document of many chunks is read
-longest / stride = 8/7 times.
+itself, and is `longest` tokens long; the last chunk is the end of the document, from the first word in its last
+`longest` tokens on. A long document thus fills its rows, each of its tokens is in one to three chunks, and the number
+of chunks follows from the lengths of the documents alone. Long documents are read longest / stride = 8/7 times.
 """
 
 from bisect import bisect_right
@@ -25,7 +24,7 @@ Bounds = NDArray[np.int64]
 
 
 class Text(NamedTuple):
-    """Stretches of text, one a row: tokens start[i]..stop[i] of a block.
+    """One stretch of text a row: tokens start[i]..stop[i] of a block.
 
     The block's ids and flags begin at the bytes ids_at[i] and flags_at[i] of the shard maps[i].
     """
@@ -54,7 +53,7 @@ class _Block(NamedTuple):
 
 
 class Chunks:
-    """The chunks of a corpus, numbered in source order; `longest` is the greatest number of tokens in one."""
+    """The chunks of a corpus, numbered in corpus order; `longest` is the maximum number of tokens in a chunk."""
 
     def __init__(self, corpus: Corpus, longest: int) -> None:
         self.corpus, self.longest = corpus, longest
@@ -69,7 +68,7 @@ class Chunks:
         return int(self._before_block[-1])
 
     def locate(self, indices: NDArray[np.int64]) -> Places:
-        """Raises `UserError` where a block was altered on disk."""
+        """The places of chunks `indices` [B]; raises `UserError` if a block was altered on disk."""
         numbers = np.searchsorted(self._before_block, indices, side="right") - 1
         blocks = [self._block(number) for number in numbers.tolist()]
         rest = (indices - self._before_block[numbers]).tolist()
@@ -79,7 +78,7 @@ class Chunks:
         return Places(self.corpus.block_documents[numbers] + within, chunk, self._texts(numbers, blocks, within))
 
     def bounds(self, places: Places) -> tuple[Text, NDArray[np.uint8], Bounds]:
-        """The chunks, their flags [B, longest + window] and the token in the block that column 0 stands for.
+        """The chunks, flags [B, longest + window] and the index in the block of the token in column 0.
 
         Flags are zero outside the document.
         """
@@ -113,14 +112,14 @@ class Chunks:
 
 
 def read_ids(dtype: Any, *texts: Text) -> NDArray[Any]:
-    """The ids of each row end to end, in a row one text after the other."""
+    """The ids of all rows, concatenated; within a row the texts follow each other."""
     size = np.dtype(dtype).itemsize
     bounds = [(text.maps, text.ids_at + text.start * size, text.ids_at + text.stop * size) for text in texts]
     return np.frombuffer(_join(bounds), dtype)
 
 
 def read_flags(*texts: Text) -> NDArray[np.uint8]:
-    """The same for flags."""
+    """The flags of all rows, in the order of `read_ids`."""
     return np.frombuffer(
         _join([(text.maps, text.flags_at + text.start, text.flags_at + text.stop) for text in texts]), np.uint8
     )
@@ -132,12 +131,12 @@ def _join(parts: list[tuple[list[mmap], Bounds, Bounds]]) -> bytes:
 
 
 def _slices(maps: list[mmap], start: Bounds, stop: Bounds) -> list[bytes]:
-    # Bytes: per piece less than half the price of an array's view and copy, and nothing the garbage collector tracks.
+    # Bytes cost less than half of a view and copy of an array per piece, and the garbage collector ignores them.
     return [shard[a:b] for shard, a, b in zip(maps, start.tolist(), stop.tolist(), strict=True)]
 
 
 def flags_around(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]:
-    """[B, width]: flags of the tokens from origin[i] on, zero outside the document."""
+    """Flags [B, width] of the tokens from origin[i] on, zero outside the document."""
     start = np.maximum(documents.start, origin)
     stop = np.minimum(documents.stop, origin + width)
     pieces = _slices(documents.maps, documents.flags_at + start, documents.flags_at + stop)
@@ -148,7 +147,7 @@ def flags_around(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint
 
 
 def last_break(flags: NDArray[np.uint8], low: int, high: int) -> NDArray[np.int64]:
-    """Per row the largest column in (low, high] where a sentence may begin, else a word, else `high`."""
+    """The last column of each row in (low, high] where a sentence may begin, else a word, else `high`."""
     sentence, found = _last(flags[:, low:high] & SENTENCE_END != 0)
     word, word_found = _last(flags[:, low + 1 : high + 1] & CONTINUES_WORD == 0)
     back = np.where(found, sentence, np.where(word_found, word, 0))
@@ -156,6 +155,6 @@ def last_break(flags: NDArray[np.uint8], low: int, high: int) -> NDArray[np.int6
 
 
 def _last(marks: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """How far from the right end of its row the last mark is, and whether there is one."""
+    """Distance of the last mark from the right end of its row, and whether there is one."""
     back = marks[:, ::-1].argmax(axis=1)
     return back, marks[np.arange(len(marks)), marks.shape[1] - 1 - back]

@@ -1,4 +1,4 @@
-"""What a kind of data is to those who read it: the trainer, `reread inspect` and the estimate."""
+"""The interface of every kind of data, for the trainer, `reread inspect` and the estimate."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
 
 
 class Dataset(ABC, Generic[AnySettings]):
-    """A split of a corpus, read as a `data` section says. `len()` is the number of its samples."""
+    """A split of a corpus, read with the settings of a `data` section. `len()` is the number of its samples."""
 
     joins_documents: ClassVar[bool] = False
     """Whether a row may hold several documents, a [SEP] after each."""
@@ -30,7 +30,7 @@ class Dataset(ABC, Generic[AnySettings]):
     seed: int
     vocab_size: int
     special: dict[str, int]
-    """Ids of special tokens by name: pad, unk, cls, sep, mask, eos, as far as the tokenizer has them."""
+    """Name -> id of the tokenizer's special tokens, among pad, unk, cls, sep, mask and eos."""
     tokenizer_folder: Path
     corpus_fingerprint: str
 
@@ -44,27 +44,27 @@ class Dataset(ABC, Generic[AnySettings]):
 
     @abstractmethod
     def verify(self) -> None:
-        """Read everything once; raises `UserError` for the first block that differs from what was written."""
+        """Read everything once; raises `UserError` for the first block that was altered on disk."""
 
     def check(self, settings: AnySettings, seed: int) -> None:
-        """Raises `UserError` if training with `settings` and `seed` on this would not do what they ask for."""
+        """Raises `UserError` if `settings` and `seed` cannot have their intended effect on this dataset."""
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
         """Titles and rows [1, L] with continues_word, from the beginning of the stream, for `reread inspect`."""
         corpus, kind = self.settings.corpus, self.settings.kind
-        raise UserError(f"{corpus}: data.kind is {kind}, text in which nothing is masked: nothing to show")
+        raise UserError(f"{corpus}: data.kind is {kind}, whose text is not masked, so there is nothing to show")
 
     def counted(self, rows: int) -> Iterator[Rows]:
-        """The first `rows` rows that learn, with continues_word, in batches, for the statistics of `reread inspect`."""
+        """The first `rows` rows with a loss, with continues_word, in batches, for the table of `reread inspect`."""
         raise NotImplementedError
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
-        """What is worth knowing of this kind of data alone: names and values, counted over `batches` of `counted`."""
+        """Statistics specific to this kind of data: (name, value), counted over `batches` from `counted`."""
         return []
 
 
 class MaskedDataset(Dataset[AnyMasked]):
-    """Rows drawn from a corpus when they are asked for. Pass p over it shows copy p % copies."""
+    """Rows drawn from a corpus on demand. Pass p over it shows copy p % copies."""
 
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int) -> None:
         self.corpus, self.settings, self.seed = corpus, settings, seed
@@ -74,7 +74,7 @@ class MaskedDataset(Dataset[AnyMasked]):
         self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self.special.values()))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
-        # Once a block of this size was freed, glibc keeps smaller ones for reuse: else each call's arrays page-fault.
+        # After a block of this size is freed, glibc keeps smaller ones for reuse; otherwise every call page-faults.
         np.empty(1 << 24, np.uint8)
 
     @property
@@ -85,8 +85,7 @@ class MaskedDataset(Dataset[AnyMasked]):
         self.corpus.verify()
 
     def check(self, settings: AnyMasked, seed: int) -> None:
-        """Raises `UserError` if whole words or spans are masked and Chinese words are not known, and if no token is
-        masked."""
+        """Raises `UserError` if no token is masked, or if whole words are but Chinese words are not marked."""
         strategy, folder = self.settings.masking.strategy, self.corpus.folder
         if strategy != "token":
             han, in_words = count_han(self.corpus)
@@ -103,7 +102,7 @@ class MaskedDataset(Dataset[AnyMasked]):
 
     @abstractmethod
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        """The rows of samples `indices` [B], in source order, in `copies` [B]; of long samples the first rows."""
+        """The rows of samples `indices` [B], in corpus order, in `copies` [B]; the first row of a long sample."""
 
     def _masked(
         self,
@@ -113,8 +112,8 @@ class MaskedDataset(Dataset[AnyMasked]):
         lengths: NDArray[np.int64],
         keys: NDArray[np.uint64],
     ) -> Rows:
-        """input_ids, labels and continues_word of rows [B, L] of `lengths` [B] tokens, of which `is_text` may be
-        predicted; masks `ids` in place."""
+        """input_ids, labels and continues_word of rows [B, L] with `lengths` [B] tokens; masks `ids` in place.
+        `is_text` [B, L] marks the tokens that may be predicted."""
         continues = (flags & CONTINUES_WORD).view(bool)
         labels = mask(
             ids,
@@ -132,7 +131,7 @@ class MaskedDataset(Dataset[AnyMasked]):
 def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
     """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] from a manifest's `tokenizer`.
 
-    Raises `UserError` if it lacks one: a vocabulary of whole words is for language models.
+    Raises `UserError` if one is missing: a vocabulary of whole words is for language models.
     """
     names = ("pad", "unk", "cls", "sep", "mask")
     if missing := [name for name in names if name not in tokenizer]:
@@ -144,10 +143,10 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
 
 
 _DRAWING = 2
-"""Raised whenever the same settings draw other rows, so that no run goes on with other rows unnoticed."""
+"""Increment when the same settings draw other rows, so that a run cannot resume on other rows unnoticed."""
 
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int) -> str:
-    """Where the corpus lies is no part of it."""
+    """A hash of everything that determines the rows; it ignores the location of the corpus."""
     values = [str(_DRAWING), corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
     return md5("\n".join(values).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""How much Chinese a corpus holds, and whether its words are known."""
+"""Counts of Chinese tokens in a corpus, and of those in marked words."""
 
 import re
 from pathlib import Path
@@ -10,15 +10,15 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus
 
 FEWEST_HAN_TOKENS = 1000
 LOWEST_WORD_SHARE = 0.01
-"""Of Chinese tokens in words of several tokens; in real text it is above a half, in classical Chinese above a fifth."""
+"""Least share of Chinese tokens in words of several tokens: real text has over 1/2, classical Chinese over 1/5."""
 
 _HAN = re.compile(r"(##|▁| )?[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")
 
 
 def count_han(corpus: Corpus) -> tuple[int, int]:
-    """Chinese tokens, and how many of them are in words of several tokens.
+    """Number of Chinese tokens, and of those in words of several tokens.
 
-    As preprocessing counted them; where it did not, in the first tokens of 100 documents.
+    The counts are those of preprocessing, if it made them, else of the first tokens of 100 documents.
     """
     statistics = corpus.manifest.statistics
     han, in_words = (statistics.get(name) for name in ("han_tokens", "han_tokens_in_multi_token_words"))
@@ -38,7 +38,7 @@ def count_han(corpus: Corpus) -> tuple[int, int]:
 
 
 def han_vocabulary(tokenizer_folder: Path) -> NDArray[np.bool_]:
-    """bool [vocabulary]: whether each token is made of Chinese characters alone."""
+    """bool [vocabulary]: whether each token consists of Chinese characters alone."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""The kinds of data that a recipe can name, a row each."""
+"""The table of the kinds of data that a recipe can name."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,11 +17,11 @@ from training.data.stream import Stream, StreamSettings
 
 class Kind(NamedTuple):
     settings: type[DataSettings]
-    """Its `data` section."""
+    """The class of its `data` section."""
     open: Callable[[Any, int, str], Dataset[Any]]
-    """(settings, seed, split) -> what such a section reads."""
+    """(settings, seed, split) -> the dataset."""
     objective: str
-    """What a model learns from it (`training.objectives`) unless the recipe names something else."""
+    """Default objective (`training.objectives`), if the recipe does not name one."""
 
 
 def _drawn(dataset: Callable[[Corpus, Any, int], Dataset[Any]]) -> Callable[[Any, int, str], Dataset[Any]]:
@@ -29,7 +29,7 @@ def _drawn(dataset: Callable[[Corpus, Any, int], Dataset[Any]]) -> Callable[[Any
 
 
 def _rows(settings: RowSettings, seed: int, split: str) -> RowDataset[RowSettings]:
-    """Drawn from a corpus, or as they were written to a folder with other settings and another seed."""
+    """Rows drawn from a corpus, or read from a folder of samples with the settings and seed they were written with."""
     if is_materialized(settings.corpus):
         return MaterializedSamples(settings.corpus, split)
     return Samples(Corpus(settings.corpus, split), settings, seed)
@@ -41,14 +41,14 @@ KINDS = {
     "segments": Kind(SegmentSettings, _drawn(Segments), "documents"),
     "stream": Kind(StreamSettings, _drawn(Stream), "causal_lm"),
 }
-"""By `data.kind`."""
+"""`data.kind` -> its row."""
 
 
 def open_dataset(settings: DataSettings, seed: int, split: str) -> Dataset[Any]:
-    """A split as the `data` section `settings` reads it.
+    """Open a split with the `data` section `settings`.
 
-    Raises `UserError` for an empty train split, a masking that would do nothing, and a folder of samples written with
-    other settings than these.
+    Raises `UserError` for an empty train split, for masking without effect, and for a folder of samples written with
+    other settings.
     """
     dataset = KINDS[settings.kind].open(settings, seed, split)
     if split == "train" and len(dataset) == 0:

@@ -15,7 +15,7 @@ SKIM, LEARN = 0, 1
 
 
 class Documents(Protocol):
-    """What lanes read: `training.data.segments.Segments`."""
+    """The documents that lanes read: `training.data.segments.Segments`."""
 
     settings: SegmentSettings
     seed: int
@@ -30,26 +30,26 @@ class Documents(Protocol):
 
 
 class Lanes:
-    """Iterates (rows, cursors after these rows), one row a lane and step, without end.
+    """Endless iterator over (rows, cursors after these rows), with one row a lane in each step.
 
     Lane b of `total` reads the documents at positions b, b + total, b + 2 total, ... of the corpus' endless stream
-    (`training.data.order`), so what it reads depends on no other lane, nor on who owns it. With retrospective feed each
-    document is read twice: all its segments as a skim, then all of them as the pass that learns (section 3.2).
+    (`training.data.order`), so it does not depend on other lanes or on the rank that owns it. With retrospective feed
+    each document is read twice: all its segments as a skim, then all of them as the pass that learns (section 3.2).
 
-    Were all lanes to begin with a skim, no row would learn in the first steps and nearly all in the next: therefore
-    odd lanes read their first document once, without a skim (`stagger`). Half of the rows learn in the first step, as
-    in every step if documents are equally long. If they are not, somewhat fewer do while lanes meet their first long
-    documents, which begin with a skim; later about half, as if each lane tossed a coin.
+    If all lanes began with a skim, no row would learn in the first steps and nearly all in the next. Therefore odd
+    lanes read their first document once, without a skim (`stagger`). Half of the rows learn in the first step, and in
+    every step if documents are equally long. If they are not, somewhat fewer learn while lanes meet their first long
+    documents, which begin with a skim; later about half do, as if each lane tossed a coin.
 
-    Rows are those of `Documents.rows` and
+    Rows have the arrays of `Documents.rows` and
 
         begins         bool [n]: the lane's memory must be emptied before this row, the first of a document. The pass
-                       that learns begins with the memory of the skim.
+                       that learns begins with the memory of the skim
         learns         bool [n]
         reorder_label  int32 [n]: the permutation at the last segment of a pass that learns, else -100
 
     Cursors int64 [n, 3] are (documents begun before the one being read, 0 in a skim and 1 in the pass that learns,
-    next segment); lanes opened with them go on where these stopped. `longest`: see `Segments.read`.
+    next segment); lanes opened with them continue from there. `longest`: see `Segments.read`.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Lanes:
         else:
             self._document, self._phase, self._segment = np.array(cursors, np.int64).reshape(n, 3).T.copy()
         self._segments, self._label = np.zeros((2, n), np.int64)
-        """Of the document each lane reads."""
+        """Number of segments and reordering label of the document that each lane reads."""
         self._readings = self._open(np.arange(n))
         self.cursors = self._cursors()
-        """int64 [n, 3]: after the rows handed out last."""
+        """int64 [n, 3]: cursors after the rows returned last."""
         self._drawn: deque[tuple[Rows, NDArray[np.int64]]] = deque()
 
     def __iter__(self) -> "Lanes":
         return self
 
     def __next__(self) -> tuple[Rows, NDArray[np.int64]]:
-        """Raises `UserError` where a block was altered on disk."""
+        """The next rows and cursors; raises `UserError` if a block was altered on disk."""
         if not self._drawn:
             self._draw(max(1, ROWS_AT_ONCE // len(self._lanes)))
         rows, self.cursors = self._drawn.popleft()
@@ -112,8 +112,8 @@ class Lanes:
         """begins, learns and reorder_label of the next rows."""
         learns = self._phase == LEARN
         begins = (self._segment == 0) & (self._phase == self._first_phase())
-        tells = learns & (self._segment == self._segments - 1) & (self._documents.settings.reorder_chunks > 1)
-        return begins, learns, np.where(tells, self._label, IGNORED).astype(np.int32)
+        labelled = learns & (self._segment == self._segments - 1) & (self._documents.settings.reorder_chunks > 1)
+        return begins, learns, np.where(labelled, self._label, IGNORED).astype(np.int32)
 
     def _advance(self) -> None:
         self._segment += 1
@@ -127,7 +127,7 @@ class Lanes:
                 self._readings[lane] = reading
 
     def _open(self, which: NDArray[np.int64]) -> list[Reading]:
-        """The documents that these lanes are at."""
+        """The current documents of lanes `which`."""
         positions = self._lanes[which] + self._document[which] * self._total
         passes, documents = locate(positions, len(self._documents), self._documents.seed)
         readings = self._documents.read(passes % self._documents.settings.copies, documents, longest=self._longest)
@@ -136,12 +136,12 @@ class Lanes:
         return readings
 
     def _first_phase(self) -> NDArray[np.int64]:
-        """In which phase each lane begins the document it is at."""
+        """The phase in which each lane begins its current document."""
         return _first_phase(self._lanes, self._document, self._documents.settings.retrospective, self._stagger)
 
 
 def first_cursors(settings: SegmentSettings, lanes: range) -> NDArray[np.int64]:
-    """Cursors [n, 3] of `lanes` at the beginning of a run, as `Lanes` has them."""
+    """Cursors int64 [n, 3] of `lanes` at the beginning of a run (see `Lanes`)."""
     numbers = np.array(lanes, np.int64)
     cursors = np.zeros((len(numbers), 3), np.int64)
     cursors[:, 1] = _first_phase(numbers, cursors[:, 0], settings.retrospective, stagger=True)

@@ -1,4 +1,4 @@
-"""Batches for one rank, drawn ahead in a thread of their own."""
+"""Batches for one rank, drawn ahead in a separate thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from training.data.rows import Rows
 
 ROWS_AT_ONCE = 1024
-"""Fewer lanes have several steps drawn in one call: numpy's price for a call is then shared."""
+"""With fewer lanes several steps are drawn in one call, which shares numpy's cost per call."""
 _VALUES_AT_ONCE = 1 << 19
-"""Of long rows fewer, so that memory stays bounded: the largest array of such a call has so many values."""
+"""Limit on the values in the largest array of such a call, so that long rows keep memory bounded."""
 
 
 class Positions(Protocol):
-    """Rows by their positions in an endless stream."""
+    """A dataset that returns rows by their positions in an endless stream."""
 
     def rows(self, positions: NDArray[np.int64]) -> Rows: ...
 
@@ -27,8 +27,8 @@ class Positions(Protocol):
 def rows_by_step(samples: Positions, global_batch: int, lanes: range, step: int) -> Iterator[Rows]:
     """The rows of `lanes` from `step` on, without end.
 
-    Row `lane` of step t is position t * global_batch + lane of the stream, so the step is all there is to save, and
-    what a lane gets does not depend on who owns it.
+    Row `lane` of step t is position t * global_batch + lane of the stream, so only the step must be saved, and the
+    rows of a lane do not depend on the rank that owns it.
     """
     numbers = np.arange(lanes.start, lanes.stop, dtype=np.int64)
     steps = 1
@@ -43,7 +43,7 @@ def rows_by_step(samples: Positions, global_batch: int, lanes: range, step: int)
 
 
 class Loader:
-    """Iterates what `batches` gives, drawn up to `ahead` in advance; close it, or use it in a `with` statement."""
+    """Iterates over `batches`, drawn up to `ahead` in advance; close it, or use it in a `with` statement."""
 
     def __init__(self, batches: Iterator[Rows], *, ahead: int = 2) -> None:
         self._batches = batches
@@ -56,7 +56,7 @@ class Loader:
         return self
 
     def __next__(self) -> Rows:
-        """Raises what drawing raised."""
+        """The next batch; raises any exception from drawing it."""
         if self._closed.is_set():
             raise StopIteration
         item = self._queue.get()
@@ -68,7 +68,7 @@ class Loader:
     def close(self) -> None:
         self._closed.set()
         while self._thread.is_alive():
-            try:  # make room for a thread that waits to hand over
+            try:  # make room for the thread if it waits on a full queue
                 self._queue.get_nowait()
             except Empty:
                 self._thread.join(0.01)

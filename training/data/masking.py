@@ -1,12 +1,12 @@
-"""BERT's masking (Devlin et al. 2019, section 3.1) over a batch at once: single tokens, whole words or spans.
+"""BERT's masking (Devlin et al. 2019, section 3.1) for a whole batch at once: single tokens, whole words or spans.
 
-A row is cut into units: tokens, or words (a token with those that continue its word). They are shuffled, and one after
-the other is taken if it still fits into the budget of max(1, round(probability * tokens)), special tokens counted; this
-is the greedy choice of Google's `create_masked_lm_predictions`, unit for unit. A row whose units are all larger than
-the budget gives its shortest one, whole: no row is without a prediction. Spans of words are drawn otherwise
-(training/data/spans.py), for the same budget.
+A row is cut into units: tokens, or words (a token with those that continue its word). They are shuffled, and each is
+taken in turn if it still fits into the budget of max(1, round(probability * tokens)), special tokens included; this is
+exactly the greedy choice of Google's `create_masked_lm_predictions`. If all units of a row are larger than the budget,
+its shortest one is taken whole, so that every row has a prediction. Spans of words have the same budget but are drawn
+differently (training/data/spans.py).
 
-Taken tokens become [MASK] (80 %), a random id (10 %) or stay (10 %), decided for each token, or for each span at once.
+Taken tokens become [MASK] (80 %), a random id (10 %) or stay (10 %); the draw is per token, for spans per span.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from training.data.settings import MaskingSettings
 from training.data.spans import draw_spans
 
 _LONG_WORD = 5
-"""Words of more tokens are so rare that they are worth their own loop."""
+"""Longer words, in tokens, are so rare that a separate loop over them alone is faster."""
 
 
 def mask(
@@ -39,7 +39,7 @@ def mask(
 
     `continues` [B, L] marks tokens that continue the word of the token before them, `eligible` [B, L] those that may be
     predicted (no special token, no padding). `lengths` [B] counts the tokens of a row with its special tokens;
-    `replacements` are the ids a random one is drawn from.
+    random ids are drawn from `replacements`.
     """
     columns = ids.shape[1]
     budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
@@ -69,9 +69,9 @@ def mask(
 
 
 def span_boundaries(labels: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Where the spans of rows [B, L] begin and end, int64 [3, n], for each of the n predicted tokens in their order.
+    """The borders of the spans of rows [B, L], int64 [3, n], for each of the n predicted tokens in order.
 
-    A span is a run of predicted tokens s ... e; token i of it gets the places of s - 1 and e + 1 in [B * L], and i - s.
+    In a span, a run of predicted tokens s ... e, token i gets the places of s - 1 and e + 1 in [B * L], and i - s.
     """
     places = np.flatnonzero(labels != IGNORED)
     begins = np.ones(len(places), bool)
@@ -87,10 +87,10 @@ def _small(columns: int) -> type[np.unsignedinteger[Any]]:
 
 def _words(continues: NDArray[np.bool_], eligible: NDArray[np.bool_]) -> NDArray[Any]:
     """Unsigned [B, L]: the number of tokens of the word that begins at a token, 0 where none begins."""
-    # A word cut by the edge of the row or by a special token counts from its first token there.
+    # A word cut by the edge of the row or by a special token counts from its first token after the cut.
     follows = continues & eligible
     follows[:, 0] = False
-    following = follows.reshape(-1)  # rows lie end to end: no word passes their ends
+    following = follows.reshape(-1)  # rows are concatenated; no word crosses their ends
     following[1:] &= eligible.reshape(-1)[:-1]
     begins = eligible & ~follows
     lengths: NDArray[Any] = begins.astype(_small(eligible.shape[1]))
@@ -111,13 +111,13 @@ def _words(continues: NDArray[np.bool_], eligible: NDArray[np.bool_]) -> NDArray
 def _take(
     lengths: NDArray[Any], budgets: NDArray[np.int32], keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The units taken of those in `lengths` [B, L]: where each begins (row * L + column), and its length.
+    """The units chosen from `lengths` [B, L]: where each begins (row * L + column), and its length.
 
-    The greedy choice by rounds: of the shuffled units strike those that can no longer fit, take the longest prefix
-    that does, go on with the rest. A loop over the units would skip what is struck here, so both take the same units.
+    The greedy choice in rounds: drop the shuffled units that can no longer fit, take the longest prefix that fits, and
+    continue with the rest. A loop over the units would skip the dropped ones, so both take the same units.
     """
     columns = lengths.shape[1]
-    # One sort of 32-bit numbers a row: random upper bits, the column below. Tokens that begin no unit go last.
+    # One sort of 32-bit numbers a row: random upper bits, the column in the lower. Tokens that begin no unit sort last.
     low = np.uint32((1 << (columns - 1).bit_length()) - 1)
     order = random.words(keys, Purpose.UNIT_ORDER, columns)
     order |= np.subtract(lengths, 1, dtype=np.uint32)  # all ones where no unit begins, else lower bits only
@@ -134,7 +134,7 @@ def _take(
 
     waiting_at = lengths.reshape(-1).copy()
     taken = []
-    width = min(int(left.max(initial=1)), columns)  # no longer prefix fits in the first round
+    width = min(int(left.max(initial=1)), columns)  # a longer prefix cannot fit in the first round
     while len(order):
         head = order[:, :width]
         waiting = waiting_at[head].astype(np.int32)

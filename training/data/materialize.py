@@ -1,4 +1,4 @@
-"""Finished samples on disk: what `Samples` draws, written out once, row for row the same.
+"""Finished samples on disk: the rows that `Samples` draws, written once.
 
 The folder has a `manifest.json` of kind "samples", the tokenizer, and tar shards in WebDataset layout. Row c * n + i is
 sample i of copy c. A tar sample is a block of rows, without their padding:
@@ -59,8 +59,8 @@ def materialize(
 ) -> None:
     """Write all copies of the samples of `corpus` to the folder `out`; `workers` processes, 0 for one a CPU core.
 
-    Started again after an interruption it writes only the shards that are missing. Raises `UserError` if `out` holds
-    other samples already or altered ones, or cannot be written.
+    After an interruption the same call writes only the missing shards. Raises `UserError` if `out` already holds other
+    or altered samples, or cannot be written.
     """
     with writing(out):
         _materialize(corpus, out, settings, seed, workers, block_rows)
@@ -88,7 +88,7 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
         if any(found.get(name) != value for name, value in values.items()):
             raise UserError(f"{path}: holds other samples ({_difference(found, values)}); give an empty folder")
         _read_manifest(out)
-        log.info("%s: all samples are there already", out)
+        log.info("%s: all samples are already written", out)
         return
     _samples(settings, seed, "train").check(settings, seed)
     (out / "tokenizer").mkdir(parents=True, exist_ok=True)
@@ -112,18 +112,18 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
 
 def _difference(found: dict[str, Any], values: dict[str, Any]) -> str:
     if found.get("kind") != "samples":
-        return "no samples at all"
+        return "not samples"
     if found["corpus"] != values["corpus"]:
-        return "of another corpus"
+        return "from another corpus"
     written, wanted = (_flat(RowSettings(corpus=Path(), **side["settings"]), side["seed"]) for side in (found, values))
-    return _differing(written, wanted) or "of another version"
+    return _differing(written, wanted) or "in another format version"
 
 
 def is_materialized(folder: Path) -> bool:
     try:
         return read_manifest(folder).get("kind") == "samples"
     except UserError:
-        return False  # opening it as a corpus will say what is wrong
+        return False  # opening it as a corpus will raise the error
 
 
 @lru_cache(maxsize=2)
@@ -143,7 +143,7 @@ def _run(tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
 
 
 def _write_shard(task: _Task) -> dict[str, Any]:
-    """Write shard `number` of a split unless it is there; returns its description."""
+    """Write shard `number` of a split unless it is already written; returns its description."""
     settings, seed, split, number, block_rows, out = task
     samples = _samples(settings, seed, split)
     path = out / f"{split}-{number:05d}.tar"
@@ -205,14 +205,14 @@ class _Block(NamedTuple):
     token_at: NDArray[np.int64]
     """[rows + 1]: where each row begins in `ids`."""
     predicted_at: NDArray[np.int64]
-    """[rows + 1]: and in `columns` and `labels`."""
+    """[rows + 1]: where each row begins in `columns` and `labels`."""
 
 
 _Five = Annotated[list[Count], Field(min_length=len(_MEMBERS), max_length=len(_MEMBERS))]
 
 
 class _WrittenBlock(Settings):
-    """`_MEMBERS` of a block: how many values each has, and at which byte of the shard they begin."""
+    """The number of values of each of a block's `_MEMBERS`, and the byte of the shard where it begins."""
 
     sizes: _Five
     starts: _Five
@@ -231,14 +231,14 @@ class _Manifest(Settings):
     kind: Literal["samples"]
     version: int
     corpus: str
-    """The fingerprint of the corpus that they were drawn from."""
+    """Fingerprint of the corpus that the samples were drawn from."""
     seed: int
     settings: dict[str, Any]
     tokenizer: dict[str, Any]
     dtype: Literal["uint16", "uint32"]
     block_rows: int = Field(ge=1, le=1 << 30)
     samples: dict[str, Count]
-    """Of each split, in one copy."""
+    """Number of samples in one copy of each split."""
     shards: list[_WrittenShard]
 
 
@@ -259,7 +259,7 @@ def _read_manifest(folder: Path) -> _Manifest:
 class MaterializedSamples(RowDataset[RowSettings]):
     """Samples read from a folder that `materialize` wrote.
 
-    Raises `UserError` for a missing or truncated shard at opening, and for an altered block when it is first read.
+    Raises `UserError` for a missing or truncated shard on opening, and for an altered block when it is first read.
     """
 
     def __init__(self, folder: Path, split: str) -> None:
@@ -307,10 +307,10 @@ class MaterializedSamples(RowDataset[RowSettings]):
         return {**rows, "continues_word": continues}
 
     def check(self, settings: RowSettings, seed: int) -> None:
-        """Raises `UserError` naming what differs from the settings the samples were written with."""
+        """Raises `UserError` with each setting that differs from those the samples were written with."""
         if differing := _differing(_flat(self.settings, self.seed), _flat(settings, seed)):
             raise UserError(
-                f"{self.folder}: these samples were written with {differing}; go back to that, or write "
+                f"{self.folder}: these samples were written with {differing}; restore that, or write "
                 "them again with `reread preprocess --materialize`"
             )
 
@@ -319,7 +319,7 @@ class MaterializedSamples(RowDataset[RowSettings]):
             self._read_block(number)
 
     def _check_blocks(self, shards: list["_WrittenShard"]) -> None:
-        """Raises `UserError` unless the blocks of a split hold its rows, and lie within their shards."""
+        """Raises `UserError` unless the blocks of a split hold all its rows and lie within their shards."""
         total, items = self._length * self.settings.copies, [np.dtype(dtype).itemsize for dtype in self._dtypes]
         rows = [min(self._block_rows, total - begin) for begin in range(0, total, self._block_rows)]
         fits = all(

@@ -1,8 +1,8 @@
-"""The order of samples: any position of an endless, shuffled stream in constant time.
+"""The order of samples: any position of an endless shuffled stream, found in constant time.
 
-Pass p over the corpus visits its samples in a permutation keyed by (seed, p). The permutation is never written down:
-it is a Feistel network over two unequal halves with cycle walking (Black and Rogaway 2002, "Ciphers with arbitrary
-finite domains"), so resuming is computing, not skipping.
+Pass p over the corpus visits its samples in a permutation keyed by (seed, p). The permutation is never stored: it is
+a Feistel network over two unequal halves with cycle walking (Black and Rogaway 2002, "Ciphers with arbitrary
+finite domains"), so a resumed run computes its position and skips nothing.
 """
 
 from math import isqrt
@@ -23,7 +23,7 @@ def locate(positions: NDArray[np.int64], per_pass: int, seed: int) -> tuple[NDAr
 
 
 def permute(indices: NDArray[np.int64], n: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where the permutation of [0, n) that belongs to each key sends each index; `keys` [B] or []."""
+    """The image of each index under its key's permutation of [0, n); `keys` [B] or []."""
     streams = np.broadcast_to(random.streams(keys, Purpose.ORDER), indices.shape)
     rows = isqrt(n - 1) + 1
     columns = -(-n // rows)

@@ -1,16 +1,16 @@
-"""Corpus -> full rows: documents end to end, cut to the length (RoBERTa's FULL-SENTENCES, Liu et al. 2019, 4.2).
+"""Full rows of concatenated documents, cut to the length (RoBERTa's FULL-SENTENCES, Liu et al. 2019, section 4.2).
 
-A split is one ring of places: its documents in source order, a [SEP] after each, the first again after the last. Row i
-of copy c is [CLS], the sequence_length - 2 places from i * (sequence_length - 2) + shift(c) on, [SEP]. The shift is
-another part of a row for each copy, so each cuts the text elsewhere. The last row of a pass is filled up from the
-ring's beginning: every row is full, every token in one row of a pass, and fewer than a row's in two. A split too short
-for a row gives one row, padded.
+A split is a ring of places: its documents in corpus order, a [SEP] after each, the first again after the last. Row i
+of copy c is [CLS], the sequence_length - 2 places from i * (sequence_length - 2) + shift(c) on, [SEP]. The shift
+differs between copies, so each cuts the text elsewhere. The last row of a pass is filled up from the beginning of the
+ring: every row is full, and every token is in one row of a pass, except for less than a row of tokens that are in two.
+A split too short for a row gives one padded row.
 
-Documents stay in source order, as RoBERTa has them: what is beside each other on disk is read at once, and what shares
-a source shares a row. Rows come in a random order all the same.
+Documents stay in corpus order, as in RoBERTa: neighbours on disk are read together, and text from the same source
+shares rows. Rows still come in a random order.
 
-A block of documents that begins at token t and document d begins at place t + d, and where its documents end is
-searched in its offsets on disk: nothing is held per document.
+A block of documents that begins at token t and document d begins at place t + d. The ends of its documents are
+searched in its offsets on disk, so nothing is kept in memory per document.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,29 +29,28 @@ from training.data.settings import LONGEST, MaskedSettings, MaskingSettings
 
 
 class PackedSettings(MaskedSettings):
-    """Corpus -> full rows cut from one stream of documents (RoBERTa's FULL-SENTENCES, Liu et al. 2019, section 4.2),
-    as Longformer's pretraining goes on."""
+    """Settings of full rows cut from one stream of documents (RoBERTa's FULL-SENTENCES, Liu et al. 2019, section 4.2),
+    as in Longformer's continued pretraining."""
 
     kind: Literal["packed"]
     sequence_length: int = Field(default=4096, ge=8, le=LONGEST)
-    """Of each row, [CLS] and [SEP] counted."""
+    """Tokens in each row, including [CLS] and [SEP]."""
     copies: int = Field(default=10, ge=1, le=1_000_000)
-    """Each pass over the corpus is one copy, cut at other places and masked anew; after the last copy the first comes
-    again."""
+    """Each pass over the corpus is one copy with its own cuts and masks; the copies repeat in turn."""
     masking: MaskingSettings = MaskingSettings()
 
 
 class _Stretch(NamedTuple):
-    """Places next to each other in one block."""
+    """Consecutive places in one block."""
 
     ids: bytes
     flags: bytes
     ends: NDArray[np.int64]
-    """Which places of the rows end a document, all rows' places counted on; the others are tokens."""
+    """Places with a [SEP], numbered over all rows of the batch; the others are tokens."""
 
 
 class Packed(MaskedRows[PackedSettings]):
-    """A pass has one row for each sequence_length - 2 places of a split."""
+    """Full rows, in each pass one for every sequence_length - 2 places of a split."""
 
     joins_documents = True
 
@@ -94,13 +93,13 @@ class Packed(MaskedRows[PackedSettings]):
         ]
 
     def _documents(self, rows: Rows) -> NDArray[np.int64]:
-        """Stretches of text that special tokens divide each row into [B]."""
+        """Number of stretches of text [B] into which special tokens divide each row."""
         original = np.where(rows["labels"] != IGNORED, rows["labels"], rows["input_ids"])
         text = (rows["attention_mask"] == 1) & ~np.isin(original, [self.special["cls"], self.special["sep"]])
         return (text & ~np.pad(text, ((0, 0), (1, 0)))[:, :-1]).sum(axis=1)
 
     def _stretches(self, begin: int, size: int, done: int) -> Iterator[_Stretch]:
-        """`size` places of the ring from `begin` on, the first of them place `done` of the rows."""
+        """`size` places of the ring from `begin` on, the first of which is place `done` of the batch."""
         while size:
             number = bisect_right(self._before_block, begin) - 1
             shard, block = self.corpus.block(number)
@@ -118,5 +117,5 @@ class Packed(MaskedRows[PackedSettings]):
 
 
 def _ended_before(offsets: memoryview, place: int) -> int:
-    """Documents of a block whose [SEP] is before a place of it; document i's is at offsets[i + 1] + i."""
+    """Number of documents in a block whose [SEP] is before `place`; document i's is at offsets[i + 1] + i."""
     return bisect_left(range(len(offsets) - 1), place, key=lambda document: offsets[document + 1] + document)

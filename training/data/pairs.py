@@ -1,16 +1,16 @@
-"""Sentence pairs for BERT's next-sentence task (Devlin et al. 2019, section 3.1), which lengths do not give away.
+"""Sentence pairs for BERT's next-sentence task (Devlin et al. 2019, section 3.1), unbiased in length.
 
 A chunk is split after one of its sentences into A and B. For half of the chunks B is text from another document
-instead. In BERT's own procedure a random B is filled up and a true one is not, so the two differ in length. Here
-everything that could tell them apart is settled before it is drawn which of the two a row gets: the random B has as
-many tokens as the true one, begins with a sentence as it does, and ends with a sentence exactly if it does.
+instead. In BERT's own procedure a random B is filled up and a true one is not, so the two differ in length. Here both
+have the same form: the random B has as many tokens as the true one, begins at the beginning of a sentence like it, and
+ends at the end of a sentence if and only if it does.
 
-Chunks exchange their second parts: in each copy, chunk i has chunk (r - i) mod n for a partner, with r drawn for the
-copy. The two are split at about the same share of their length and are random or not together, so what one loses the
-other reads, and nearly every token is read in every pass. A partner from the same document, or one without a stretch
-that fits, is replaced by another one.
+Chunks exchange their second parts: in each copy, chunk i has chunk (r - i) mod n as its partner, with r drawn for the
+copy. The two are split at about the same share of their length, and both or neither get a random B, so each reads the
+part that the other loses, and nearly every token is read in every pass. A partner from the same document, or one
+without a stretch that fits, is replaced by another one.
 
-A chunk of a single sentence has no B, and neither it nor a chunk for which no stretch fits has a label.
+A chunk of a single sentence has no B. It has no label, nor does a chunk for which no stretch fits.
 """
 
 import logging
@@ -27,8 +27,8 @@ from training.data.rows import IGNORED, Rows, share
 
 RANDOM_NEXT_PROBABILITY = 0.5
 _TRIES = 32
-"""Partners a chunk looks at. Few need more than two; where B ends with its document, a stretch of exactly its length
-that ends with a sentence must be found."""
+"""Maximum number of partners tried for a chunk. Few need more than two; if B ends with its document, a stretch of the
+same length that ends with a sentence must be found."""
 
 log = logging.getLogger("reread")
 
@@ -36,7 +36,7 @@ Keys = NDArray[np.uint64]
 
 
 class Sentences:
-    """Sentence ends in flags [B, width], whose column 0 is token origin[i]; finds them by binary search."""
+    """Binary search for sentence ends in flags [B, width], whose column 0 is token origin[i]."""
 
     def __init__(self, flags: NDArray[np.uint8], origin: Bounds) -> None:
         self.base = np.arange(len(flags)) * flags.shape[1] - origin
@@ -52,17 +52,17 @@ class Sentences:
 
 
 class Pairs:
-    """Chunks split in two, with another second part for half of them."""
+    """Chunks split in two, half of them with a second part from elsewhere."""
 
     def __init__(self, chunks: Chunks, seed: int, short_probability: float) -> None:
         self.chunks, self.seed, self.short_probability = chunks, seed, short_probability
         if chunks.corpus.documents == 1:
-            _say_single(str(chunks.corpus.folder))
+            _log_single(str(chunks.corpus.folder))
 
     def draw(self, copies: Bounds, indices: Bounds, places: Places) -> tuple[Text, Text, NDArray[np.int32]]:
-        """A and B of the chunks `indices` [B], which are at `places`, in the copies [B]; and label int32 [B].
+        """A, B and label int32 [B] of the chunks `indices` [B], which are at `places`, in `copies` [B].
 
-        The label is 0 where B follows A, 1 where it is random, -100 where B is empty or nothing could replace it.
+        The label is 0 if B follows A, 1 if it is random, -100 if B is empty or has no replacement.
         """
         text, split, ends, is_random = self._split(copies, indices, places)
         a, b = text._replace(stop=split), text._replace(start=split)
@@ -84,8 +84,8 @@ class Pairs:
     def _split(
         self, copies: Bounds, indices: Bounds, places: Places
     ) -> tuple[Text, Bounds, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The text of each row, where its B begins (its end, if it has none), whether it ends with a sentence, and
-        whether B is to be random."""
+        """The text of each row, where B begins (the end of the text if there is no B), whether the text ends with a
+        sentence, and whether B is random."""
         keys = random.key(self.seed, copies, places.document, places.chunk)
         text, sentences = draw_sentences(self.chunks, places, keys, self.short_probability)
         partners = self._partner(0, copies, indices)
@@ -112,10 +112,10 @@ class Pairs:
         sizes: Bounds,
         ends: NDArray[np.bool_],
     ) -> tuple[Text, NDArray[np.bool_]]:
-        """In each partner's text the first stretch of `sizes` tokens from a sentence's beginning on that ends with a
-        sentence where `ends` says so; and whether there is one, in another document.
+        """The first stretch of `sizes` tokens in each partner's text that begins with a sentence and ends with one if
+        and only if `ends` is true; and whether there is one, in another document.
 
-        The first partner's B is looked at from its beginning on, of others also what is before it.
+        The first partner is searched from the beginning of its B on, the others from the beginning of their chunk.
         """
         partners = self._partner(number, copies, indices)
         places = self.chunks.locate(partners)
@@ -143,9 +143,9 @@ class Pairs:
 
 
 def draw_sentences(chunks: Chunks, places: Places, keys: Keys, short_probability: float) -> tuple[Text, Sentences]:
-    """The text of each row: a chunk, or, with `short_probability`, some sentences of it.
+    """The text of each row: a chunk, or with `short_probability` some of its sentences.
 
-    These begin with a random one and are as many as reach a length that is uniform in 2..longest.
+    They begin with a random one and continue until they reach a length drawn uniformly from 2..longest.
     """
     text, flags, origin = chunks.bounds(places)
     start, stop = text.start, text.stop
@@ -160,24 +160,24 @@ def draw_sentences(chunks: Chunks, places: Places, keys: Keys, short_probability
     return text._replace(start=start, stop=stop), sentences
 
 
-def _replaced(text: Text, rows: Bounds, other: Text, of: Bounds) -> Text:
-    """`text` with rows `of` of `other` in `rows`."""
+def _replaced(text: Text, rows: Bounds, other: Text, other_rows: Bounds) -> Text:
+    """`text` in which `rows` are replaced by `other_rows` of `other`."""
     maps = text.maps.copy()
-    for row, number in zip(rows.tolist(), of.tolist(), strict=True):
+    for row, number in zip(rows.tolist(), other_rows.tolist(), strict=True):
         maps[row] = other.maps[number]
     arrays = [values.copy() for values in text[1:]]
     for values, new in zip(arrays, other[1:], strict=True):
-        values[rows] = new[of]
+        values[rows] = new[other_rows]
     return Text(maps, *arrays)
 
 
 @lru_cache
-def _say_single(folder: str) -> None:
+def _log_single(folder: str) -> None:
     log.info("%s: a single document, so a random next sentence comes from another part of it", folder)
 
 
 def pair_statistics(batches: list[Rows]) -> list[tuple[str, str]]:
-    """How many rows have a next-sentence label, and whether it can be read off the lengths; for `reread inspect`."""
+    """How many rows have a next-sentence label, and whether lengths predict it; for `reread inspect`."""
     label = np.concatenate([rows["next_sentence_label"] for rows in batches])
     tokens, second = (
         np.concatenate([rows[name].sum(axis=1) for rows in batches])[label != IGNORED]
@@ -192,14 +192,14 @@ def pair_statistics(batches: list[Rows]) -> list[tuple[str, str]]:
         by = {"|A|": tokens - second, "|B|": second, "|A|+|B|": tokens}
         guesses = ", ".join(f"{100 * guessed(lengths, label):.1f} % by {name}" for name, lengths in by.items())
         larger = max(label.mean(), 1 - label.mean())
-        found.append(("… guessed from lengths alone", f"{guesses}; {100 * larger:.1f} % are of one kind"))
+        found.append(("… guessed from lengths alone", f"{guesses}; {100 * larger:.1f} % are of one class"))
     return found
 
 
 def guessed(lengths: NDArray[np.int64], label: NDArray[np.int64]) -> float:
-    """The share of rows whose label (0 or 1) is the commoner one at their length, counted by tenfold cross-validation.
+    """The share of rows whose label (0 or 1) is the majority label at their length, by tenfold cross-validation.
 
-    Well above the share of the larger class, a model can read the label off the length.
+    If it is well above the share of the larger class, a model can predict the label from the length.
     """
     fold = np.arange(len(label)) % min(10, len(label))
     counts = np.zeros((fold.max() + 1, lengths.max() + 1, 2))

@@ -1,7 +1,7 @@
-"""Random numbers as a pure function: what is drawn for a row depends on its key alone.
+"""Random numbers as a pure function: the draws for a row depend on its key alone.
 
-A counter-based generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): no state to save, no
-order to keep, every value reachable at once. The function is SplitMix64 (Steele, Lea, Flood 2014): draw number i of a
+A counter-based generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") has no state to save, and
+its values can be computed in any order. The function is SplitMix64 (Steele, Lea, Flood 2014): draw number i of a
 stream is `mix(stream + (i + 1) * GAMMA)`, and a stream begins at a mixed (key, purpose).
 """
 
@@ -18,7 +18,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 class Purpose(IntEnum):
-    """What a draw decides; each purpose has streams of its own."""
+    """The purpose of a draw; each has its own streams."""
 
     ORDER = 0
     SHORT = 1
@@ -39,12 +39,12 @@ class Purpose(IntEnum):
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finaliser: a bijection of 64 bits in which each input bit changes each output bit half the time."""
-    with np.errstate(over="ignore"):  # scalars would warn where arrays wrap in silence
+    with np.errstate(over="ignore"):  # scalars warn of overflow, arrays do not
         return _mix(np.array(values))
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The same in place."""
+    """`mix` in place."""
     shifted = np.empty_like(values)
     values ^= np.right_shift(values, _SHIFTS[0], out=shifted)
     values *= _MULTIPLIERS[0]
@@ -55,7 +55,7 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def key(seed: int, *words: Any) -> NDArray[np.uint64]:
-    """uint64, the broadcast shape of `words` (integers or integer arrays, such as copy, document, chunk)."""
+    """Keys, uint64, in the broadcast shape of `words` (integers or integer arrays, such as copy, document, chunk)."""
     state = mix(np.array(seed % 2**64, np.uint64))
     with np.errstate(over="ignore"):
         for word in words:
@@ -64,29 +64,29 @@ def key(seed: int, *words: Any) -> NDArray[np.uint64]:
 
 
 def streams(keys: NDArray[np.uint64], purpose: int) -> NDArray[np.uint64]:
-    """Where the stream of each key for this purpose begins."""
+    """The beginning of each key's stream for this purpose."""
     with np.errstate(over="ignore"):
         return _mix(keys + np.uint64(purpose + 1) * _PURPOSE)
 
 
 def bits(streams: NDArray[np.uint64], counters: Any) -> NDArray[np.uint64]:
-    """64 random bits: number `counters` (from 0) of each stream; the two broadcast."""
+    """64 random bits: draw `counters` (from 0) of each stream; the two broadcast."""
     with np.errstate(over="ignore"):
         return _mix(streams + (np.asarray(counters).astype(np.uint64) + np.uint64(1)) * _GAMMA)
 
 
 def words(keys: NDArray[np.uint64], purpose: int, n: int) -> NDArray[np.uint32]:
-    """[B, n] of 32 random bits, for keys [B]."""
+    """32 random bits, [B, n], for keys [B]."""
     return bits(streams(keys, purpose)[:, None], np.arange((n + 1) // 2)).astype("<u8", copy=False).view("<u4")[:, :n]
 
 
 def uniform(keys: NDArray[np.uint64], purpose: int, n: int) -> NDArray[np.float64]:
-    """[B, n] in [0, 1) with 53 random bits, for keys [B]."""
+    """Numbers [B, n] in [0, 1) with 53 random bits, for keys [B]."""
     return to_unit(bits(streams(keys, purpose)[:, None], np.arange(n)))
 
 
 def integers(keys: NDArray[np.uint64], purpose: int, n: int, below: Any) -> NDArray[np.int64]:
-    """[B, n] in [0, below), for keys [B]; `below` (at most 2**52) broadcasts against [B, n]."""
+    """Integers [B, n] in [0, below), for keys [B]; `below` (at most 2**52) broadcasts against [B, n]."""
     return (uniform(keys, purpose, n) * below).astype(np.int64)
 
 

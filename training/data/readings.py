@@ -1,4 +1,4 @@
-"""How a document is read in one copy: in chunks, permuted, and cut into segments (Ding et al. 2021, section 3.4)."""
+"""Reading a document in one copy: cut into chunks, permuted, cut into segments (Ding et al. 2021, section 3.4)."""
 
 from array import array
 from bisect import insort
@@ -15,29 +15,29 @@ from training.data.rows import IGNORED, Rows
 from training.data.settings import LONGEST, MaskedSettings, MaskingSettings
 
 LONGEST_WORD = 32
-"""A segment ends before a word that it would cut, if that word began within so many tokens."""
+"""A segment ends before a word that it would cut, if that word begins in this many last tokens."""
 
 _ORDERS = [list(permutations(range(chunks))) for chunks in range(7)]
 _BEGINS_WORD = bytes(not flags & int(CONTINUES_WORD) for flags in range(256))
 
 
 class SegmentSettings(MaskedSettings):
-    """Corpus -> lanes of documents cut into segments, for models with memory (ERNIE-Doc)."""
+    """Settings of lanes of documents cut into segments, for models with memory (ERNIE-Doc)."""
 
     kind: Literal["segments"]
     sequence_length: int = Field(default=512, ge=8, le=LONGEST)
-    """Of a segment, [SEP] and [CLS] counted."""
+    """Tokens in a segment, including [SEP] and [CLS]."""
     copies: int = Field(default=10, ge=1, le=1_000_000)
-    """Each pass over the corpus is one copy, masked and reordered anew; after the last copy the first comes again."""
+    """Each pass over the corpus is one copy with its own masks and chunk orders; the copies repeat in turn."""
     retrospective: bool = True
     """Each document is read twice: a skim without loss, then the pass that learns (ERNIE-Doc, section 3.2)."""
     reorder_chunks: int = Field(default=4, ge=1, le=6)
-    """m of the segment-reordering task (section 3.4): a document is cut into 1 to m chunks and permuted; 1 turns it
-    off."""
+    """m of the segment-reordering task (section 3.4): a document is cut into 1 to m chunks, which are permuted; 1
+    disables it."""
     masking: MaskingSettings = MaskingSettings()
 
     def lanes(self, global_batch: int) -> int:
-        """With retrospective feed half of the lanes skim."""
+        """Twice the batch with retrospective feed, since half of the lanes skim."""
         return 2 * global_batch if self.retrospective else global_batch
 
     def blank(self, rows: int) -> Rows:
@@ -49,12 +49,12 @@ class SegmentSettings(MaskedSettings):
 
 
 def reorder_classes(chunks: int) -> int:
-    """Permutations of 1 to `chunks` chunks: 33 for 4 (section 3.4's K)."""
+    """Number of permutations of 1 to `chunks` chunks: 33 for 4 (K in section 3.4)."""
     return sum(factorial(number) for number in range(1, chunks + 1))
 
 
 class Reading(NamedTuple):
-    """A document as it is read in one copy."""
+    """A document with its chunks and segments in one copy."""
 
     copy: int
     document: int
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     chunks: list[tuple[int, int]]
     """(start, stop) of each chunk in the document, in the order in which they are read."""
     label: int
-    """Which permutation that is, of `reorder_classes(m)`."""
+    """The class of that permutation, below `reorder_classes(m)`."""
     bounds: "array[int]"
     """Segment k is tokens bounds[k]..bounds[k + 1] of the permuted text."""
 
@@ -72,7 +72,7 @@ class Reading(NamedTuple):
         return len(self.bounds) - 1
 
     def parts(self, segment: int) -> list[tuple[int, int]]:
-        """(start, stop) in the document of the stretches of text a segment is made of: several at chunk borders."""
+        """(start, stop) in the document of each stretch of text in a segment: several at chunk borders."""
         begin, end = self.bounds[segment], self.bounds[segment + 1]
         parts = []
         for start, stop in self.chunks:
@@ -84,14 +84,14 @@ class Reading(NamedTuple):
 
 
 def word_reach(capacity: int) -> int:
-    """How many tokens a segment of `capacity` may end early so that it cuts no word."""
+    """Number of tokens by which a segment of `capacity` may end early to avoid cutting a word."""
     return min(LONGEST_WORD, capacity // 4)
 
 
 def permuted(flags: NDArray[np.uint8], count: int, cut: list[float], order: float) -> tuple[list[tuple[int, int]], int]:
-    """The chunks in the order they are read in, and the permutation's label; drawn from numbers in [0, 1).
+    """The chunks in reading order, and the permutation's label; `cut` and `order` are draws from [0, 1).
 
-    A document with too few sentences has as many chunks as it has sentences, and the label of those.
+    A document with too few sentences has one chunk a sentence, and the label for that number of chunks.
     """
     size = len(flags)
     if count == 1:
@@ -110,8 +110,8 @@ def permuted(flags: NDArray[np.uint8], count: int, cut: list[float], order: floa
 
 
 def segment_bounds(flags: NDArray[np.uint8], chunks: list[tuple[int, int]], capacity: int) -> "array[int]":
-    """Where segments begin in the permuted text, and its end: each as long as it can be without cutting a word, at most
-    `capacity` tokens."""
+    """Where segments begin in the permuted text, and its end: each is as long as possible without cutting a word, at
+    most `capacity` tokens."""
     size, reach = len(flags), word_reach(capacity)
     if size <= capacity:
         return array("i", (0, size))
@@ -127,7 +127,7 @@ def segment_bounds(flags: NDArray[np.uint8], chunks: list[tuple[int, int]], capa
 
 
 def stretch_of(flags: NDArray[np.uint8], longest: int, place: float) -> slice:
-    """`longest` tokens of a longer document, from where a word begins; where that is, `place` in [0, 1) says."""
+    """`longest` tokens of a longer document, from the beginning of a word; `place` in [0, 1) determines which word."""
     latest = int(place * (len(flags) - longest + 1))
     begins = np.flatnonzero(flags[: latest + 1] & CONTINUES_WORD == 0)
     start = int(begins[-1]) if len(begins) else 0

@@ -1,4 +1,4 @@
-"""Rows of a batch, as every dataset gives them."""
+"""The rows of a batch, the format of every dataset."""
 
 from typing import Any
 
@@ -12,5 +12,5 @@ IGNORED = -100
 
 
 def share(part: int, whole: int) -> str:
-    """A percentage, as tables show it."""
+    """A percentage formatted for tables."""
     return f"{100 * part / whole:.2f} %" if whole else "-"

@@ -19,31 +19,31 @@ from training.data.rows import Rows
 from training.data.settings import LONGEST, MaskedSettings, MaskingSettings
 
 _AT_ONCE = 512
-"""Rows of a batch that `counted` gives."""
+"""Rows in a batch from `counted`."""
 
 
 class RowSettings(MaskedSettings):
-    """Corpus -> rows that know nothing of each other, as BERT reads them."""
+    """Settings of independent rows, as BERT reads them."""
 
     framings = (False, True)
 
     kind: Literal["rows"] = "rows"
     sequence_length: int = Field(default=128, ge=8, le=LONGEST)
     copies: int = Field(default=10, ge=1, le=1_000_000)
-    """Each pass over the corpus is one copy, masked and paired anew; after the last copy the first comes again."""
+    """Each pass over the corpus is one copy with its own masks and pairs; the copies repeat in turn."""
     next_sentence: bool = True
-    """BERT's sentence pairs, in equal lengths (training.data.pairs); without, one stretch of text a row."""
+    """BERT's sentence pairs, in equal lengths (training.data.pairs); if false, one stretch of text a row."""
     special_tokens: bool = True
-    """[CLS] and [SEP] around the text; without, a row is text alone, as RAN reads it (only without pairs)."""
+    """[CLS] and [SEP] around the text; if false, a row is text alone, as RAN reads it (only without pairs)."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
     """Share of rows cut to a random shorter length (BERT)."""
     masking: MaskingSettings = MaskingSettings()
 
     @field_validator("special_tokens")
     @classmethod
-    def _told_apart(cls, value: bool, info: ValidationInfo) -> bool:
+    def _pairs_need_separators(cls, value: bool, info: ValidationInfo) -> bool:
         if not value and info.data.get("next_sentence"):
-            raise ValueError("false needs next_sentence: false, for nothing else tells the pair's sides apart")
+            raise ValueError("false needs next_sentence: false, since a sentence pair is separated by [SEP]")
         return value
 
     @property
@@ -58,16 +58,16 @@ class RowSettings(MaskedSettings):
 
 
 class RowDataset(Dataset[AnyMasked]):
-    """Rows that know nothing of each other. A pass has an order of its own; `len()` is the rows of one pass."""
+    """Independent rows. Each pass has its own order; `len()` is the number of rows in one pass."""
 
     @abstractmethod
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        """What `rows_with_words` gives, by copy [B] and number in source order [B]."""
+        """The rows of `rows_with_words` by copy [B] and number in corpus order [B]."""
 
     def rows(self, positions: NDArray[np.int64]) -> Rows:
         """The rows at positions [B] of the endless stream, each int32 [B, L]:
 
-        input_ids, attention_mask, labels (-100 where nothing is predicted), and of sentence pairs token_type_ids and
+        input_ids, attention_mask, labels (-100 where nothing is predicted), and for sentence pairs token_type_ids and
         next_sentence_label [B], 0 where B follows A and 1 where it is random.
         """
         rows = self.rows_with_words(positions)
@@ -75,7 +75,7 @@ class RowDataset(Dataset[AnyMasked]):
         return rows
 
     def rows_with_words(self, positions: NDArray[np.int64]) -> Rows:
-        """The same with continues_word, bool [B, L]: whether a token continues the word of the token before it."""
+        """`rows` with continues_word, bool [B, L]: whether a token continues the word of the token before it."""
         passes, indices = locate(positions, len(self), self.seed)
         return self.at(passes % self.settings.copies, indices)
 
@@ -93,11 +93,11 @@ class RowDataset(Dataset[AnyMasked]):
 
 
 class MaskedRows(RowDataset[AnyMasked], MaskedDataset[AnyMasked]):
-    """The same drawn from a corpus."""
+    """Independent rows drawn from a corpus."""
 
 
 class Samples(MaskedRows[RowSettings]):
-    """A pass has one row a chunk of the corpus (`training.data.chunks`)."""
+    """Independent rows, in each pass one for every chunk of the corpus (`training.data.chunks`)."""
 
     def __init__(self, corpus: Corpus, settings: RowSettings, seed: int) -> None:
         super().__init__(corpus, settings, seed)
@@ -139,8 +139,7 @@ class Samples(MaskedRows[RowSettings]):
 
 
 def frame(lengths: NDArray[Any], columns: int, first: NDArray[Any] | None = None) -> Rows:
-    """attention_mask of rows [B] of `lengths` tokens; with `first`, how many of them belong to segment 0, also
-    token_type_ids."""
+    """attention_mask of rows with `lengths` [B] tokens; token_type_ids if `first` [B] gives the tokens of segment 0."""
     small = np.min_scalar_type(columns)
     column = np.arange(columns, dtype=small)
     attention = column < lengths.astype(small)[:, None]

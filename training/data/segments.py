@@ -2,7 +2,7 @@
 
 How document i is read in copy c is a pure function of (corpus, settings, seed, c, i). For the segment-reordering task
 (section 3.4) its text is cut at sentence ends into 1 to m chunks, which are permuted; the permuted text is cut into
-segments of at most `sequence_length` - 2 tokens. A segment is fed as tokens, [SEP], padding, [CLS] in the last place.
+segments of at most `sequence_length` - 2 tokens. A row is tokens, [SEP], padding, and [CLS] in the last place.
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ from training.data.readings import Reading, SegmentSettings, permuted, segment_b
 from training.data.rows import IGNORED, Rows, share
 
 LEAST_DOCUMENTS = 8
-"""No document is a larger part of a sample than one in so many."""
+"""No document is more than 1 / LEAST_DOCUMENTS of a sample."""
 _LANES = 64
-"""Rows that learn at a time, of those that `statistics` counts."""
+"""Rows that learn in each step that `statistics` counts."""
 
 
 class Segments(MaskedDataset[SegmentSettings]):
@@ -36,7 +36,7 @@ class Segments(MaskedDataset[SegmentSettings]):
         self._capacity = settings.sequence_length - 2
 
     def __len__(self) -> int:
-        """Documents of one pass."""
+        """Number of documents in one pass."""
         return self.corpus.documents
 
     def lanes(
@@ -48,16 +48,16 @@ class Segments(MaskedDataset[SegmentSettings]):
         stagger: bool = True,
         longest: int | None = None,
     ) -> Lanes:
-        """The lanes `lanes` of `total`, from `cursors` [n, 3] on; see `training.data.lanes.Lanes`."""
+        """Lanes `lanes` out of `total`, from `cursors` [n, 3] on; see `training.data.lanes.Lanes`."""
         return Lanes(self, total, lanes, cursors, stagger=stagger, longest=longest)
 
     def read(
         self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
     ) -> list[Reading]:
-        """Documents [B] in copies [B]. Of one with more tokens than `longest`, a stretch of at most so many is read and
-        permuted as if it were the whole; where it begins is drawn, evenly over the document.
+        """Documents [B] in copies [B]. If one has more than `longest` tokens, a stretch of that length replaces the
+        document; its beginning is drawn uniformly.
 
-        Raises `UserError` where a block was altered on disk.
+        Raises `UserError` if a block was altered on disk.
         """
         most = self.settings.reorder_chunks
         keys = random.key(self.seed, copies, documents)
@@ -81,10 +81,10 @@ class Segments(MaskedDataset[SegmentSettings]):
     def sample(self, segments: int) -> tuple[int, int | None]:
         """A sample of the split that is read in at most `segments` segments: (number of documents, `longest`).
 
-        They are the first documents of pass 0, in its random order, each whole; of one that would be more than an
-        eighth of the sample, a stretch of `longest` tokens, as `read` takes it. Where all text fits, it is all text.
+        It has the first documents of pass 0, in its random order, each whole unless it would be more than an eighth of
+        the sample; then it is a stretch of `longest` tokens, as in `read`. If the whole split fits, it is the sample.
         """
-        surely = self._capacity - word_reach(self._capacity)  # tokens that fit in a segment, wherever words end
+        surely = self._capacity - word_reach(self._capacity)  # tokens that always fit in a segment
         for longest in (None, max(1, segments // LEAST_DOCUMENTS) * surely):
             documents = spent = 0
             for length in self._lengths():
@@ -97,11 +97,11 @@ class Segments(MaskedDataset[SegmentSettings]):
         return documents, longest
 
     def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
-        """Segment `segments` [B] of `readings` [B]: input_ids, attention_mask and labels int32 [B, L], and
+        """Segments `segments` [B] of `readings` [B]: input_ids, attention_mask and labels int32 [B, L], and
         continues_word bool [B, L].
 
-        A row that does not learn (a skim's) has the ids of the one that does, masks included, and no labels: were the
-        skim to see the unmasked text, its memory would hand the answers to the pass that learns.
+        A row that does not learn (in a skim) has the same masked ids as the one that does, and no labels: if the skim
+        read the unmasked text, its memory would leak the answers to the pass that learns.
         """
         parts = [
             (reading, a, b)
@@ -130,7 +130,7 @@ class Segments(MaskedDataset[SegmentSettings]):
         return self.rows(self.read(copies, documents), [0] * len(documents), np.ones(len(documents), bool))
 
     def _lengths(self) -> Iterator[int]:
-        """Tokens of each document, in the order of pass 0; no text is read for it."""
+        """Number of tokens in each document, in the order of pass 0; reads no text."""
         ends = self.corpus.block_documents
         for begin in range(0, len(self), 1024):
             positions = np.arange(begin, min(begin + 1024, len(self)))
@@ -140,7 +140,7 @@ class Segments(MaskedDataset[SegmentSettings]):
                 yield int(stop - start)
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
-        """Rows of one document after the other, of skims only the last segment."""
+        """Rows of one document after another; for a skim only the last segment."""
         for reading in self._readings():
             title = f"document {reading.document}, copy {reading.copy}"
             if self.settings.reorder_chunks > 1:
@@ -162,7 +162,7 @@ class Segments(MaskedDataset[SegmentSettings]):
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         rows, documents = sum(len(batch["labels"]) for batch in batches), list[Reading]()
-        for reading in self._readings():  # those that begin in these rows
+        for reading in self._readings():  # documents that begin in these rows
             if rows <= 0:
                 break
             documents.append(reading)

@@ -1,4 +1,4 @@
-"""What the `data` sections of all kinds have in common."""
+"""The settings that the `data` sections of all kinds have in common."""
 
 from abc import abstractmethod
 from pathlib import Path
@@ -11,11 +11,11 @@ from preprocessing.settings import Settings
 from training.data.rows import IGNORED, Rows
 
 LONGEST = 1 << 20
-"""Tokens of a row, a segment or a memory."""
+"""Maximum number of tokens in a row, a segment or a memory."""
 
 
 class MaskingSettings(Settings):
-    """Which tokens are predicted: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""
+    """The choice of predicted tokens: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""
 
     strategy: Literal["token", "whole-word", "span"] = "whole-word"
     probability: float = Field(default=0.15, gt=0, lt=1)
@@ -25,7 +25,7 @@ class MaskingSettings(Settings):
     span_geometric: float = Field(default=0.2, gt=0, lt=1)
     """`span`: parameter of the geometric distribution of span lengths, in words (SpanBERT, section 3.1)."""
     span_maximum: int = Field(default=10, ge=1, le=1000)
-    """Words of the longest span; the distribution is truncated there and renormalised."""
+    """Words in the longest span; the distribution is truncated there and renormalised."""
 
     @model_validator(mode="after")
     def _shares(self) -> "MaskingSettings":
@@ -35,11 +35,11 @@ class MaskingSettings(Settings):
 
 
 class DataSettings(Settings):
-    """A `data` section: where the text is, and how rows are made of it. Each kind of data has a class of its own."""
+    """A `data` section: where the text is and how rows are made from it. Each kind of data has its own class."""
 
     elastic: ClassVar[frozenset[str]] = frozenset({"corpus"})
-    """Fields that a relaunch may change: a corpus may move (its fingerprint is compared), and what concerns evaluation
-    alone changes nothing that is learned."""
+    """Fields that a relaunch may change: a corpus may move (its fingerprint is compared), and settings of evaluation do
+    not affect training."""
 
     framings: ClassVar[tuple[bool, ...]] = (False,)
     """What `bare` can be."""
@@ -54,16 +54,16 @@ class DataSettings(Settings):
         return False
 
     def lanes(self, global_batch: int) -> int:
-        """Rows that are open at a time so that about `global_batch` are learned from in a step."""
+        """Rows read in parallel so that about `global_batch` of them have a loss in a step."""
         return global_batch
 
     @abstractmethod
     def blank(self, rows: int) -> Rows:
-        """Rows as the dataset gives them, full, with the expected share of predictions; all ids are 0."""
+        """Full rows in the format of the dataset, with the expected share of predictions; all ids are 0."""
 
 
 class MaskedSettings(DataSettings):
-    """Data of which masked tokens are predicted."""
+    """Settings of data whose masked tokens are predicted."""
 
     if TYPE_CHECKING:  # each kind has them in its own order, which fingerprints depend on
         copies: int
@@ -72,5 +72,5 @@ class MaskedSettings(DataSettings):
     def blank(self, rows: int) -> Rows:
         shape = (rows, self.sequence_length)
         labels = np.full(shape, IGNORED, np.int32)
-        labels[:, 1 : 1 + round(self.sequence_length * self.masking.probability)] = 0  # behind [CLS]
+        labels[:, 1 : 1 + round(self.sequence_length * self.masking.probability)] = 0  # after [CLS]
         return {"input_ids": np.zeros(shape, np.int32), "labels": labels, "attention_mask": np.ones(shape, np.int32)}

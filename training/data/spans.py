@@ -1,4 +1,4 @@
-"""Spans of whole words as SpanBERT draws them (Joshi et al. 2020, section 3.1), over a batch at once.
+"""Spans of whole words as SpanBERT draws them (Joshi et al. 2020, section 3.1), for a whole batch at once.
 
 The length of a span is counted in words and drawn from the geometric distribution truncated at a maximum: P(l) is
 proportional to p (1 - p)^(l - 1) for l = 1 ... maximum, of mean 3.8 with p = 0.2 and 10. It begins at a word drawn
@@ -6,9 +6,9 @@ uniformly. Where a span would leave its text, or meet or touch another one, anot
 length, so each run of predicted tokens is one span and has the length that was drawn.
 
 SpanBERT's code cuts the last span where 15 % of the tokens are covered, and joins spans that touch. The cut would make
-a quarter of the spans of 128 tokens shorter than drawn. Here the last span is whole, too: a row takes spans until those
-it has, and what a span goes past a limit on average, come to its budget. That does not look at the length drawn next,
-so it favours none; a row's share varies by a few tokens, and its mean is the budget.
+a quarter of the spans in rows of 128 tokens shorter than drawn. Here the last span is whole, too: a row takes spans
+until their tokens plus the mean overshoot of a span reach its budget. This rule ignores the length drawn next, so it
+favours no length; a row's share varies by a few tokens, and its mean is the budget.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from training.data.random import Purpose
 from training.data.settings import MaskingSettings
 
 _TRIES = 8
-"""Beginnings drawn at a time for one length; where none of them is free, the span is made a word shorter."""
+"""Beginnings drawn at a time for one length; if none of them is free, the span is made a word shorter."""
 
 
 def length_shares(settings: MaskingSettings) -> NDArray[np.float64]:
@@ -33,11 +33,11 @@ def length_shares(settings: MaskingSettings) -> NDArray[np.float64]:
 def draw_spans(
     lengths: NDArray[Any], budgets: NDArray[Any], keys: NDArray[np.uint64], settings: MaskingSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each span begins (row * L + column), and its tokens.
+    """Where each span begins (row * L + column), and its number of tokens.
 
-    `lengths` [B, L] counts the tokens of the word that begins at a token, 0 where none begins; `budgets` [B] the tokens
-    that a row should have in spans. A row gets at least one span, and none that is longer than its budget, or than its
-    shortest word where that is longer.
+    `lengths` [B, L] counts the tokens of the word that begins at a token, 0 where none begins; `budgets` [B] is the
+    number of tokens that a row should have in spans. A row gets at least one span, and no span is longer than the
+    row's budget or, if that is longer, its shortest word.
     """
     words = _Words(lengths, budgets, settings.span_maximum)
     up_to = np.cumsum(length_shares(settings))[:-1]
@@ -68,7 +68,7 @@ def draw_spans(
 
 
 class _Words:
-    """The words of a batch, in slots: one of no word stands before each text, `most` before the first and after the
+    """The words of a batch in slots. An empty slot precedes each text; `most` more precede the first and follow the
     last."""
 
     def __init__(self, lengths: NDArray[Any], budgets: NDArray[Any], most: int) -> None:
@@ -78,11 +78,11 @@ class _Words:
         self.sizes: NDArray[np.int64] = lengths.reshape(-1)[at].astype(np.int64)
         """Tokens of each word."""
         self.edges = _edges(row, len(lengths))
-        """[B + 1]: how many words are in the rows before."""
+        """[B + 1]: number of words in the rows before."""
         self.rows: NDArray[np.int64] = np.flatnonzero(np.diff(self.edges))
-        """Those that have words."""
+        """Rows that have words."""
         self.longest = np.zeros(len(lengths), np.int64)
-        """[B]: tokens of the longest span that a row may have."""
+        """[B]: tokens in the longest span that a row may have."""
         if len(self.rows):
             shortest = np.minimum.reduceat(self.sizes, self.edges[self.rows])
             self.longest[self.rows] = np.maximum(budgets[self.rows], shortest)
@@ -112,12 +112,12 @@ class _Words:
     def take(
         self, rows: NDArray[np.int64], begins: NDArray[np.int64], wanted: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first token and the tokens of a span in each of `rows` [n], of `wanted` words from slot `begins` on, or
-        as many of them as its longest may have."""
+        """The first token and the number of tokens of a span in each of `rows` [n]: `wanted` words from slot `begins`
+        on, or as many of them as `longest` allows."""
         ends = self._last[begins[:, None] + self._further] - self._first[begins][:, None]
         within = (ends <= self.longest[rows][:, None]) & (self._further < wanted[:, None])
         words = 1 + within.sum(axis=1)
-        # Spans to come end a word before this one, and begin a word behind it
+        # Later spans must end at least a word before this one or begin at least a word after it
         slots = begins[:, None] + self._reach
         slots[(slots < self._lowest[rows][:, None]) | (self._reach > words[:, None])] = 0  # no other row, no word
         self.room[slots] = np.minimum(self.room[slots], np.maximum(-1 - self._reach, 0))
@@ -125,20 +125,20 @@ class _Words:
 
 
 def _edges(row: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """[rows + 1]: how many of the sorted `row` are less than each."""
+    """[rows + 1]: number of values in the sorted `row` below 0 ... rows."""
     return np.searchsorted(row, np.arange(rows + 1))
 
 
 def _to_cover(
     sizes: NDArray[np.int64], edges: NDArray[np.int64], budgets: NDArray[Any], settings: MaskingSettings
 ) -> NDArray[np.float64]:
-    """Tokens [B] at which a row takes no more spans, so that its spans have the budget's on average.
+    """Tokens [B] at which a row takes no more spans, so that its spans meet the budget on average.
 
-    The span t that passes a limit goes past it by (E[t^2] / E[t] - 1) / 2 tokens on average. A span is of l words of s
-    tokens each, so E[t^2] / E[t] = E[s^2] / E[s] + E[s] (E[l^2] / E[l] - 1).
+    A span of t tokens that crosses a limit overshoots it by (E[t^2] / E[t] - 1) / 2 tokens on average. A span has l
+    words of s tokens each, so E[t^2] / E[t] = E[s^2] / E[s] + E[s] (E[l^2] / E[l] - 1).
     """
     shares, words = length_shares(settings), np.arange(1, settings.span_maximum + 1)
-    cut = np.minimum(words, words[:, None])  # lengths by what the budget has room for
+    cut = np.minimum(words, words[:, None])  # lengths limited to the room in the budget
     ratio = (cut**2 @ shares) / (cut @ shares)
     counts = np.maximum(np.diff(edges), 1)
     sums = [np.diff(np.append(0, np.cumsum(values))[edges]) for values in (sizes, sizes**2)]

@@ -1,8 +1,8 @@
-"""Corpus -> unbroken text for language models: what a lane reads in a step is found by arithmetic.
+"""Unbroken text for language models: the tokens of a lane in a step are found by arithmetic.
 
-A split is one ring of tokens: its documents in source order, end to end, nothing between them, the first again after
-the last. Lane b of G begins at b * tokens // G and reads on for ever, across the borders of documents, as
-Transformer-XL does; so the step is the whole state of the loader.
+A split is a ring of tokens: its documents in corpus order, concatenated without separators, the first again after the
+last. Lane b of G begins at b * tokens // G and reads on without end, across document borders, as Transformer-XL does;
+so the step is the whole state of the loader.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ from training.data.settings import LONGEST, DataSettings
 
 
 class StreamSettings(DataSettings):
-    """Corpus -> lanes of unbroken text, for language models with memory (Transformer-XL)."""
+    """Settings of lanes of unbroken text, for language models with memory (Transformer-XL)."""
 
     elastic = DataSettings.elastic | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
 
@@ -28,15 +28,15 @@ class StreamSettings(DataSettings):
 
     kind: Literal["stream"]
     sequence_length: int = Field(default=150, ge=2, le=LONGEST)
-    """Tokens a lane reads in a step."""
+    """Tokens that a lane reads in a step."""
     evaluation_length: int = Field(default=64, ge=1, le=LONGEST)
-    """The same for held-out text."""
+    """Tokens that a lane reads in a step of held-out text."""
     evaluation_memory: int = Field(default=640, ge=0, le=LONGEST)
-    """Tokens of memory for held-out text (Transformer-XL); in training, and in other models, it is the model's own."""
+    """Tokens of memory for held-out text (Transformer-XL); training and other models use the model's own length."""
     evaluation_lanes: int = Field(default=1, ge=1, le=1_000_000)
-    """Into how many stretches `reread evaluate` cuts the held-out text, to read them at once. Each begins without
-    memory, so more give a slightly higher perplexity: papers' figures are of one. That takes a forward pass of a single
-    row for each `evaluation_length` tokens, one after the other."""
+    """Number of stretches into which `reread evaluate` cuts the held-out text, to read them in parallel. Each begins
+    without memory, so more lanes give a slightly higher perplexity; papers use one. One lane takes a sequential forward
+    pass of a single row for every `evaluation_length` tokens."""
 
     @property
     def bare(self) -> bool:
@@ -49,7 +49,7 @@ class StreamSettings(DataSettings):
 
 
 class Stream(Dataset[StreamSettings]):
-    """The tokens of one split as a ring; `len()` is their number. A corpus of any tokenizer will do.
+    """The tokens of one split as a ring; `len()` is their number. The corpus may have any tokenizer.
 
     Raises `UserError` for an altered block when it is first read.
     """
@@ -73,15 +73,15 @@ class Stream(Dataset[StreamSettings]):
         return md5("\n".join(values).encode()).hexdigest()
 
     def start(self, lane: Any, lanes: int, step: Any, length: int) -> Any:
-        """Where in the ring lane `lane` of `lanes` begins at `step`, `length` tokens a step; ints or int64 arrays."""
+        """Ring position of lane `lane` of `lanes` at `step`, with `length` tokens a step; ints or int64 arrays."""
         return (lane * len(self) // lanes + step * length) % len(self)
 
     def rows(self, starts: NDArray[np.int64], length: int) -> Rows:
-        """`length` (L) tokens from each place of the ring [B] on:
+        """`length` (L) tokens from each position `starts` [B] of the ring on:
 
         input_ids, labels (the token after each), int32 [B, L]; sentence_ends, paragraph_ends, bool [B, L]: whether the
-        input token ends one; begins_word, bool [B, L]: whether the label does not continue a word, so that their sum is
-        the number of words predicted.
+        input token ends one; begins_word, bool [B, L]: whether the label begins a word, so that the sum is the number
+        of words predicted.
         """
         ids, flags = self._read(starts, length + 1)
         return {
@@ -93,16 +93,16 @@ class Stream(Dataset[StreamSettings]):
         }
 
     def evaluation_steps(self, lanes: int, length: int) -> int:
-        """Steps until `lanes` lanes that read `length` tokens a step have read the split once."""
+        """Steps in which `lanes` lanes with `length` tokens a step read the split once."""
         share = -(-len(self) // lanes)
         return -(-share // length)
 
     def evaluation_rows(self, lane: NDArray[np.int64], lanes: int, step: int, length: int) -> Rows:
-        """The rows of lanes [B] at `step` when the split is read once, each lane its share of it, as `rows` gives them.
+        """The rows of lanes [B] at `step` in the format of `rows`, when each lane reads its share of the split once.
 
         Every token but the split's first is a label exactly once. Past the end of a lane's share, and for the ring's
         last token, which nothing follows, labels are -100 and begins_word is False. A lane starts without memory, so
-        fewer lanes give a slightly lower perplexity; one lane is what papers report.
+        fewer lanes give a slightly lower perplexity; papers report one lane.
         """
         begin, end = (share * len(self) // lanes for share in (lane, lane + 1))
         starts = begin + step * length
@@ -116,7 +116,7 @@ class Stream(Dataset[StreamSettings]):
         self.corpus.verify()
 
     def _read(self, starts: NDArray[np.int64], length: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-        """Ids and flags [B, length] from each place on."""
+        """Ids and flags [B, length] from each position on."""
         ids = np.empty((len(starts), length), np.int32)
         flags = np.empty(ids.shape, np.uint8)
         for row, start in enumerate((starts % len(self)).tolist()):

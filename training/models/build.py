@@ -1,4 +1,4 @@
-"""The model that a recipe asks for."""
+"""Build the model that a recipe describes."""
 
 import inspect
 import json
@@ -28,9 +28,9 @@ log = logging.getLogger("reread")
 def model_config(
     spec: ModelSpec, values: dict[str, Any], vocab_size: int, init: Path | None, special: Mapping[str, int] = {}
 ) -> PretrainedConfig:
-    """The configuration of the model to train: that of `init` if given, with the recipe's keys over it.
+    """The configuration of the model to train: that of `init` if given, updated with the recipe's keys.
 
-    `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos); those that the model knows it keeps.
+    `special` are the corpus' ids of special tokens by name (pad, cls, sep, eos); unknown ones are ignored.
 
     Raises `UserError` for keys and values that the constructor does not take, for an `init` of another model, and for
     a vocabulary smaller than the corpus'.
@@ -42,7 +42,7 @@ def model_config(
         tokens = {f"{name}_token_id": number for name, number in special.items()}
         tokens = {name: number for name, number in tokens.items() if name in known}
         config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
-    except Exception as error:  # ValueError of ours; what transformers' own configurations raise depends on the version
+    except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
     if config.vocab_size < vocab_size:
         raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
@@ -50,25 +50,25 @@ def model_config(
 
 
 def check_vocabulary(init: Path, tokenizer: Path) -> None:
-    """Raises `UserError` if the corpus in whose folder `tokenizer` is was not made with the vocabulary of `init`."""
+    """Raises `UserError` if the corpus' folder `tokenizer` and `init` have different vocabularies."""
     ours, theirs = _vocabulary(tokenizer), _vocabulary(init)
     if not ours or not theirs:
         return
-    # No text gives a token of blanks, and of transformers' two readers of vocab.txt one drops them
+    # Tokens of blanks occur in no text, and one of transformers' two readers of vocab.txt drops them
     given = (token for token in sorted(ours, key=ours.__getitem__) if token.removeprefix("##").strip())
     if other := next((token for token in given if theirs.get(token) != ours[token]), None):
         raise UserError(
             f"train.init: the vocabulary in {init} differs from the corpus' in {tokenizer}, for example in `{other}`, "
-            f"number {ours[other]} in the corpus' and {theirs.get(other, 'none')} in the other: the weights would meet "
+            f"number {ours[other]} in the corpus' and {theirs.get(other, 'none')} in the other: the weights would get "
             f"other tokens; preprocess with tokenizer.path={init}"
         )
 
 
 def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Path | None, seed: int) -> PreTrainedModel:
-    """A model of the class `head`: random weights from `seed`, or those of the folder `init`; on CPU in fp32, whole.
+    """A whole model of class `head` on CPU in fp32, with random weights from `seed` or those in the folder `init`.
 
-    Raises `UserError` for a configuration that contradicts itself, and if `init` does not fit; heads alone may be
-    missing there.
+    Raises `UserError` for a configuration that contradicts itself, and if `init` does not fit; only heads may be
+    missing in it.
     """
     torch.manual_seed(seed)
     if init is None:
@@ -80,7 +80,7 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
                 config=config,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
-                use_safetensors=True,  # what `reread convert` and `export` write; a pickle is not opened
+                use_safetensors=True,  # the format of `reread convert` and `export`; a pickle is never opened
                 local_files_only=True,
             )
     except (ValueError, RuntimeError, OSError) as error:
@@ -95,8 +95,8 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
     parts = {"random": missing, "not used": sorted(found["unexpected_keys"])}
-    told = "".join(f"; {what}: {_some(names)}" for what, names in parts.items() if names)
-    log.info("starting from the weights in %s%s", init, told)
+    notes = "".join(f"; {what}: {_some(names)}" for what, names in parts.items() if names)
+    log.info("starting from the weights in %s%s", init, notes)
     return model.float()  # transformers 5 keeps the type of the file
 
 
@@ -106,7 +106,7 @@ def _some(names: Sequence[str]) -> str:
 
 @contextmanager
 def _without_reports() -> Iterator[None]:
-    """What transformers would print of missing and mismatched tensors, in dozens of lines, we say in one."""
+    """Silence transformers' dozens of lines on missing and mismatched tensors; our log has one line."""
     before, bar = reports.get_verbosity(), reports.is_progress_bar_enabled()
     reports.set_verbosity_error()
     reports.disable_progress_bar()
@@ -127,12 +127,12 @@ def _random(head: type[PreTrainedModel], config: PretrainedConfig) -> PreTrained
 
 
 def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Collection[str]) -> dict[str, int]:
-    """Let only parameters learn whose names match one of the globs `trainable`, where it is given, and none of modules
-    named in `copied` (`ModelSpec.copied`).
+    """Freeze all parameters that match none of the globs `trainable`, if given, and those of the modules in `copied`
+    (`ModelSpec.copied`).
 
-    After a glob `[n:]` leaves the first n rows as they are: their gradient is zero. Returns n by name, for
-    `MasterWeights`, which gives the optimiser the other rows alone.
-    Raises `UserError` for a glob that matches none that could learn, or that leaves no row, and if there are no globs.
+    `[n:]` after a glob freezes the first n rows: their gradient is zero. Returns n by name, for `MasterWeights`, which
+    gives the optimiser the other rows alone.
+    Raises `UserError` for an empty `trainable`, and for a glob that matches nothing that can learn or leaves no row.
     """
     names = [name for name, _ in model.named_parameters() if not set(name.split(".")) & set(copied)]
     if trainable is not None and not trainable:
@@ -158,8 +158,8 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Coll
             first_rows[name] = first
             parameter.register_hook(partial(_without_rows, first))
         if parameter.requires_grad:
-            told = f"{name} from row {first} on" if first else name
-            learning[told] = parameter[first:].numel() if first else parameter.numel()
+            label = f"{name} from row {first} on" if first else name
+            learning[label] = parameter[first:].numel() if first else parameter.numel()
     if trainable is not None:
         total = sum(parameter.numel() for parameter in model.parameters())
         log.info("training %s of %s parameters: %s", f"{sum(learning.values()):,}", f"{total:,}", ", ".join(learning))
@@ -176,7 +176,7 @@ def _without_rows(first: int, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def copy_projections(model: torch.nn.Module, copied: Mapping[str, str]) -> None:
-    """Set the modules that pretraining does not reach to the weights of their originals, by `ModelSpec.copied`."""
+    """Copy weights into the modules that pretraining does not train, by `ModelSpec.copied`."""
     for parent in model.modules():
         for copy_of, original in copied.items():
             if hasattr(parent, copy_of):
@@ -184,7 +184,7 @@ def copy_projections(model: torch.nn.Module, copied: Mapping[str, str]) -> None:
 
 
 def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's `model` but for `type`, as the constructor's annotations want it: YAML reads 1e-5 as text."""
+    """A recipe's `model` without `type`, converted to the constructor's annotated types: YAML reads 1e-5 as text."""
     given = {key: value for key, value in values.items() if key != "type"}
     known = {name: one for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"}
     checked = {}
@@ -224,7 +224,7 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:
-    """Token -> id, by whichever of a tokenizer's files is there; empty if none is."""
+    """Token -> id from the first tokenizer file that exists; empty if none does."""
     for name in ("tokenizer.json", "vocab.json", "vocab.txt"):
         if not (folder / name).exists():
             continue
@@ -233,6 +233,6 @@ def _vocabulary(folder: Path) -> dict[str, int]:
         try:
             text = (folder / name).read_text(encoding="utf-8")
             return dict(json.loads(text)) if name == "vocab.json" else Tokenizer.from_str(text).get_vocab()
-        except Exception as error:  # `tokenizers` raises nothing narrower
+        except Exception as error:  # `tokenizers` raises plain exceptions
             raise UserError(f"{folder / name}: not readable as a vocabulary ({error})") from None
     return {}

@@ -1,4 +1,4 @@
-"""What the trainer, the converter and the exporter know of a model."""
+"""The description of a model for the trainer, the converter and the exporter."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ class ModelSpec:
     name: str
     config: type[PretrainedConfig]
     heads: Mapping[str, type[PreTrainedModel]]
-    """Objective -> the class that is trained; the first is the one that `reread convert` makes."""
+    """Objective -> the class that is trained; `reread convert` makes the first."""
     tensor_plan: Mapping[str, str]
-    """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); the rest is whole."""
+    """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); others are whole."""
     flops: Callable[[Any, int, Mapping[str, float]], float]
     """(config, length of a row, summed figures of the objective) -> training FLOPs."""
     frame: Literal["", "segments", "bare"] = ""
-    """How its tokenizer puts a text: as the tokenizer has it, with [CLS] last, or without special tokens."""
+    """Special tokens around a text: the tokenizer's default, [CLS] in the last place, or none."""
     longest: Callable[[Any], int | None] = lambda config: getattr(config, "longest", None)
-    """Configuration -> tokens a row may have; None where positions do not end."""
+    """Configuration -> maximum tokens in a row; None if positions are unlimited."""
     copied: Mapping[str, str] = field(default_factory=dict)
-    """Modules that no pretraining reaches -> those beside them whose weights they get when a run is exported."""
+    """Modules that pretraining does not train -> their siblings whose weights they get when a run is exported."""
     one_token_type: bool = False
     """Whether it takes token types, but is pretrained with type 0 alone."""
     usage: Mapping[str, str] = field(default_factory=dict)
-    """Objective -> how an exported model is used, in Markdown, where that is not as usual."""
+    """Objective -> how an exported model is used, in Markdown, if that differs from the default."""
 
     @property
     def converted(self) -> type[PreTrainedModel]:

@@ -1,4 +1,4 @@
-"""The objectives that a recipe can name, a row each."""
+"""The table of the objectives that a recipe can name."""
 
 from preprocessing.errors import UserError, nearest
 from training.config import TrainSettings
@@ -13,11 +13,11 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "documents": DocumentObjective,
     "causal_lm": CausalLMObjective,
 }
-"""By `train.objective`."""
+"""`train.objective` -> class."""
 
 
 def objective_of(settings: TrainSettings) -> type[Objective]:
-    """What a recipe trains: what it names, or what its kind of data is for. Raises `UserError` for an unknown name."""
+    """The objective that a recipe names, or else the default of its data. Raises `UserError` for an unknown name."""
     name = settings.objective or KINDS[settings.data.kind].objective
     if name not in OBJECTIVES:
         raise UserError(f"train.objective: objective `{name}` is unknown; {nearest(name, OBJECTIVES)}")

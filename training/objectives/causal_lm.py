@@ -21,15 +21,14 @@ log = logging.getLogger("reread")
 
 
 class CausalLMObjective(Objective):
-    """Loss: the mean negative log-likelihood of the next token. Memory runs on over the borders of documents.
+    """The loss is the mean negative log-likelihood of the next token. Memory continues across document borders.
 
     Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus
-    stores <eos> at line ends it counts as a word, as in WikiText-103's figures; blank lines give none, so figures are
+    stores <eos> at line ends it counts as a word, as in WikiText-103's figures; blank lines have none, so figures are
     comparable with Segatron's, and a little higher than Transformer-XL's, which counts the easy <eos> of blank lines.
     """
 
     name = "causal_lm"
-    kinds = ("stream",)
     card = Card("AutoModelForCausalLM", "text-generation", "causal-language-model")
     counted = ("predicted",)
     figures = ("nll_sum", "predicted", "words", "rows", "tokens")
@@ -39,7 +38,7 @@ class CausalLMObjective(Objective):
 
     @cached_property
     def memory(self) -> LaneMemory:  # type: ignore[override]
-        """Of the lanes that train; evaluation needs none of it."""
+        """Memory of the training lanes; evaluation does not allocate it."""
         return LaneMemory(self.model, len(self.lanes))
 
     def batches(self, step: int) -> Loader:
@@ -68,10 +67,10 @@ class CausalLMObjective(Objective):
 
     @torch.no_grad()
     def evaluate(self, limit: int | None) -> Tensor:
-        """With the recipe's evaluation length and memory: each of `evaluation_lanes` reads its share of the text.
+        """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory.
 
-        With a limit `global_batch` lanes do, and `limit` steps of each count: those after `evaluation_memory` tokens,
-        where a share is so long, since in the whole text hardly any token is without memory, and here many would be.
+        With a limit there are `global_batch` lanes, and `limit` steps of each count: if the share is long enough, those
+        after `evaluation_memory` tokens, since in the whole text hardly any token is predicted without memory.
         """
         data, total = self.data, self.zeros()
         lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
@@ -82,7 +81,7 @@ class CausalLMObjective(Objective):
             first = max(0, min(-(-data.evaluation_memory // data.evaluation_length), steps - limit))
             last = min(first + limit, steps)
         elif self.mesh.rank == 0:
-            self._say(lanes)
+            self._log_evaluation(lanes)
         share = self.mesh.share(lanes)
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             mems = None
@@ -93,7 +92,7 @@ class CausalLMObjective(Objective):
                     total += figures
         return total
 
-    def _say(self, lanes: int) -> None:
+    def _log_evaluation(self, lanes: int) -> None:
         ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
         memory = f"; memory of {self.data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
         text = (

@@ -26,15 +26,14 @@ log = logging.getLogger("reread")
 
 
 class DocumentObjective(Objective):
-    """Masked language modelling on all segments that learn, and the order of the chunks at a document's last one.
+    """Masked language modelling in all segments that learn, and chunk-order prediction in each document's last one.
 
-    In a step some lanes skim while others learn. Skimming rows run forward alone, without an autograd graph, and hand
-    on their memory; the sum of the two means over learning rows is minimised. Few documents end in a step, or none, so
-    that sum is no curve: `loss` is the masked tokens' mean alone, `reorder_loss` that over the documents that ended.
+    In a step some lanes skim while others learn. Skimming rows have a forward pass without an autograd graph, for their
+    memory. The sum of two means over learning rows is minimised. As few documents end in a step, or none, the sum is
+    too noisy to log: `loss` is the mean over masked tokens, `reorder_loss` that over the documents that ended.
     """
 
     name = "documents"
-    kinds = ("segments",)
     card = Card("AutoModelForMaskedLM", "fill-mask", "masked-language-model")
     counted = ("predicted", "reordered")
     figures = (
@@ -59,7 +58,7 @@ class DocumentObjective(Objective):
 
     @staticmethod
     def check(config: Any, data: Any) -> None:
-        """Also for a model that would read documents twice and remember nothing, or has too few reordering classes."""
+        """Raises `UserError` for retrospective feed without memory, and for too few reordering classes."""
         if data.retrospective and not config.slots:
             raise UserError(
                 "train.data.retrospective: documents would be read twice by a model without memory, which learns "
@@ -77,16 +76,16 @@ class DocumentObjective(Objective):
 
     @cached_property
     def memory(self) -> LaneMemory:  # type: ignore[override]
-        """Of the lanes that train, as the cursors are: evaluation needs neither, and they may be large."""
+        """Memory of the training lanes. Evaluation does not allocate it, since it may be large."""
         return LaneMemory(self.model, len(self.lanes))
 
     @cached_property
     def cursors(self) -> Tensor:
-        """int64 [lanes, 3]: see `Lanes`."""
+        """Cursors of the training lanes, int64 [lanes, 3]; see `Lanes`."""
         return torch.from_numpy(first_cursors(self.data, self.lanes))
 
     def batches(self, step: int) -> Loader:
-        """From the cursors on, which a checkpoint has set: `step` is where they stand."""
+        """The rows from the cursors on, which a checkpoint has set; they are those of `step`."""
 
         def draw() -> Iterator[Rows]:
             lanes: Lanes = self.dataset.lanes(self.total_lanes, self.lanes, self.cursors.numpy().copy())
@@ -116,7 +115,7 @@ class DocumentObjective(Objective):
 
     @torch.no_grad()
     def evaluate(self, limit: int | None) -> Tensor:
-        """With a limit: `Segments.sample` of as many segments as `limit` global batches have rows."""
+        """With a limit, evaluate `Segments.sample` with one segment for each row of `limit` global batches."""
         documents, longest = self._sample(limit)
         lanes = min(self.settings.global_batch, documents)
         share, total = self.mesh.share(lanes), self.zeros()
@@ -138,17 +137,17 @@ class DocumentObjective(Objective):
 
     @cached_property
     def _samples(self) -> dict[int, tuple[int, int | None]]:
-        """By limit, as `_sample` found them: looking for one takes the length of every document in it."""
+        """Cache of `_sample` by limit, since finding a sample reads the length of every document in it."""
         return {}
 
     def _sample(self, limit: int | None) -> tuple[int, int | None]:
-        """How many held-out documents are read, and how many tokens of one at most; said when it is first asked."""
+        """Number of held-out documents to read, and maximum number of tokens of each; logged on the first call."""
         if limit is None:
             return len(self.held_out), None
         if limit not in self._samples:
             self._samples[limit] = documents, longest = self.held_out.sample(limit * self.settings.global_batch)
-            of_long = "" if longest is None else f", of long ones {longest:,} tokens from a place drawn once"
-            log.info("validation reads %d of %d held-out documents%s", documents, len(self.held_out), of_long)
+            limited = "" if longest is None else f", at most {longest:,} tokens of each, from a place drawn once"
+            log.info("validation reads %d of %d held-out documents%s", documents, len(self.held_out), limited)
         return self._samples[limit]
 
     @staticmethod
@@ -193,7 +192,7 @@ class DocumentObjective(Objective):
         )
         targets, order = self.put(labels[positions]), self.put(rows["reorder_label"])
         masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
-        # of all rows, though few have a label: a head must not be used in one pass and not in the next
+        # Computed for all rows, though few have a label: the head must be used in every pass
         logits = output.reorder_logits.float()
         reorder = F.cross_entropy(logits, order, reduction="sum", ignore_index=IGNORED)
         figures = self.sums(

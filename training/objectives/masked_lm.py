@@ -1,4 +1,4 @@
-"""Masked language modelling over rows that know nothing of each other, with or without next-sentence prediction."""
+"""Masked language modelling over independent rows, with or without next-sentence prediction."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -16,17 +16,16 @@ from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 
 class MaskedLMObjective(Objective):
-    """Minimised: the mean over masked tokens plus the mean over labelled pairs (Devlin et al. 2019, A.2).
+    """The loss is the mean over masked tokens plus the mean over labelled pairs (Devlin et al. 2019, A.2).
 
     A model with `span_boundary` predicts each masked token a second time, from the tokens around its span; the mean of
     that loss is added (SpanBERT, section 3.2).
 
-    `bits_per_token` is what the Longformer paper calls BPC: the mean of -log2 p(token) over the masked tokens,
+    `bits_per_token` is the Longformer paper's BPC: the mean of -log2 p(token) over the masked tokens,
     masked_lm_loss / ln 2.
     """
 
     name = "masked_lm"
-    kinds = ("rows", "packed")
     card = Card("AutoModelForMaskedLM", "fill-mask", "masked-language-model")
     counted = ("predicted", "pairs")
     figures = (
@@ -52,14 +51,14 @@ class MaskedLMObjective(Objective):
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
         for rows in micro_batches:
-            # By the rows, not the rank: the same dropout on any number of data-parallel ranks
+            # Seeded by row, not rank: dropout is the same on any number of data-parallel ranks
             self.seed_dropout(step, self.lanes.start + int(rows[0]))
             loss, figures = self._loss({name: values[rows] for name, values in batch.items()}, totals)
             yield Pass(loss, figures, rows is micro_batches[-1])
 
     @torch.no_grad()
     def evaluate(self, limit: int | None) -> Tensor:
-        """With a limit: the first rows of pass 0, which come in random order, from all over the text."""
+        """With a limit, evaluate the first rows of pass 0, which are in random order."""
         total = self.zeros()
         rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
         share = self.mesh.share(rows)

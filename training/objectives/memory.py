@@ -1,4 +1,4 @@
-"""The memory of a recurrent model, one for each lane."""
+"""The memory of a recurrent model for each lane."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from training.parallel.mesh import Mesh
 
 
 class LaneMemory:
-    """What a model hands on from one segment of a lane to the next; a lane's memory that is all zeros is empty.
+    """Memory that a model carries from one segment of a lane to the next; all zeros is an empty memory.
 
-    The model gives an empty memory for n rows by `empty_mems(n)` and says by `mems_dim` in which dimension they are.
+    The model's `empty_mems(n)` returns empty memory for n rows; `mems_dim` is the dimension of the rows.
     """
 
     def __init__(self, model: Any, lanes: int) -> None:
@@ -20,7 +20,7 @@ class LaneMemory:
         self.mems: tuple[Tensor, ...] = model.empty_mems(lanes)
 
     def empty(self, lanes: Tensor) -> None:
-        """Forget everything of the lanes [n]: a document begins there."""
+        """Empty the memory of `lanes` [n], where a document begins."""
         for tensor in self.mems:
             tensor.index_fill_(self.dim, lanes, 0)
 
@@ -29,17 +29,15 @@ class LaneMemory:
 
     @torch.no_grad()
     def keep(self, lanes: Tensor, mems: tuple[Tensor, ...]) -> None:
-        """Remember `mems` for the lanes [n]. A lane whose memory is not finite forgets everything.
-
-        In float16 one overflow would else poison the lane to the end of its document.
-        """
+        """Store `mems` for `lanes` [n]. A lane with non-finite memory is emptied; otherwise one overflow in float16
+        would spoil it to the end of its document."""
         finite = [tensor.isfinite().movedim(self.dim, 0).flatten(1).all(1) for tensor in mems]
         for held, tensor in zip(self.mems, mems, strict=True):
             good = torch.stack(finite).all(0).view([-1 if dim == self.dim else 1 for dim in range(tensor.dim())])
             held.index_copy_(self.dim, lanes, torch.where(good, tensor, 0).to(held.dtype))
 
     def state(self, total: int, mesh: Mesh) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """As `Objective.state`, for `total` lanes over all data-parallel ranks."""
+        """`Objective.state` for `total` lanes over all data-parallel ranks."""
         tensors = {f"memory.{number:03d}": tensor for number, tensor in enumerate(self.mems)}
         return tensors, {name: lane_slice(tensor, self.dim, total, mesh) for name, tensor in tensors.items()}
 

@@ -1,4 +1,4 @@
-"""What is learned: which batches it reads, what it minimises, what it counts and shows, what it remembers."""
+"""The interface of an objective: its batches, losses, counts, figures and state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ class Pass(NamedTuple):
     """One forward pass that may have a backward pass."""
 
     loss: Tensor | None
-    """This pass' share of the global batch's loss; None where nothing is learned."""
+    """This pass' share of the global batch's loss; None for a pass without a loss."""
     figures: Tensor
     """float64 [len(Objective.figures)], without gradient."""
     is_last: bool
@@ -35,36 +35,36 @@ class Pass(NamedTuple):
 
 
 class Card(NamedTuple):
-    """What the card of an exported model says of what it learned."""
+    """Entries of an exported model's card that depend on the objective."""
 
     auto_class: str
-    """transformers' Auto class that loads it with its head."""
+    """transformers' Auto class that loads the model with its head."""
     pipeline: str
-    """transformers' pipeline that uses it."""
+    """transformers' pipeline for the model."""
     tag: str
 
 
 class Objective(ABC):
-    """A model, the rows it learns from and the state that both carry from step to step.
+    """A model, its training data and the state that both carry from step to step.
 
     The loss of a step is a sum over its predictions divided by their number in the whole global batch, so it is the
     same however the batch is split over ranks and micro-batches.
     """
 
     name: ClassVar[str]
-    """Of `train.objective`; models have their heads by it (`ModelSpec.heads`)."""
-    kinds: ClassVar[tuple[str, ...]]
-    """The kinds of data that it can learn from (`train.data.kind`)."""
+    """Name in `train.objective` and key of `ModelSpec.heads`."""
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """Kinds of data that it can learn from, beside those whose default it is (`Kind.objective`)."""
     card: ClassVar[Card]
     counted: ClassVar[tuple[str, ...]]
-    """What `counts` counts, by name."""
+    """Names of the entries of `counts`."""
     figures: ClassVar[tuple[str, ...]]
-    """What is summed up for the log, by name; sums add over passes and ranks. `rows` and `tokens` are among them."""
+    """Names of the sums for the log, which add up over passes and ranks; they include `rows` and `tokens`."""
     shown: ClassVar[Mapping[str, str]]
     """Short name in the progress line -> figure of `summary`."""
 
     memory: LaneMemory | None = None
-    """What the lanes of this rank carry from step to step."""
+    """Memory that the lanes of this rank carry from step to step."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Objective(ABC):
         dataset: Dataset[Any] | None = None,
         held_out: Dataset[Any] | None = None,
     ) -> None:
-        """`dataset` is the split that is learned from, which `batches` needs, and `held_out` what `evaluate` reads."""
+        """`batches` reads `dataset`, the train split, and `evaluate` reads `held_out`."""
         self.model: Any = model
         self.settings, self.mesh = settings, mesh
         self.data: Any = settings.data
@@ -91,13 +91,13 @@ class Objective(ABC):
 
     @staticmethod
     def check(config: Any, data: Any) -> None:
-        """Raises `UserError` for a model that cannot learn this from such data; its head and its length are checked
-        elsewhere (training.assembly)."""
+        """Raises `UserError` for a model that cannot learn this from such data; training.assembly checks its head and
+        its length."""
         return  # nothing in general
 
     @staticmethod
     def configure(config: Any, data: DataSettings) -> None:
-        """Put into the configuration what a model that learned from such data is used with."""
+        """Set the fields of the configuration that the trained model needs when it is used."""
         return  # nothing in general
 
     @abstractmethod
@@ -106,35 +106,35 @@ class Objective(ABC):
 
     @abstractmethod
     def counts(self, batch: Rows) -> dict[str, int]:
-        """What the losses are divided by, for this rank's rows, by the names in `counted`."""
+        """The divisors of the losses for this rank's rows, by the names in `counted`."""
 
     @abstractmethod
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        """The passes of a step, one after the other; `totals` are `counts` summed over all ranks."""
+        """The passes of a step in order; `totals` are `counts` summed over all ranks."""
 
     @abstractmethod
     def evaluate(self, limit: int | None) -> Tensor:
-        """`figures` summed over this rank's share of the held-out text: of all of it, or of a sample.
+        """`figures` summed over this rank's share of the held-out text or, with a limit, of a sample of it.
 
-        A sample costs about `limit` global batches, is spread over the text and the same each time; each objective says
-        what it reads. The model is in evaluation mode and no gradient is recorded.
+        A sample costs about `limit` global batches, is spread over the text and is the same each time. The model is in
+        evaluation mode and no gradient is recorded.
         """
 
     @staticmethod
     @abstractmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
-        """What the log shows of figures summed over all ranks and `steps` steps: means over what was counted.
+        """The means for the log, from figures summed over all ranks and `steps` steps.
 
-        `loss` is the mean over predicted tokens, whatever is minimised beside it, so that every step has it and steps
-        compare; each other loss has a name of its own. What nothing was counted for is left out.
+        `loss` is the mean over predicted tokens alone, so that every step has it and steps can be compared; other
+        losses have names of their own. A mean whose count is zero is left out.
         """
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """Tensors to save beside the weights, by name, and where each lies; loading fills them in place."""
+        """Tensors to save with the weights, by name, and the place of each; loading fills them in place."""
         return {}, {}
 
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
-        """`summary` of held-out text, the same on all ranks (collective); `limit` as `evaluate` has it."""
+        """`summary` of held-out text, the same on all ranks (collective); `limit` as in `evaluate`."""
         self.model.eval()
         sums = self.evaluate(limit)
         self.model.train()
@@ -148,7 +148,7 @@ class Objective(ABC):
         return dict(zip(self.figures, sums.tolist(), strict=True))
 
     def seed_dropout(self, step: int, *words: int) -> None:
-        """Dropout depends on the step and the rows, not on the number of steps since the last start."""
+        """Seed dropout by the step and `words`, so that it does not depend on when the run was last resumed."""
         torch.manual_seed(int(random.key(self.settings.seed, step, *words, 0)) >> 1)
 
     def put(self, array: NDArray[Any]) -> Tensor:
@@ -156,12 +156,12 @@ class Objective(ABC):
         if array.dtype != np.bool_:
             array = array.astype(np.int64)
         tensor = torch.from_numpy(array)
-        if self.mesh.device.type == "cuda":  # a copy from pageable memory would wait for all that the device has to do
+        if self.mesh.device.type == "cuda":  # a copy from pageable memory would wait for all pending work of the device
             tensor = tensor.pin_memory()
         return tensor.to(self.mesh.device, non_blocking=True)
 
     def sums(self, **values: Tensor | float) -> Tensor:
-        """`figures` by name, as `Pass` has them; those not given are 0."""
+        """A tensor of `figures` from values by name, as in `Pass`; those not given are 0."""
         figures = self.zeros()
         for name, value in values.items():
             figures[self.figures.index(name)] = value

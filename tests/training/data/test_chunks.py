@@ -16,7 +16,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def border(flags: np.ndarray, number: int, stride: int, window: int) -> int:
-    """Where chunk `number` of a document begins, by the words of the module's docstring."""
+    """Where chunk `number` of a document begins according to the module's docstring."""
     if number == 0:
         return 0
     candidates = range(number * stride, number * stride - window, -1)

@@ -14,7 +14,7 @@ from training.data.samples import RowSettings, Samples
 
 
 class Echo:
-    """Rows that hold their position; drawing one of them fails."""
+    """Rows that hold their positions; drawing one of them raises an error."""
 
     def __init__(self, fails_at: int = -1) -> None:
         self.fails_at = fails_at

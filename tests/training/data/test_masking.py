@@ -35,7 +35,7 @@ def make_rows(rows: int, columns: int, seed: int = 0, continuing: float = 0.4) -
 
 
 def run(rows: dict[str, Any], strategy: Any) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Input ids and which tokens are predicted, with what holds always checked."""
+    """Input ids and which tokens are predicted; checks what always holds."""
     options = MaskingSettings(strategy=strategy)
     arguments = {**rows, "settings": options, "replacements": REPLACEMENTS, "mask_id": MASK_ID}
     ids, continues, eligible = (arguments.pop(name) for name in ("ids", "continues", "eligible"))
@@ -137,7 +137,7 @@ def test_the_action_is_drawn_for_each_token_of_a_word() -> None:
 
 
 def test_masks_of_tokens_and_words_stay_as_they_were() -> None:
-    """Bit for bit those of the releases so far: runs that were begun with them go on with them."""
+    """The masks equal those of earlier releases bit for bit, so that a run begun with them can resume."""
     for strategy, before in {
         "token": "7874382714c848ab780737f05d0c76c2",
         "whole-word": "8ebe3c1ebc7be41385d22c70c122b661",

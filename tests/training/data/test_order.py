@@ -7,7 +7,7 @@ from training.data import order, random
 
 
 @pytest.mark.parametrize("n", [*range(1, 40), 1000, 1009, 4096, 10_007])
-def test_the_permutation_is_one(n: int) -> None:
+def test_permute_is_a_permutation(n: int) -> None:
     assert np.array_equal(np.sort(order.permute(np.arange(n), n, random.key(3, n))), np.arange(n))
 
 
@@ -17,13 +17,13 @@ def test_a_permutation_of_huge_ranges_has_no_collision() -> None:
     assert len(np.unique(values)) == 100_000 and values.min() >= 0 and values.max() < n
 
 
-def test_every_place_is_as_likely() -> None:
+def test_every_place_is_equally_likely() -> None:
     n, keys = 12, random.key(0, np.arange(24_000))
     counts = np.stack([np.bincount(order.permute(np.full(24_000, i), n, keys), minlength=n) for i in range(n)])
     assert abs(counts / 2000 - 1).max() < 0.12  # 5 standard deviations
 
 
-def test_neighbours_are_driven_apart() -> None:
+def test_neighbours_are_scattered() -> None:
     values = order.permute(np.arange(100_000), 100_000, random.key(5))
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(values, np.arange(100_000))[0, 1]) < 0.02

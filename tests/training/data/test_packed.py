@@ -17,7 +17,7 @@ from training.data.rows import IGNORED
 from training.data.settings import MaskingSettings
 
 LENGTHS = [*np.random.default_rng(5).geometric(1 / 60, 400).tolist(), 1, 1, 3000, 62, 61]
-"""In blocks of 2000 tokens: tiny documents, one longer than a block, and a row's text with and without its [SEP]."""
+"""Tiny documents, one longer than a block of 2000 tokens, and a row's text with and without its [SEP]."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def originals(rows: dict[str, NDArray[Any]]) -> NDArray[Any]:
 
 
 def ring(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Ids of the documents end to end, [SEP] after each, and which of them continue a word."""
+    """Ids of the concatenated documents, [SEP] after each, and whether each continues a word."""
     ids, continues = [], []
     for number in range(corpus.documents):
         document, flags = corpus.document(number)
@@ -50,13 +50,13 @@ def same(a: dict[str, NDArray[Any]], b: dict[str, NDArray[Any]], rows: Any = sli
 
 @pytest.mark.parametrize("length", [8, 64, 5000])
 def test_a_pass_is_the_documents_end_to_end_cut_to_rows(corpus: Corpus, length: int) -> None:
-    source = packed(corpus, sequence_length=length)
+    dataset = packed(corpus, sequence_length=length)
     ids, continues = ring(corpus)
     step = length - 2
-    assert len(source) == -(-len(ids) // step)
+    assert len(dataset) == -(-len(ids) // step)
     firsts = set()
     for copy in range(3):
-        rows = source.at(np.full(len(source), copy), np.arange(len(source)))
+        rows = dataset.at(np.full(len(dataset), copy), np.arange(len(dataset)))
         found = originals(rows)
         assert (found[:, 0] == SPECIAL["cls"]).all() and (found[:, -1] == SPECIAL["sep"]).all()
         (first,) = (shift for shift in range(step) if np.array_equal(found[0, 1:-1], ids[shift : shift + step]))
@@ -73,11 +73,11 @@ def test_a_pass_is_the_documents_end_to_end_cut_to_rows(corpus: Corpus, length: 
 
 
 def test_a_row_is_the_same_wherever_it_is_asked_for(corpus: Corpus) -> None:
-    source = packed(corpus)
+    dataset = packed(corpus)
     positions = np.arange(10**9, 10**9 + 200)
-    whole = source.rows(positions)
+    whole = dataset.rows(positions)
     assert whole.keys() == {"input_ids", "attention_mask", "labels"}
-    assert same(whole, source.rows(positions[100:101]), slice(100, 101))
+    assert same(whole, dataset.rows(positions[100:101]), slice(100, 101))
     shuffled = np.random.default_rng(0).permutation(200)
     assert same(whole, packed(Corpus(corpus.folder)).rows(positions[shuffled]), shuffled)
 
@@ -96,36 +96,36 @@ def test_other_world_sizes_see_the_same_rows(corpus: Corpus) -> None:
             assert all(same(a, b, slice(lanes.start, lanes.stop)) for a, b in zip(whole, parts, strict=True))
 
 
-def test_of_long_rows_fewer_are_drawn_at_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, asked = packed(corpus, sequence_length=5000), []
-    draw = source.rows
-    monkeypatch.setattr(source, "rows", lambda positions: asked.append(len(positions)) or draw(positions))
-    batches = rows_by_step(source, 8, range(8), 0)
+def test_fewer_long_rows_are_drawn_at_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, asked = packed(corpus, sequence_length=5000), []
+    draw = dataset.rows
+    monkeypatch.setattr(dataset, "rows", lambda positions: asked.append(len(positions)) or draw(positions))
+    batches = rows_by_step(dataset, 8, range(8), 0)
     for _ in range(15):
         next(batches)
-    assert asked == [8, 104, 104]  # the most that have fewer than 2**19 tokens
+    assert asked == [8, 104, 104]  # the most steps below 2**19 tokens
 
 
 def test_passes_come_in_another_order_and_copies_come_again(corpus: Corpus) -> None:
-    source = packed(corpus, copies=2)
-    n = len(source)
-    passes = [source.rows(np.arange(p * n, (p + 1) * n))["input_ids"] for p in range(3)]
+    dataset = packed(corpus, copies=2)
+    n = len(dataset)
+    passes = [dataset.rows(np.arange(p * n, (p + 1) * n))["input_ids"] for p in range(3)]
     assert not np.array_equal(passes[0], passes[2])
     first, second, third = (rows[np.lexsort(rows.T)] for rows in passes)
     assert np.array_equal(first, third) and not np.array_equal(first, second)
 
 
 def test_each_copy_is_masked_anew(corpus: Corpus) -> None:
-    """Also where the rows of two copies are the same: more copies than places to cut at."""
-    source = packed(corpus, sequence_length=16, copies=28)
-    rows = [source.at(np.full(100, copy), np.arange(100)) for copy in (0, 1, 2)]
+    """This also holds if two copies have the same rows: there are more copies than places to cut."""
+    dataset = packed(corpus, sequence_length=16, copies=28)
+    rows = [dataset.at(np.full(100, copy), np.arange(100)) for copy in (0, 1, 2)]
     assert np.array_equal(originals(rows[0]), originals(rows[1]))
     assert not np.array_equal(originals(rows[0]), originals(rows[2]))
     assert (rows[0]["labels"] != rows[1]["labels"]).any(axis=1).mean() > 0.5
 
 
 @pytest.mark.parametrize("strategy", ["whole-word", "span"])
-def test_words_are_masked_whole_and_their_rests_too_where_a_row_cuts_them(corpus: Corpus, strategy: Any) -> None:
+def test_words_are_masked_whole_and_so_are_the_rests_of_cut_words(corpus: Corpus, strategy: Any) -> None:
     rows = packed(corpus, masking=MaskingSettings(strategy=strategy)).rows_with_words(np.arange(600))
     predicted, continues = rows["labels"] != IGNORED, rows["continues_word"]
     inside = continues[:, 2:]
@@ -142,12 +142,12 @@ def test_the_shares_are_those_of_the_settings(corpus: Corpus) -> None:
 
 
 def test_a_split_shorter_than_a_row_is_one_padded_row(tmp_path: Path) -> None:
-    source = packed(make_corpus(tmp_path / "corpus", [10, 1, 20]))
-    rows = source.at(np.array([0]), np.array([0]))
+    dataset = packed(make_corpus(tmp_path / "corpus", [10, 1, 20]))
+    rows = dataset.at(np.array([0]), np.array([0]))
     tokens = np.arange(5, 36)
     text = [*tokens[:10], SPECIAL["sep"], tokens[10], SPECIAL["sep"], *tokens[11:], SPECIAL["sep"]]
     padding = [SPECIAL["pad"]] * (64 - len(text) - 2)
-    assert len(source) == 1
+    assert len(dataset) == 1
     assert originals(rows)[0].tolist() == [SPECIAL["cls"], *text, SPECIAL["sep"], *padding]
     assert rows["attention_mask"].sum() == len(text) + 2
     assert 0 < (rows["labels"] != IGNORED).sum() <= 6
@@ -159,7 +159,7 @@ def test_an_empty_split_has_no_rows(corpus: Corpus) -> None:
     assert isinstance(open_dataset(settings, 0, "train"), Packed)
 
 
-def test_large_ids_and_a_hundred_thousand_documents_of_which_nothing_is_held(tmp_path: Path) -> None:
+def test_a_hundred_thousand_documents_with_large_ids_are_not_held_in_memory(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "train-00000.tar", "train", "uint32")
     flags = np.zeros(2, np.uint8)
     for number in range(100_000):
@@ -169,12 +169,12 @@ def test_large_ids_and_a_hundred_thousand_documents_of_which_nothing_is_held(tmp
     corpus = Corpus(tmp_path)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    source = packed(corpus, sequence_length=3002, masking=MaskingSettings(strategy="token", probability=0.01))
-    texts = originals(source.rows_with_words(np.arange(len(source))))[:, 1:-1]
+    dataset = packed(corpus, sequence_length=3002, masking=MaskingSettings(strategy="token", probability=0.01))
+    texts = originals(dataset.rows_with_words(np.arange(len(dataset))))[:, 1:-1]
     first, row = int(texts[:, 0].min()), texts[7].tolist()
-    held = tracemalloc.get_traced_memory()[0] - before - texts.base.nbytes - source._replacements.nbytes
+    held = tracemalloc.get_traced_memory()[0] - before - texts.base.nbytes - dataset._replacements.nbytes
     tracemalloc.stop()
-    assert held < 100_000 and len(source) == 100 and first == 70_000
+    assert held < 100_000 and len(dataset) == 100 and first == 70_000
     assert row == [token for number in range(row[0], row[0] + 1000) for token in (number, 5, SPECIAL["sep"])]
 
 
@@ -184,8 +184,8 @@ def test_an_altered_block_is_named_when_it_is_read(corpus: Corpus, tmp_path: Pat
     with path.open("r+b") as file:
         file.seek(Manifest.read(folder).shards[1].blocks[-1].ids_at)
         file.write(b"\xff" * 8)
-    source = packed(Corpus(folder))
-    for read in (lambda: source.rows(np.arange(len(source))), source.verify):
+    dataset = packed(Corpus(folder))
+    for read in (lambda: dataset.rows(np.arange(len(dataset))), dataset.verify):
         with pytest.raises(UserError, match=r"train-00001\.tar: altered"):
             read()
 

@@ -20,7 +20,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def places_of(corpus: Corpus, text: Text) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[B]: the document each stretch of text begins in, and where it begins there."""
+    """[B]: the document in which each stretch of text begins, and its beginning there."""
     blocks = [corpus.block(number) for number in range(len(corpus.block_documents) - 1)]
     numbers = {(id(shard), block.ids_at): number for number, (shard, block) in enumerate(blocks)}
     found = []
@@ -45,7 +45,7 @@ def test_a_random_second_part_looks_like_the_true_one(corpus: Corpus) -> None:
     sizes = b.stop - b.start
     documents, starts = places_of(corpus, b)
     assert np.array_equal(a.start, whole.start)
-    assert np.array_equal(a.stop - a.start + sizes, whole.stop - whole.start)  # whichever the label
+    assert np.array_equal(a.stop - a.start + sizes, whole.stop - whole.start)  # for either label
     for row in np.flatnonzero(sizes).tolist():
         document = int(places.document[row])
         first = int(places.text.start[row])
@@ -78,7 +78,7 @@ def test_what_has_no_second_part_has_no_label(tmp_path: Path) -> None:
 
 
 def guess(lengths: NDArray[np.int64], label: NDArray[np.int64]) -> float:
-    """How often the label of the second half of the rows is the commoner one of their length in the first half."""
+    """Share of the second half of the rows whose label is the majority label at their length in the first half."""
     half = len(label) // 2
     seen: dict[int, list[int]] = {}
     for length, kind in zip(lengths[:half].tolist(), label[:half].tolist(), strict=True):

@@ -20,7 +20,7 @@ def test_a_value_depends_on_its_key_and_place_alone() -> None:
     assert np.array_equal(random.words(KEYS[5:9], Purpose.SPLIT, 7), random.words(KEYS, Purpose.SPLIT, 64)[5:9, :7])
 
 
-def test_the_numbers_stay_the_same_for_ever() -> None:
+def test_the_numbers_never_change() -> None:
     # A change here changes the samples of every run.
     assert [hex(int(random.key(1, 2, word, 4))) for word in (3, 4)] == ["0xfc09460977050923", "0xdacd3ad8324926ca"]
     assert random.uniform(random.key(0, np.arange(1)), Purpose.ACTION, 2).tolist() == [
@@ -29,7 +29,7 @@ def test_the_numbers_stay_the_same_for_ever() -> None:
 
 
 def test_the_function_is_splitmix64() -> None:
-    # Known answers of the reference implementation for seed 1234567.
+    # Output of the reference implementation for seed 1234567.
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert random.bits(np.array(1234567, np.uint64), np.arange(3)).tolist() == known
 

@@ -103,7 +103,7 @@ def test_same_samples_on_other_world_size(corpus: Corpus) -> None:
 def test_a_pass_has_every_token_and_long_documents_fill_their_rows(
     tmp_path: Path, special_tokens: bool, length: int
 ) -> None:
-    lengths = [1, 15, 16, 17, 300, 126, 127, 128, 129, 40]  # fewer tokens than ids, so each has one of its own
+    lengths = [1, 15, 16, 17, 300, 126, 127, 128, 129, 40]  # fewer tokens than ids, so each token has a unique id
     corpus = make_corpus(tmp_path / "corpus", lengths)
     samples = samples_of(
         corpus,

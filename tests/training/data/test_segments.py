@@ -52,22 +52,22 @@ def segments_of(corpus: Corpus, seed: int = 0, **changes: Any) -> Segments:
     )
 
 
-def read_all(source: Segments, copy: int = 0) -> list[Reading]:
-    return source.read(np.full(len(source), copy), np.arange(len(source)))
+def read_all(dataset: Segments, copy: int = 0) -> list[Reading]:
+    return dataset.read(np.full(len(dataset), copy), np.arange(len(dataset)))
 
 
-def rows_of(source: Segments, reading: Reading, learns: bool = True) -> dict[str, NDArray[Any]]:
+def rows_of(dataset: Segments, reading: Reading, learns: bool = True) -> dict[str, NDArray[Any]]:
     numbers = list(range(reading.segments))
-    return source.rows([reading] * len(numbers), numbers, np.full(len(numbers), learns))
+    return dataset.rows([reading] * len(numbers), numbers, np.full(len(numbers), learns))
 
 
 def order_of(reading: Reading) -> tuple[int, ...]:
-    """The original number of the chunk at each place."""
+    """The original numbers of the chunks in reading order."""
     return tuple(sorted(reading.chunks).index(chunk) for chunk in reading.chunks)
 
 
 def text_of(rows: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """The original tokens of rows, end to end."""
+    """The original tokens of rows, concatenated."""
     original = np.where(rows["labels"] == IGNORED, rows["input_ids"], rows["labels"])
     lengths = rows["attention_mask"].sum(axis=1) - 2
     return np.concatenate([ids[:length] for ids, length in zip(original, lengths, strict=True)])
@@ -76,10 +76,10 @@ def text_of(rows: dict[str, NDArray[Any]]) -> NDArray[Any]:
 @pytest.mark.parametrize("chunks", [1, 4])
 @pytest.mark.parametrize("length", [8, 64, 128])
 def test_segments_hold_the_whole_document_in_the_order_of_its_chunks(corpus: Corpus, length: int, chunks: int) -> None:
-    source = segments_of(corpus, sequence_length=length, reorder_chunks=chunks)
-    for reading in read_all(source):
+    dataset = segments_of(corpus, sequence_length=length, reorder_chunks=chunks)
+    for reading in read_all(dataset):
         ids, _ = corpus.document(reading.document)
-        rows = rows_of(source, reading)
+        rows = rows_of(dataset, reading)
         covered = sorted(reading.chunks)
         assert [start for start, _ in covered] == [0, *(stop for _, stop in covered[:-1])] and covered[-1][1] == len(
             ids
@@ -90,9 +90,9 @@ def test_segments_hold_the_whole_document_in_the_order_of_its_chunks(corpus: Cor
 
 
 def test_rows_have_their_form(corpus: Corpus) -> None:
-    source = segments_of(corpus)
-    for reading in read_all(source):
-        rows = rows_of(source, reading)
+    dataset = segments_of(corpus)
+    for reading in read_all(dataset):
+        rows = rows_of(dataset, reading)
         assert {name: values.dtype for name, values in rows.items()} == {
             "input_ids": np.int32,
             "attention_mask": np.int32,
@@ -109,9 +109,9 @@ def test_rows_have_their_form(corpus: Corpus) -> None:
 
 
 def test_special_tokens_count_in_the_budget(corpus: Corpus) -> None:
-    source = segments_of(corpus, masking=MaskingSettings(strategy="token"))
-    for reading in read_all(source):
-        rows = rows_of(source, reading)
+    dataset = segments_of(corpus, masking=MaskingSettings(strategy="token"))
+    for reading in read_all(dataset):
+        rows = rows_of(dataset, reading)
         predicted = (rows["labels"] != IGNORED).sum(axis=1)
         used = rows["attention_mask"].sum(axis=1)
         assert (predicted == np.minimum(np.maximum(1, np.rint(0.15 * used)), used - 2)).all()
@@ -119,11 +119,11 @@ def test_special_tokens_count_in_the_budget(corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("length", [64, 200])
 def test_a_segment_is_as_long_as_it_can_be_without_cutting_a_word(corpus: Corpus, length: int) -> None:
-    source = segments_of(corpus, sequence_length=length)
+    dataset = segments_of(corpus, sequence_length=length)
     capacity = length - 2
     reach = min(LONGEST_WORD, capacity // 4)
     cut = 0
-    for reading in read_all(source):
+    for reading in read_all(dataset):
         flags = np.concatenate([reading.flags[start:stop] for start, stop in reading.chunks])
         begins_word = flags & CONTINUES_WORD == 0
         bounds = list(reading.bounds)
@@ -137,19 +137,19 @@ def test_a_segment_is_as_long_as_it_can_be_without_cutting_a_word(corpus: Corpus
 
 
 def test_a_word_longer_than_the_reach_is_cut(corpus: Corpus) -> None:
-    source = segments_of(corpus, reorder_chunks=1)
+    dataset = segments_of(corpus, reorder_chunks=1)
     flags = np.full(200, CONTINUES_WORD)
-    assert list(segment_bounds(flags, [(0, 200)], source._capacity)) == [0, 62, 124, 186, 200]
-    flags[62 - 15] = 0  # the earliest place in reach
-    assert list(segment_bounds(flags, [(0, 200)], source._capacity))[:2] == [0, 47]
+    assert list(segment_bounds(flags, [(0, 200)], dataset._capacity)) == [0, 62, 124, 186, 200]
+    flags[62 - 15] = 0  # the earliest place within reach
+    assert list(segment_bounds(flags, [(0, 200)], dataset._capacity))[:2] == [0, 47]
     flags[62 - 15], flags[62 - 16] = CONTINUES_WORD, 0
-    assert list(segment_bounds(flags, [(0, 200)], source._capacity))[:2] == [0, 62]
+    assert list(segment_bounds(flags, [(0, 200)], dataset._capacity))[:2] == [0, 62]
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, [1]), (62, [62]), (63, [62, 1]), (124, [62, 62])])
 def test_documents_about_as_long_as_a_segment(tmp_path: Path, length: int, expected: list[int]) -> None:
-    source = segments_of(make_corpus(tmp_path / "corpus", [length, length], words=False), reorder_chunks=1)
-    rows = rows_of(source, read_all(source)[1])
+    dataset = segments_of(make_corpus(tmp_path / "corpus", [length, length], words=False), reorder_chunks=1)
+    rows = rows_of(dataset, read_all(dataset)[1])
     assert (rows["attention_mask"].sum(axis=1) - 2).tolist() == expected
 
 
@@ -176,30 +176,30 @@ def test_chunks_are_cut_at_sentence_ends(corpus: Corpus) -> None:
 
 
 def test_a_document_of_few_sentences_has_the_label_of_the_chunks_it_has(corpus: Corpus) -> None:
-    source = segments_of(corpus)
+    dataset = segments_of(corpus)
     labels: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for copy in range(100):
-        for reading in read_all(source, copy)[:20]:
+        for reading in read_all(dataset, copy)[:20]:
             inner = int(np.count_nonzero(reading.flags[:-1] & SENTENCE_END))
             assert len(reading.chunks) <= inner + 1
             if inner in labels:
                 labels[inner].append(reading.label)
     assert [set(drawn) for drawn in labels.values()] == [{0}, {0, 1, 2}, set(range(9))]
-    # As many chunks as there can be of those that were drawn, 1 to 4: only the draw of 1 gives 1.
+    # A draw of 1 to 4 chunks is limited by the sentences: only the draw of 1 gives 1.
     assert all(abs(np.mean(np.array(labels[inner]) == 0) - 0.25) < 0.08 for inner in (1, 2))
 
 
 def test_chunks_cuts_and_orders_are_drawn_uniformly(corpus: Corpus) -> None:
-    source = segments_of(corpus)
+    dataset = segments_of(corpus)
     document = int(np.argmax(LENGTHS))
-    readings = source.read(np.arange(12_000), np.full(12_000, document))
+    readings = dataset.read(np.arange(12_000), np.full(12_000, document))
     counts = np.bincount([len(reading.chunks) for reading in readings])[1:] / 12_000
     assert abs(counts - 0.25).max() < 0.02
     labels = np.bincount([reading.label for reading in readings], minlength=33)
     for chunks, (begin, end) in enumerate(pairwise(OFFSETS), start=1):
         expected = 3000 / (end - begin)
         assert chunks == 1 or abs(labels[begin:end] / expected - 1).max() < 5 / np.sqrt(expected)
-    # Every sentence end is as often a cut as any other, first and last ones included.
+    # All sentence ends are equally often cuts, including the first and the last.
     _, flags = corpus.document(document)
     ends = np.flatnonzero(flags[:-1] & SENTENCE_END) + 1
     starts = np.concatenate([[start for start, _ in reading.chunks if start] for reading in readings]).astype(int)
@@ -208,29 +208,29 @@ def test_chunks_cuts_and_orders_are_drawn_uniformly(corpus: Corpus) -> None:
 
 
 def test_a_reading_is_the_same_wherever_it_is_asked_for(corpus: Corpus) -> None:
-    source, again = segments_of(corpus), segments_of(Corpus(corpus.folder))
-    documents = np.random.default_rng(0).permutation(len(source))
+    dataset, again = segments_of(corpus), segments_of(Corpus(corpus.folder))
+    documents = np.random.default_rng(0).permutation(len(dataset))
     copies = documents % 3
     for reading, copy, document in zip(again.read(copies, documents), copies, documents, strict=True):
-        alone = source.read(np.array([copy]), np.array([document]))[0]
+        alone = dataset.read(np.array([copy]), np.array([document]))[0]
         assert (alone.chunks, alone.label, alone.bounds) == (reading.chunks, reading.label, reading.bounds)
         assert (alone.copy, alone.document) == (copy, document)
 
 
 def test_a_row_is_the_same_in_any_batch(corpus: Corpus) -> None:
-    source = segments_of(corpus)
-    readings = read_all(source)
+    dataset = segments_of(corpus)
+    readings = read_all(dataset)
     numbers = [reading.segments // 2 for reading in readings]
-    together = source.rows(readings, numbers, np.ones(len(readings), bool))
+    together = dataset.rows(readings, numbers, np.ones(len(readings), bool))
     for place in range(0, len(readings), 7):
-        alone = source.rows(readings[place : place + 1], numbers[place : place + 1], np.ones(1, bool))
+        alone = dataset.rows(readings[place : place + 1], numbers[place : place + 1], np.ones(1, bool))
         assert all(np.array_equal(values[0], together[name][place]) for name, values in alone.items())
 
 
-def test_a_skim_sees_the_masks_and_not_what_is_behind_them(corpus: Corpus) -> None:
-    source = segments_of(corpus)
-    for reading in read_all(source)[7:40]:
-        skim, learn = rows_of(source, reading, learns=False), rows_of(source, reading)
+def test_a_skim_sees_the_masks_and_not_the_masked_tokens(corpus: Corpus) -> None:
+    dataset = segments_of(corpus)
+    for reading in read_all(dataset)[7:40]:
+        skim, learn = rows_of(dataset, reading, learns=False), rows_of(dataset, reading)
         assert np.array_equal(skim["input_ids"], learn["input_ids"])
         assert (skim["labels"] == IGNORED).all()
         hidden = (learn["labels"] != IGNORED) & (learn["labels"] != learn["input_ids"])
@@ -238,7 +238,7 @@ def test_a_skim_sees_the_masks_and_not_what_is_behind_them(corpus: Corpus) -> No
 
 
 def test_each_copy_and_seed_has_chunks_and_masks_of_its_own(corpus: Corpus) -> None:
-    readings = [read_all(source, copy) for source, copy in ((segments_of(corpus), 0), (segments_of(corpus), 1))]
+    readings = [read_all(dataset, copy) for dataset, copy in ((segments_of(corpus), 0), (segments_of(corpus), 1))]
     readings.append(read_all(segments_of(corpus, seed=1)))
     long = [document for document, length in enumerate(LENGTHS) if length > 400]
     for other in readings[1:]:
@@ -250,18 +250,18 @@ def test_each_copy_and_seed_has_chunks_and_masks_of_its_own(corpus: Corpus) -> N
 
 
 def test_masks_of_segments_are_independent(tmp_path: Path) -> None:
-    source = segments_of(make_corpus(tmp_path / "corpus", [62 * 20, 1], words=False), reorder_chunks=1)
-    predicted = rows_of(source, read_all(source)[0])["labels"] != IGNORED
+    dataset = segments_of(make_corpus(tmp_path / "corpus", [62 * 20, 1], words=False), reorder_chunks=1)
+    predicted = rows_of(dataset, read_all(dataset)[0])["labels"] != IGNORED
     assert len({row.tobytes() for row in predicted}) == 20
 
 
-def test_a_stretch_of_a_long_document_is_a_task_of_its_own(corpus: Corpus) -> None:
-    source = segments_of(corpus)
-    longest = 3 * (62 - 15)  # tokens that surely fit in three segments
-    everything = source.read(np.zeros(len(source), int), np.arange(len(source)), longest=longest)
+def test_a_stretch_of_a_long_document_is_permuted_as_a_document(corpus: Corpus) -> None:
+    dataset = segments_of(corpus)
+    longest = 3 * (62 - 15)  # tokens that always fit in three segments
+    everything = dataset.read(np.zeros(len(dataset), int), np.arange(len(dataset)), longest=longest)
     assert max(reading.segments for reading in everything) == 3
     places = []
-    for reading, whole in zip(everything, read_all(source), strict=True):
+    for reading, whole in zip(everything, read_all(dataset), strict=True):
         assert len(reading.ids) == min(len(whole.ids), longest) == sum(b - a for a, b in reading.chunks)
         offsets = np.lib.stride_tricks.sliding_window_view(whole.ids, len(reading.ids))
         begin = int(np.flatnonzero((offsets == reading.ids).all(axis=1))[0])
@@ -276,21 +276,21 @@ def test_a_stretch_of_a_long_document_is_a_task_of_its_own(corpus: Corpus) -> No
 
 @pytest.mark.parametrize("segments", [1, 7, 40, 400])
 def test_a_sample_of_documents_keeps_its_budget_and_no_document_is_most_of_it(corpus: Corpus, segments: int) -> None:
-    source = segments_of(corpus)
-    documents, longest = source.sample(segments)
-    order = locate(np.arange(documents + 1), len(source), source.seed)[1]
-    readings = source.read(np.zeros(documents + 1, int), order, longest=longest)
+    dataset = segments_of(corpus)
+    documents, longest = dataset.sample(segments)
+    order = locate(np.arange(documents + 1), len(dataset), dataset.seed)[1]
+    readings = dataset.read(np.zeros(documents + 1, int), order, longest=longest)
     numbers = [reading.segments for reading in readings]
     surely = [-(-len(reading.ids) // (62 - 15)) for reading in readings]
-    assert sum(numbers[:-1]) <= sum(surely[:-1]) <= segments < sum(surely)  # one document more would not be sure to fit
+    assert sum(numbers[:-1]) <= sum(surely[:-1]) <= segments < sum(surely)  # one more document might not fit
     assert max(numbers) <= max(1, segments // 8) and documents >= min(segments, 8)
 
 
 def test_a_sample_that_could_be_all_text_is_all_text_whole(corpus: Corpus) -> None:
-    source = segments_of(corpus)
+    dataset = segments_of(corpus)
     everything = sum(-(-length // (62 - 15)) for length in LENGTHS)
-    assert source.sample(everything) == (len(LENGTHS), None)
-    documents, longest = source.sample(everything - 1)
+    assert dataset.sample(everything) == (len(LENGTHS), None)
+    documents, longest = dataset.sample(everything - 1)
     assert documents == len(LENGTHS) - 1 and longest == (everything - 1) // 8 * (62 - 15)
 
 
@@ -332,11 +332,11 @@ def test_a_masking_that_does_nothing_is_refused(novel: Corpus, tmp_path: Path) -
 
 
 def test_a_novel_is_read_whole_and_its_words_are_masked_whole(novel: Corpus) -> None:
-    source = segments_of(novel, sequence_length=128)
-    reading = read_all(source)[0]
+    dataset = segments_of(novel, sequence_length=128)
+    reading = read_all(dataset)[0]
     ids, flags = novel.document(0)
     assert len(ids) > 200_000 and reading.segments < len(ids) / 122
-    rows = rows_of(source, reading)
+    rows = rows_of(dataset, reading)
     assert np.array_equal(text_of(rows), np.concatenate([ids[start:stop] for start, stop in reading.chunks]))
     predicted, continues = rows["labels"] != IGNORED, rows["continues_word"]
     assert not continues[:, 0].any()  # no segment begins inside a word

@@ -1,4 +1,4 @@
-"""SpanBERT's spans: the lengths drawn, what is masked of them in rows of every kind, and where each one ends."""
+"""SpanBERT's spans: the lengths drawn, the lengths masked in rows of every kind, and the ends of spans."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def geometric(p: float = 0.2, most: int = 10) -> NDArray[np.float64]:
 
 
 def long_rows(rows: int, columns: int, size: int = 1) -> dict[str, Any]:
-    """Full rows of one text between two special tokens, of words of `size` tokens."""
+    """Full rows of one text between two special tokens, with `size` tokens a word."""
     made = make_rows(rows, columns)
     made["lengths"][:] = columns
     made["eligible"][:] = True
@@ -41,7 +41,7 @@ def long_rows(rows: int, columns: int, size: int = 1) -> dict[str, Any]:
 
 
 def words_of_spans(predicted: NDArray[np.bool_], continues: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Words in each run of predicted tokens."""
+    """Number of words in each run of predicted tokens."""
     follows = np.pad(predicted, ((0, 0), (1, 0)))[:, :-1]
     span = np.cumsum(predicted & ~follows)[predicted.ravel()]
     return np.bincount(span, (predicted & ~(continues & follows))[predicted])[1:].astype(np.int64)
@@ -72,7 +72,7 @@ def test_other_parameters_give_their_distribution() -> None:
 
 
 def test_the_budget_favours_no_length() -> None:
-    """The expected lengths among a few spans a row, too, and 15 % of the tokens: a cut last span would give 3.1."""
+    """Few spans a row also have the expected lengths, and 15 % of the tokens; a cut last span would give 3.1."""
     rows = long_rows(10_000, 128)
     _, predicted = run(rows, "span")
     words = words_of_spans(predicted, rows["continues"])
@@ -83,7 +83,7 @@ def test_the_budget_favours_no_length() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rows", "packed", "segments"])
-def test_what_is_realised_in_real_text_has_the_papers_lengths(sample_corpus: Path, kind: str) -> None:
+def test_spans_in_real_text_have_the_papers_lengths(sample_corpus: Path, kind: str) -> None:
     """Rows of 512 tokens, in which documents of several hundred words end."""
     corpus = Corpus(sample_corpus)
     options: dict[str, Any] = {"corpus": sample_corpus, "sequence_length": 512, "masking": SPAN}
@@ -108,16 +108,16 @@ def test_what_is_realised_in_real_text_has_the_papers_lengths(sample_corpus: Pat
     assert abs(predicted / tokens - 0.15) < 0.004
 
 
-def batches_of(source: Samples | Packed) -> Iterator[Rows]:
+def batches_of(dataset: Samples | Packed) -> Iterator[Rows]:
     for begin in range(0, 1000, 250):
-        yield source.rows_with_words(np.arange(begin, begin + 250))
+        yield dataset.rows_with_words(np.arange(begin, begin + 250))
 
 
-def segments_of(source: Segments) -> Iterator[Rows]:
+def segments_of(dataset: Segments) -> Iterator[Rows]:
     for copy in range(6):
-        readings = source.read(np.full(len(source), copy), np.arange(len(source)))
+        readings = dataset.read(np.full(len(dataset), copy), np.arange(len(dataset)))
         places = [(reading, number) for reading in readings for number in range(reading.segments)]
-        yield source.rows(
+        yield dataset.rows(
             [reading for reading, _ in places], [number for _, number in places], np.ones(len(places), bool)
         )
 
@@ -131,7 +131,7 @@ def test_spans_begin_anywhere() -> None:
 
 
 def test_spans_neither_meet_nor_touch() -> None:
-    """So a run of predicted tokens is one span, whose neighbours the model sees, and one action was drawn for it."""
+    """A run of predicted tokens is one span, whose neighbours the model sees, with one action for all its tokens."""
     rows = make_rows(2000, 128, continuing=0.3)
     inputs, predicted = run(rows, "span")
     action = np.where(inputs == MASK_ID, 0, np.where(inputs == rows["ids"], 1, 2))
@@ -148,7 +148,7 @@ def test_spans_neither_meet_nor_touch() -> None:
 def test_any_row_gets_whole_words_within_its_texts(
     rows: int, columns: int, continuing: float, special: float, probability: float, most: int
 ) -> None:
-    """Whatever the text: every row that has words gives some, whole, a span at most its budget or its shortest word."""
+    """Every row with words has whole words predicted, in spans no longer than its budget or its shortest word."""
     generator = np.random.default_rng(columns)
     text = generator.random((rows, columns)) > special
     word = np.zeros((rows, columns), np.uint16)
@@ -175,7 +175,7 @@ def test_any_row_gets_whole_words_within_its_texts(
         covered[begin : begin + size] += 1
     assert covered.max() <= 1
     assert ((covered[:-1].reshape(rows, columns) > 0).any(axis=1) == text.any(axis=1)).all()
-    for row in range(rows):  # alone as in a batch
+    for row in range(rows):  # a row alone equals the row in a batch
         alone = draw_spans(word[row : row + 1], budgets[row : row + 1], keys[row : row + 1], options)
         mine = begins // columns == row
         assert sorted(zip(begins[mine] - row * columns, tokens[mine], strict=True)) == sorted(zip(*alone, strict=True))

@@ -1,4 +1,4 @@
-"""CausalLMObjective on held-out text, against loops over that text written again here, in float64."""
+"""CausalLMObjective on held-out text, compared in float64 with independent loops over that text."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ KINDS = {"transformer_xl": stream_values, "ran": ran_stream_values}
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Held-out text of 597 tokens in documents of several lengths: no whole number of segments."""
+    """A corpus with 597 held-out tokens, not a multiple of the segment length, in documents of several lengths."""
     generator = np.random.default_rng(0)
     documents = []
     for length in (50, 3, 211, 1, 332):
@@ -37,39 +37,39 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(folder, {"train": documents[:1], "validation": documents}, VOCABULARY)
 
 
-def task_of(kind: str, corpus: Path, mesh: Mesh | None = None, **data: Any) -> Any:
+def objective_for(kind: str, corpus: Path, mesh: Mesh | None = None, **data: Any) -> Any:
     values = KINDS[kind](corpus, global_batch=4)
     values["data"] |= {"evaluation_length": LENGTH, "evaluation_memory": MEMORY, **data}
     if kind == "transformer_xl":
         values["model"] |= {"cutoffs": [20, 40], "same_length": True, "clamp_len": 20}
     settings = TrainSettings.parse(values, "test")
-    source, held_out = (open_dataset(settings.data, settings.seed, split) for split in ("train", "validation"))
+    dataset, held_out = (open_dataset(settings.data, settings.seed, split) for split in ("train", "validation"))
     spec = model_spec(kind)
     config = model_config(spec, settings.model, VOCABULARY, None)
     model = build_model(spec.heads["causal_lm"], config, None, settings.seed).double().eval()
-    return CausalLMObjective(model, settings, mesh or Mesh(), source, held_out)
+    return CausalLMObjective(model, settings, mesh or Mesh(), dataset, held_out)
 
 
-def text_of(task: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Ids and flags of all held-out text, end to end."""
-    documents = [task.held_out.corpus.document(number) for number in range(task.held_out.corpus.documents)]
+def text_of(objective: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Ids and flags of all held-out text, concatenated."""
+    documents = [objective.held_out.corpus.document(number) for number in range(objective.held_out.corpus.documents)]
     ids, flags = (np.concatenate(arrays) for arrays in zip(*documents, strict=True))
     return ids.astype(np.int64), flags
 
 
 @torch.no_grad()
-def naive(task: Any, begin: int, end: int) -> torch.Tensor:
+def naive(objective: Any, begin: int, end: int) -> torch.Tensor:
     """-log p of the tokens begin + 1 ... end of the text, one segment after the other in a batch of one."""
-    ids, flags = text_of(task)
+    ids, flags = text_of(objective)
     losses, mems = [], None
     for start in range(begin, end, LENGTH):
         here = slice(start, min(start + LENGTH, end))
         arguments: dict[str, Any] = {}
-        if hasattr(task.model, "softmax"):
+        if hasattr(objective.model, "softmax"):
             ends = {"sentence_ends": SENTENCE_END, "paragraph_ends": PARAGRAPH_END}
             arguments = {name: torch.from_numpy(flags[None, here] & bit != 0) for name, bit in ends.items()}
             arguments["mem_len"] = MEMORY
-        output = task.model(torch.from_numpy(ids[None, here]), mems=mems, **arguments)
+        output = objective.model(torch.from_numpy(ids[None, here]), mems=mems, **arguments)
         probabilities = output.logits[0].double().softmax(-1)
         following = torch.from_numpy(ids[here.start + 1 : here.stop + 1])
         losses.append(-probabilities[torch.arange(len(following)), following].log())
@@ -79,33 +79,34 @@ def naive(task: Any, begin: int, end: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: str, corpus: Path, caplog: Any) -> None:
-    """By default `reread evaluate` reads as papers do, and says so."""
-    task = task_of(kind, corpus)
+    """By default `reread evaluate` reads as papers do, and logs it."""
+    objective = objective_for(kind, corpus)
     with caplog.at_level(logging.INFO, "reread"):
-        sums = dict(zip(task.figures, task.evaluate(None).tolist(), strict=True))
+        sums = dict(zip(objective.figures, objective.evaluate(None).tolist(), strict=True))
     assert "1 lane reads all text, as for papers' figures" in caplog.text
-    ids, flags = text_of(task)
-    losses = naive(task, 0, len(ids) - 1)
+    ids, flags = text_of(objective)
+    losses = naive(objective, 0, len(ids) - 1)
     words = int((flags[1:] & CONTINUES_WORD == 0).sum())
     assert (sums["predicted"], sums["words"]) == (len(ids) - 1, words) == (596, words)
-    found = task.summary(sums, 1)
+    found = objective.summary(sums, 1)
     assert found["perplexity"] == pytest.approx(math.exp(float(losses.sum()) / words), rel=1e-10)
     assert found["token_perplexity"] == pytest.approx(math.exp(float(losses.mean())), rel=1e-10)
-    several = task_of(kind, corpus, evaluation_lanes=3)
+    several = objective_for(kind, corpus, evaluation_lanes=3)
     with caplog.at_level(logging.INFO, "reread"):
-        other = dict(zip(task.figures, several.evaluate(None).tolist(), strict=True))
+        other = dict(zip(objective.figures, several.evaluate(None).tolist(), strict=True))
     assert "3 lanes, each of which begins without memory" in caplog.text
     assert other["predicted"] == 596 and other["nll_sum"] != pytest.approx(sums["nll_sum"], rel=1e-4)
-    parts = [naive(task, lane * 597 // 3, min((lane + 1) * 597 // 3, 596)) for lane in range(3)]
+    parts = [naive(objective, lane * 597 // 3, min((lane + 1) * 597 // 3, 596)) for lane in range(3)]
     assert other["nll_sum"] == pytest.approx(float(torch.cat(parts).sum()), rel=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, corpus: Path) -> None:
-    alone = task_of(kind, corpus).evaluate(None)
+    alone = objective_for(kind, corpus).evaluate(None)
     for ranks in (2, 3):
         shares = [
-            task_of(kind, corpus, Mesh(r, ranks, data_rank=r, data_size=ranks)).evaluate(None) for r in range(ranks)
+            objective_for(kind, corpus, Mesh(r, ranks, data_rank=r, data_size=ranks)).evaluate(None)
+            for r in range(ranks)
         ]
         assert sorted(bool(share.any()) for share in shares) == [False] * (ranks - 1) + [True]
         assert torch.equal(sum(shares), alone)
@@ -113,15 +114,15 @@ def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_validation_counts_tokens_that_have_a_memory_behind_them(kind: str, corpus: Path) -> None:
-    """Each lane's first tokens, which fill the memory, are read and not counted; where shares are short, all count."""
-    task = task_of(kind, corpus)
-    sums = dict(zip(task.figures, task.evaluate(2).tolist(), strict=True))
+    """Each lane's first tokens fill the memory and are not counted, unless shares are short; then all count."""
+    objective = objective_for(kind, corpus)
+    sums = dict(zip(objective.figures, objective.evaluate(2).tolist(), strict=True))
     expected = []
     for lane in range(4):
         begin = lane * 597 // 4
-        expected.append(naive(task, begin, begin + MEMORY + 2 * LENGTH)[MEMORY:])
+        expected.append(naive(objective, begin, begin + MEMORY + 2 * LENGTH)[MEMORY:])
     assert sums["predicted"] == 4 * 2 * LENGTH
     assert sums["nll_sum"] == pytest.approx(float(torch.cat(expected).sum()), rel=1e-10)
-    assert dict(zip(task.figures, task.evaluate(1000).tolist(), strict=True))["predicted"] == 596
-    nearly = dict(zip(task.figures, task.evaluate(18).tolist(), strict=True))  # of 19 steps
+    assert dict(zip(objective.figures, objective.evaluate(1000).tolist(), strict=True))["predicted"] == 596
+    nearly = dict(zip(objective.figures, objective.evaluate(18).tolist(), strict=True))  # of 19 steps
     assert nearly["predicted"] == 596 - 4 * LENGTH

@@ -1,4 +1,4 @@
-"""What lanes remember, and what memory, skim and reordering teach a model where each of them can."""
+"""The memory of lanes, and what a model learns from memory, skim and reordering in texts made for each."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,11 +21,11 @@ from training.trainer import Trainer
 
 LANES, SLOTS, WIDTH = 5, 3, 4
 SHAPES = [(LANES, SLOTS, WIDTH), (SLOTS, LANES, WIDTH)]
-"""Rows in dimension 0, as ERNIE-Doc has them, and in dimension 1, as Transformer-XL."""
+"""The dimension of rows in the memory: 0 in ERNIE-Doc, 1 in Transformer-XL."""
 
 
 def memory_of(dim: int) -> LaneMemory:
-    """Two layers' memory; lane b is all b + 1."""
+    """The memory of two layers, in which all values of lane b are b + 1."""
     memory = LaneMemory(
         SimpleNamespace(mems_dim=dim, empty_mems=lambda rows: (blank(dim, rows), blank(dim, rows))), LANES
     )
@@ -68,7 +68,7 @@ def test_lanes_are_read_kept_and_emptied_alone(dim: int) -> None:
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_memory_that_is_not_finite_is_dropped_for_its_lane_alone(dim: int, bad: float) -> None:
-    """One value in one layer: that lane forgets all layers, so that they stay of one text."""
+    """One bad value in one layer empties all layers of its lane, so that they all hold the same text."""
     memory = memory_of(dim)
     new = filled(dim, [10, 20, 30])
     new[1].movedim(dim, 0)[1, 2, 3] = bad
@@ -101,7 +101,7 @@ Documents = list[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 def figures_of(
     folder: Path, documents: Callable[[np.random.Generator, int], Documents], vocabulary: int, **changes: Any
 ) -> dict[str, float]:
-    """Held-out figures of a model of two layers trained on `documents`, and tested on others drawn in the same way."""
+    """Held-out figures of a two-layer model trained on `documents` and tested on others from the same generator."""
     generator = np.random.default_rng(0)
     drawn = {"train": documents(generator, 2000), "validation": documents(generator, 500)}
     corpus = write_corpus(folder / "corpus", drawn, vocabulary)
@@ -120,7 +120,7 @@ BANDS, IN_BAND, IN_SENTENCE = 8, 2, 3
 
 
 def sentences(generator: np.random.Generator, count: int, *, ordered: bool) -> Documents:
-    """Documents of 4 to 8 sentences. `ordered`: sentence k has tokens of band k alone, else all are drawn from all."""
+    """Documents of 4 to 8 sentences. If `ordered`, sentence k has tokens of band k alone, else of all bands."""
     made = []
     for _ in range(count):
         length = IN_SENTENCE * int(generator.integers(4, BANDS + 1))
@@ -135,11 +135,11 @@ def sentences(generator: np.random.Generator, count: int, *, ordered: bool) -> D
 
 @pytest.mark.slow
 def test_the_order_of_chunks_is_learned_where_the_text_shows_it(tmp_path: Path) -> None:
-    """Documents of one segment or two, 2 chunks, so 3 classes: one chunk (1/2), two in order (1/4), swapped (1/4).
+    """One or two segments and up to 2 chunks give 3 classes: one chunk (1/2), in order or swapped (1/4 each).
 
-    The first two are the same text, so 3/4 is the most that can be known, and 1/2 is reached by always answering "one".
-    (With 4 chunks and 33 classes the most is 0.615 for the same reason.) Of 500 held-out documents, in three seeds:
-    accuracy 0.750, 0.756, 0.740; where sentences are drawn from all tokens, 0.472, 0.538, 0.526.
+    The first two have the same text, so the best accuracy is 3/4; always predicting one chunk gives 1/2. (With 4 chunks
+    and 33 classes the best is 0.615 for the same reason.) On 500 held-out documents, with three seeds: 0.750, 0.756,
+    0.740; if sentences are drawn from all tokens, 0.472, 0.538, 0.526.
     """
     accuracy = {}
     for ordered in (True, False):
@@ -163,19 +163,19 @@ PERIOD, KINDS = 12, 32
 
 
 def repeated(generator: np.random.Generator, count: int) -> Documents:
-    """Two segments, each the same `PERIOD` random tokens: what is masked in one can be read in the other alone."""
+    """Two segments of the same `PERIOD` random tokens: those masked in one can be read only in the other."""
     ends = np.arange(2 * PERIOD) % PERIOD == PERIOD - 1
     flags = (ends * SENTENCE_END).astype(np.uint8)
     return [(np.tile(5 + generator.integers(0, KINDS, PERIOD), 2), flags) for _ in range(count)]
 
 
 @pytest.mark.slow
-def test_memory_helps_with_what_was_read_and_the_skim_with_what_is_to_come(tmp_path: Path) -> None:
-    """Loss of masked tokens after equal steps: without memory nothing can be predicted, with it those of the second
-    segment, with retrospective feed also those of the first.
+def test_memory_helps_with_earlier_text_and_the_skim_with_later_text(tmp_path: Path) -> None:
+    """Without memory no masked token can be predicted; with memory those of the second segment can, and with
+    retrospective feed also those of the first.
 
-    In three seeds: none 3.31, 3.28, 3.31; enhanced 2.07, 2.20, 2.10; with the skim 0.71, 0.77, 0.57. Knowing one
-    segment by heart and nothing of the other is half of the first, 1.65.
+    Losses after equal steps, with three seeds: none 3.31, 3.28, 3.31; enhanced 2.07, 2.20, 2.10; with the skim 0.71,
+    0.77, 0.57. A perfect prediction of one segment and none of the other is half of the first, 1.65.
     """
     ways = {"none": ("none", False), "memory": ("enhanced", False), "skim": ("enhanced", True)}
     loss = {}
@@ -195,4 +195,4 @@ def test_memory_helps_with_what_was_read_and_the_skim_with_what_is_to_come(tmp_p
         loss[way] = figures["masked_lm_loss"]
     assert loss["none"] > 3
     assert loss["memory"] < 0.75 * loss["none"]
-    assert loss["skim"] < 0.4 * loss["none"]  # below what the second segment alone can give
+    assert loss["skim"] < 0.4 * loss["none"]  # lower than with the second segment alone
