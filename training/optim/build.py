@@ -77,7 +77,7 @@ def steps_taken(optimizer: torch.optim.Optimizer) -> int:
 def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Continue after `steps` updates; for when the moments have been loaded."""
     for group in optimizer.param_groups:
-        if "step" not in group:  # torch counts the steps of each parameter
+        if isinstance(optimizer, torch.optim.AdamW):  # which counts the steps of each parameter
             for parameter in group["params"]:
                 optimizer.state[parameter]["step"] = torch.tensor(float(steps))
         else:
