@@ -115,10 +115,10 @@ def passes_of(
             batch["begins"] &= begins
             learns = batch["learns"]
             order = [*np.flatnonzero(~learns).tolist(), *np.flatnonzero(learns).tolist()]
-            passes = objective.losses(batch, objective.counts(batch).tolist(), step)
+            passes = objective.losses(batch, objective.counts(batch), step)
             for lane, one in zip(order, passes, strict=True):
                 begun, phase, segment = before[lane].tolist()
-                number, document = locate(np.array([lane + begun * objective.total_lanes()]), len(LENGTHS), 0)
+                number, document = locate(np.array([lane + begun * objective.total_lanes]), len(LENGTHS), 0)
                 memory = torch.cat([tensor[lane].flatten() for tensor in objective.memory.mems])
                 place = int(document[0]), int(number[0]), lane, phase, segment
                 found[place] = one.figures.tolist(), memory.tolist()
@@ -164,7 +164,7 @@ def test_skimming_rows_leave_no_graph_and_hand_on_their_memory(corpus: Path) -> 
             skimmed, learned = np.flatnonzero(~batch["learns"]), np.flatnonzero(batch["learns"])
             begin = [tensor.clone() for tensor in objective.memory.mems]
             seen.clear()
-            passes = list(objective.losses(batch, objective.counts(batch).tolist(), step))
+            passes = list(objective.losses(batch, objective.counts(batch), step))
             assert len(seen) == len(passes) == -(-len(skimmed) // 4) + -(-len(learned) // 4)
             assert [learns for learns, _ in seen] == [one.loss is not None for one in passes]
             assert sum(learns for learns, _ in seen) == -(-len(learned) // 4)
@@ -225,7 +225,7 @@ def test_the_sum_of_both_means_is_minimised_and_the_masked_tokens_mean_is_shown(
     with objective.batches(0) as loader:
         for step in range(12):
             batch = next(loader)
-            passes = list(objective.losses(batch, objective.counts(batch).tolist(), step))
+            passes = list(objective.losses(batch, objective.counts(batch), step))
             sums = torch.stack([one.figures for one in passes]).sum(0).tolist()
             totals = dict(zip(objective.figures, sums, strict=True))
             figures = objective.summary(totals, 1)
@@ -241,9 +241,10 @@ def test_the_sum_of_both_means_is_minimised_and_the_masked_tokens_mean_is_shown(
 
 def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: Path, tmp_path: Path) -> None:
     sums: list[dict[str, float]] = []
+    totals_of = DocumentObjective.totals_of
 
     def spied(objective: Any, totals: torch.Tensor) -> dict[str, float]:
-        sums.append(objective.totals_of(totals))
+        sums.append(totals_of(objective, totals))
         return sums[-1]
 
     settings = settings_of(corpus, steps=8, validate_every=100)
@@ -252,7 +253,7 @@ def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: 
         run.mkdir()
         with pytest.MonkeyPatch.context() as patch:
             if log_every == 1:
-                patch.setattr("training.trainer.totals_of", spied)
+                patch.setattr(DocumentObjective, "totals_of", spied)
             Trainer(settings.model_copy(update={"log_every": log_every}), run, Mesh()).train()
     steps = sums[:8]  # the rest is held-out text
     assert {step["reordered"] > 0 for step in steps} == {True, False}
