@@ -46,7 +46,7 @@ def test_every_command_explains_itself(command: str) -> None:
         (["report", "nowhere"], "is `nowhere` a run folder"),
         (["preprocess", "quickstart", "input.paths=nowhere"], "nowhere"),
         (["preprocess", "quickstart", "--share", "0/2"], "--share goes with --stage"),
-        (["preprocess", "quickstart", "--stage", "read", "--share", "2/2"], "`2/2` is no share"),
+        (["preprocess", "quickstart", "--stage", "read", "--share", "2/2"], "`2/2` is not a share"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(arguments: list[str], message: str, tmp_path) -> None:

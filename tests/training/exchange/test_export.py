@@ -19,6 +19,7 @@ from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.vocabulary import train_vocabulary
 from preprocessing.tokens.wordlevel import train_words
+from training.data.kinds import KINDS
 from training.exchange import export
 from training.exchange.export import model_card, write_huggingface
 from training.models import model_spec
@@ -28,6 +29,7 @@ from training.models.longformer import LongformerConfig, LongformerForMaskedLM
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
 from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
+from training.objectives import OBJECTIVES
 
 FORMS: list[dict[str, Any]] = [
     {"max_relative_position": 3, "hidden_act": "gelu_new"},
@@ -112,6 +114,11 @@ for folder in sys.argv[2:]:
                  tokenizer.decode(tokenizer("国a")["input_ids"], skip_special_tokens=True)])
 json.dump(told, open(sys.argv[1] + ".json", "w"))
 """
+
+
+def card_of(name: str, kind: str, *of: Any) -> str:
+    """The card of a model that learned from data of this kind."""
+    return model_card(model_spec(name), OBJECTIVES[KINDS[kind].objective], *of)
 
 
 def pretraining(**form: Any) -> NezhaForPreTraining:
@@ -244,7 +251,7 @@ def test_a_longformer_is_transformers_own_and_tokenizers_frame_as_the_rows_were(
     models: dict[str, Any] = {"longformer": longformer(), "ran": ran()}
     kinds = [(kind, name) for kind in tokenizers for name in models]
     for kind, name in kinds:
-        write_huggingface(tmp_path / f"{kind}-{name}", models[name], tokenizers[kind], model_card(name, "rows", "", {}))
+        write_huggingface(tmp_path / f"{kind}-{name}", models[name], tokenizers[kind], card_of(name, "rows", "", {}))
     ids, mask = torch.arange(58).view(2, 29) + 1, torch.ones(2, 29, dtype=torch.int64)
     ids[1, 20:] = mask[1, 20:] = 0
     torch.save((ids, mask), tmp_path / "inputs")
@@ -275,7 +282,7 @@ def corpus_ids(folder: Path, text: str) -> list[int]:
 
 
 def test_what_transformers_has_itself_is_exported_without_code(tmp_path: Path, tokenizer: Path) -> None:
-    card = model_card("longformer", "packed", "Pretrained.", {})
+    card = card_of("longformer", "packed", "Pretrained.", {})
     write_huggingface(tmp_path / "out", longformer(type_vocab_size=1), tokenizer, card)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"README.md", "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"}
@@ -378,7 +385,7 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
 
 
 def test_an_export_without_code_is_known_by_its_tag(tmp_path: Path) -> None:
-    card = model_card("longformer", "packed", "Pretrained.", {})
+    card = card_of("longformer", "packed", "Pretrained.", {})
     write_huggingface(tmp_path / "out", longformer(), None, card)
     write_huggingface(tmp_path / "out", longformer(), None, card + "second")
     assert (tmp_path / "out" / "README.md").read_text() == card + "second"
@@ -407,7 +414,7 @@ def test_an_export_without_code_is_known_by_its_tag(tmp_path: Path) -> None:
 def test_the_card_of_a_model_with_memory_says_how_to_use_it(
     name: str, kind: str, tag: str, auto: str, use: str
 ) -> None:
-    card = model_card(name, kind, "Pretrained.", {}, ["今天天[MASK]真好"])
+    card = card_of(name, kind, "Pretrained.", {}, ["今天天[MASK]真好"])
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["pipeline_tag"] == tag
     assert ("widget" in header) == (tag == "fill-mask")
@@ -434,7 +441,7 @@ def test_what_the_cards_of_models_with_memory_tell_to_run_runs(tmp_path: Path, t
         ("transformer_xl", "stream", stream, words_folder),
     )
     for name, kind, model, files in models:
-        card = model_card(name.removesuffix("_words"), kind, "Pretrained.", {})
+        card = card_of(name.removesuffix("_words"), kind, "Pretrained.", {})
         write_huggingface(tmp_path / name, model, files, card)
         blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
         assert len(blocks) == 2
@@ -464,7 +471,7 @@ def test_the_model_card_tells_where_the_model_comes_from() -> None:
         "Final losses": {"loss": 1.5},
         "Recipe": {},
     }
-    card = model_card("nezha", "rows", "Pretrained for 10 steps.", sections, ["今天天[MASK]真好"])
+    card = card_of("nezha", "rows", "Pretrained for 10 steps.", sections, ["今天天[MASK]真好"])
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["pipeline_tag"] == "fill-mask"
     assert header["widget"] == [{"text": "今天天[MASK]真好"}]

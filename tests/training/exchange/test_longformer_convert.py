@@ -101,8 +101,7 @@ def test_new_positions_trained_alone_leave_short_texts_as_they_were(
     own = config["max_position_embeddings"]
     globs = [f"*.position_embeddings.weight[{own}:]"]
     assert f'trainable: ["{globs[0]}"]' in caplog.text
-    freeze(model, globs, COPIED)
-    masters = MasterWeights(model, precision)
+    masters = MasterWeights(model, precision, freeze(model, globs, COPIED))
     settings = OptimizerSettings(name=optimizer, learning_rate=0.01, weight_decay=0.5)
     steps, buckets = (
         build_optimizer(masters.learning(), settings, Mesh()),

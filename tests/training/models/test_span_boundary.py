@@ -128,8 +128,7 @@ def test_the_step_sums_both_losses_of_each_predicted_token() -> None:
     """L(x_i) = L_MLM(x_i) + L_SBO(x_i), beside next sentences; the span loss is a figure of its own."""
     model, batch = pretraining(), masked_rows()
     task = task_of(model)
-    counts = task.counts(batch).tolist()
-    (one,) = task.losses(batch, counts, 0)
+    (one,) = task.losses(batch, task.counts(batch), 0)
     totals = dict(zip(task.figures, one.figures.tolist(), strict=True))
     assert totals["in_spans"] == totals["predicted"] == 35
     shown = task.summary(totals, 1)
@@ -146,7 +145,7 @@ def test_without_the_head_nothing_changes() -> None:
     figures = []
     for model in (with_head, without):
         task = task_of(model)
-        (one,) = task.losses(masked_rows(), [35.0, 3.0], 0)
+        (one,) = task.losses(masked_rows(), {"predicted": 35.0, "pairs": 3.0}, 0)
         figures.append(dict(zip(task.figures, one.figures.tolist(), strict=True)))
     assert figures[1]["in_spans"] == 0 and "span_loss" not in MaskedLMObjective.summary(figures[1], 1)
     for name in figures[0].keys() - {"in_spans", "span_sum"}:
