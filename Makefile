@@ -10,13 +10,13 @@ TORCH ?= torch==2.13.0
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart
 
-PYTEST = $(PYTHON) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests of runs mostly wait for processes that they start, so two workers a core.
 test: $(READY)
-	$(PYTEST)
+	$(PYTHON) -m pytest -n $$((2 * $$(nproc) < 8 ? 2 * $$(nproc) : 8)) --dist loadfile --no-loadscope-reorder
 
 # While changing something: no processes are started, and hypothesis tries few examples.
 test-fast: $(READY)
-	REREAD_EXAMPLES=10 $(PYTEST) -m "not slow" tests/preprocessing tests/pipeline tests/training
+	REREAD_EXAMPLES=10 $(PYTHON) -m pytest -n logical --maxprocesses 8 --dist loadfile -m "not slow" tests/preprocessing tests/pipeline tests/training
 
 checks: $(READY)
 	$(VENV)/bin/ruff check .
