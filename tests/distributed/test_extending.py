@@ -1,19 +1,16 @@
 """An objective is added from outside the source tree by the steps of docs/extending.md."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.conftest import train_values
 from training.config import TrainSettings
-from training.data.loader import Loader, rows_by_step
 from training.data.rows import IGNORED, Rows
 from training.exchange.run_export import export_run
 from training.metrics import read_metrics
@@ -21,7 +18,8 @@ from training.models import model_spec
 from training.models.nezha import NezhaConfig, NezhaModel
 from training.models.nezha.modeling_nezha import NezhaPreTrainedModel
 from training.objectives import OBJECTIVES
-from training.objectives.objective import Card, Objective, Pass, pieces
+from training.objectives.objective import Card
+from training.objectives.rows import RowObjective
 
 
 class NezhaForReplacedTokens(NezhaPreTrainedModel):
@@ -35,7 +33,7 @@ class NezhaForReplacedTokens(NezhaPreTrainedModel):
         return self.replaced(self.nezha(input_ids, attention_mask).last_hidden_state).squeeze(-1)
 
 
-class ReplacedTokenObjective(Objective):
+class ReplacedTokenObjective(RowObjective):
     """Predict which tokens were replaced (ELECTRA's discriminator, Clark et al. 2020, section 2). Replaced and other
     tokens have separate means, so there are three counts."""
 
@@ -46,9 +44,6 @@ class ReplacedTokenObjective(Objective):
     figures = ("loss_sum", "correct", "rows", "tokens", "predicted")
     shown = {"acc": "replaced_accuracy"}
 
-    def batches(self, step: int) -> Loader:
-        return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step))
-
     def counts(self, batch: Rows) -> dict[str, int]:
         replaced, is_token = _replaced(batch), batch["attention_mask"] == 1
         return {
@@ -57,28 +52,12 @@ class ReplacedTokenObjective(Objective):
             "tokens": int(is_token.sum()),
         }
 
-    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
-        for rows in micro_batches:
-            self.seed_dropout(step, self.lanes.start + int(rows[0]))
-            loss, figures = self._loss({name: values[rows] for name, values in batch.items()}, totals)
-            yield Pass(loss, figures, rows is micro_batches[-1])
-
-    @torch.no_grad()
-    def evaluate(self, limit: int | None) -> Tensor:
-        total = self.zeros()
-        share = self.mesh.share(len(self.held_out))
-        for positions in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
-            rows = self.held_out.rows(positions)
-            total += self._loss(rows, dict.fromkeys(self.counted, 1.0))[1]
-        return total
-
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
         tokens = max(totals["tokens"], 1.0)
         return {"loss": totals["loss_sum"] / tokens, "replaced_accuracy": totals["correct"] / tokens}
 
-    def _loss(self, batch: Rows, totals: Mapping[str, float]) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Rows, totals: Mapping[str, float]) -> tuple[Tensor, Tensor]:
         replaced, is_token = self.put(_replaced(batch)), self.put(batch["attention_mask"] == 1)
         logits = self.model(self.put(batch["input_ids"]), self.put(batch["attention_mask"]))
         losses = F.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none") * is_token

@@ -51,12 +51,15 @@ class Dataset(ABC, Generic[AnySettings]):
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
         """Titles and rows [1, L] with continues_word, from the beginning of the stream, for `reread inspect`."""
-        corpus, kind = self.settings.corpus, self.settings.kind
-        raise UserError(f"{corpus}: data.kind is {kind}, whose text is not masked, so there is nothing to show")
+        raise self._nothing_to_show()
 
     def counted(self, rows: int) -> Iterator[Rows]:
         """The first `rows` rows with a loss, with continues_word, in batches, for the table of `reread inspect`."""
-        raise NotImplementedError
+        raise self._nothing_to_show()
+
+    def _nothing_to_show(self) -> UserError:
+        corpus, kind = self.settings.corpus, self.settings.kind
+        return UserError(f"{corpus}: data.kind is {kind}, whose text is not masked, so there is nothing to show")
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         """Statistics specific to this kind of data: (name, value), counted over `batches` from `counted`."""

@@ -1,21 +1,20 @@
 """Masked language modelling over independent rows, with or without next-sentence prediction."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.data.loader import Loader, rows_by_step
 from training.data.masking import span_boundaries
 from training.data.rows import IGNORED, Rows
-from training.objectives.objective import Card, Objective, Pass, pieces
+from training.objectives.objective import Card
+from training.objectives.rows import RowObjective
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 
-class MaskedLMObjective(Objective):
+class MaskedLMObjective(RowObjective):
     """The loss is the mean over masked tokens plus the mean over labelled pairs (Devlin et al. 2019, A.2).
 
     A model with `span_boundary` predicts each masked token a second time, from the tokens around its span; the mean of
@@ -41,30 +40,9 @@ class MaskedLMObjective(Objective):
         "span": "span_loss",
     }
 
-    def batches(self, step: int) -> Loader:
-        return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step))
-
     def counts(self, batch: Rows) -> dict[str, int]:
         pairs = int((batch["next_sentence_label"] != IGNORED).sum()) if "next_sentence_label" in batch else 0
         return {"predicted": int((batch["labels"] != IGNORED).sum()), "pairs": pairs}
-
-    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
-        for rows in micro_batches:
-            # Seeded by row, not rank: dropout is the same on any number of data-parallel ranks
-            self.seed_dropout(step, self.lanes.start + int(rows[0]))
-            loss, figures = self._loss({name: values[rows] for name, values in batch.items()}, totals)
-            yield Pass(loss, figures, rows is micro_batches[-1])
-
-    @torch.no_grad()
-    def evaluate(self, limit: int | None) -> Tensor:
-        """With a limit, evaluate the first rows of pass 0, which are in random order."""
-        total = self.zeros()
-        rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
-        share = self.mesh.share(rows)
-        for positions in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
-            total += self._loss(self.held_out.rows(positions), {"predicted": 1.0, "pairs": 1.0})[1]
-        return total
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
@@ -85,7 +63,7 @@ class MaskedLMObjective(Objective):
             **({"span_loss": span} if totals["in_spans"] else {}),
         }
 
-    def _loss(self, batch: Rows, counted: Mapping[str, float]) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Rows, counted: Mapping[str, float]) -> tuple[Tensor, Tensor]:
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         names = (name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch)

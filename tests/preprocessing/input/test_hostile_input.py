@@ -81,16 +81,17 @@ def text_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
+def settings_of(text_file: Path, bad_input: str) -> InputSettings:
+    format_of_file = "parquet" if text_file.suffix == ".parquet" else "document-per-line"
+    return InputSettings.model_validate({"paths": [str(text_file)], "format": format_of_file, "bad_input": bad_input})
+
+
 @pytest.mark.parametrize("bad_input", ["report", "refuse"])
 @pytest.mark.parametrize("change", [shrink, grow, rewrite, replace])
 def test_a_file_that_changed_since_it_was_planned_is_refused(
     text_file: Path, change: Callable[[Path], None], bad_input: str
 ) -> None:
-    settings = InputSettings.model_validate(
-        {"paths": [str(text_file)], "format": "document-per-line", "bad_input": bad_input}
-    )
-    if text_file.suffix == ".parquet":
-        settings = settings.model_copy(update={"format": "parquet"})
+    settings = settings_of(text_file, bad_input)
     [[piece]] = plan_parts(find_files(settings), 1 << 40)
     change(text_file)
     with pytest.raises(UserError, match=r"a\.[a-z.]+: changed since the work began"):
@@ -102,11 +103,7 @@ def test_a_file_that_changed_since_it_was_planned_is_refused(
 def test_a_file_that_changes_while_it_is_read_is_refused(
     text_file: Path, change: Callable[[Path], None], bad_input: str
 ) -> None:
-    settings = InputSettings.model_validate(
-        {"paths": [str(text_file)], "format": "document-per-line", "bad_input": bad_input}
-    )
-    if text_file.suffix == ".parquet":
-        settings = settings.model_copy(update={"format": "parquet"})
+    settings = settings_of(text_file, bad_input)
     documents = read(Piece(str(text_file), find_files(settings)[0].format), settings, lambda problem: None)
     assert next(documents)
     change(text_file)

@@ -1,0 +1,41 @@
+"""What objectives share whose rows know nothing of each other."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.data.loader import Loader, rows_by_step
+from training.data.rows import Rows
+from training.objectives.objective import Objective, Pass, pieces
+
+
+class RowObjective(Objective):
+    """A subclass writes `counts`, `loss` and `summary`."""
+
+    @abstractmethod
+    def loss(self, batch: Rows, totals: Mapping[str, float]) -> tuple[Tensor, Tensor]:
+        """The loss of some rows, divided by `totals`, and their `figures`."""
+
+    def batches(self, step: int) -> Loader:
+        return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step))
+
+    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
+        micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
+        for rows in micro_batches:
+            # Seeded by row, not rank: dropout is the same on any number of data-parallel ranks
+            self.seed_dropout(step, self.lanes.start + int(rows[0]))
+            loss, figures = self.loss({name: values[rows] for name, values in batch.items()}, totals)
+            yield Pass(loss, figures, rows is micro_batches[-1])
+
+    @torch.no_grad()
+    def evaluate(self, limit: int | None) -> Tensor:
+        """With a limit, evaluate the first rows of pass 0, which are in random order."""
+        total = self.zeros()
+        rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
+        share, ones = self.mesh.share(rows), dict.fromkeys(self.counted, 1.0)
+        for positions in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
+            total += self.loss(self.held_out.rows(positions), ones)[1]
+        return total
