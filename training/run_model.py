@@ -24,7 +24,6 @@ from training.data.kinds import KINDS
 from training.models.build import model_config
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
-from training.provenance import corpus_card
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class RunModel:
     config: PretrainedConfig
     tokenizer_folder: Path
     corpus: dict[str, Any]
-    """`corpus_card` of the corpus that the run began with."""
+    """`Dataset.card` of the data that the run began with."""
 
 
 def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
@@ -42,7 +41,7 @@ def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
     """
     config = model_config(spec_of(settings), settings.model, dataset.vocab_size, settings.init, dataset.special)
     objective_of(settings).configure(config, settings.data)
-    return RunModel(config, dataset.tokenizer_folder, corpus_card(settings.data.corpus))
+    return RunModel(config, dataset.tokenizer_folder, dataset.card())
 
 
 def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
