@@ -15,6 +15,7 @@ from transformers import PretrainedConfig
 
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
+from preprocessing.tokens.base import FILES
 from training.assembly import spec_of
 from training.checkpoint.files import put_in_place, remove
 from training.checkpoint.store import CheckpointStore
@@ -69,7 +70,8 @@ def write_run_model(run: Path, model: RunModel) -> None:
         temporary.mkdir(parents=True)
         write_atomically(run / "corpus.json", json.dumps(model.corpus, ensure_ascii=False, indent=1).encode())
         for file in model.tokenizer_folder.glob("*.*"):
-            shutil.copyfile(file, temporary / file.name)
+            if file.name in FILES or file.suffix == ".model":  # a converted or exported model's weights are beside them
+                shutil.copyfile(file, temporary / file.name)
         # all values, so that defaults of a later version change nothing
         text = model.config.to_json_string(use_diff=False)
         (temporary / "config.json").write_text(text, encoding="utf-8")
