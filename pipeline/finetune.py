@@ -116,9 +116,13 @@ def report_reading(recipe: Recipe) -> None:
     for split, data in splits.items():
         assert isinstance(data, TaskDataset)
         if len(data):
-            log.info("%s: %s", "task.train" if split == "train" else "task.dev", ", ".join(
-                f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.reading()
-            ))
+            log.info(
+                "%s: %s",
+                "task.train" if split == "train" else "task.dev",
+                ", ".join(
+                    f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.reading()
+                ),
+            )
     known = duplicates(splits["train"].examples, splits["validation"].examples)  # type: ignore[attr-defined]
     if known:
         log.info("task.dev: %d of %d texts are in task.train, too", known, len(splits["validation"]))

@@ -22,6 +22,7 @@ from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.dataset import Dataset
 from training.data.kinds import KINDS
+from training.data.tasks.settings import TaskSettings
 from training.models.build import model_config
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
@@ -57,6 +58,14 @@ def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
     corpus, _ = (_read_json(path, folder) for path in (run / "corpus.json", folder / "config.json"))
     config = model_config(spec_of(settings), settings.model, 1, folder)
     return RunModel(config, folder, corpus)
+
+
+def reading_as(kept: RunModel, settings: TrainSettings) -> TrainSettings:
+    """`settings` with the run's own tokenizer, for data that is tokenised when it is read."""
+    if not isinstance(settings.data, TaskSettings):
+        return settings
+    data = settings.data.model_copy(update={"tokenizer": kept.tokenizer_folder})
+    return settings.model_copy(update={"data": data})
 
 
 def write_run_model(run: Path, model: RunModel) -> None:

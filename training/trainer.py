@@ -259,7 +259,9 @@ class Trainer:
         Raises `UserError` if there is no such figure.
         """
         if name not in values:
-            raise self.mesh.reported_once(UserError(f"train.best_by: {nearest(name, values, 'is one of')} (got {name})"))
+            raise self.mesh.reported_once(
+                UserError(f"train.best_by: {nearest(name, values, 'is one of')} (got {name})")
+            )
         score = -values[name] if name.endswith(LOWER_IS_BETTER) else values[name]
         if self.best is None or score > self.best["score"]:
             self.best = {"step": self.step, "score": score, "since": 0}

@@ -31,9 +31,7 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
     def encode(self, examples: Sequence[ClassifyExample]) -> list[Document]:
         others = iter(self.tokens([example.second for example in examples if example.second is not None]))
         return [
-            self.document(
-                encoding, np.array(encoding.offsets), [[] if example.second is None else [next(others).ids]]
-            )
+            self.document(encoding, np.array(encoding.offsets), [[] if example.second is None else [next(others).ids]])
             for example, encoding in zip(examples, self.tokens([one.text for one in examples]), strict=True)
         ]
 
@@ -75,7 +73,6 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         if self.settings.answer == "one":
             return self.settings.labels[int(prediction.argmax())]
         return tuple(label for label, p in zip(self.settings.labels, prediction, strict=True) if p > 0.5)
-
 
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
         settings = self.settings

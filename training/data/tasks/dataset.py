@@ -69,6 +69,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     is_question: ClassVar[bool] = False
     """Whether the other part of a row is a question, which stands first."""
+
     def __init__(self, settings: AnyTask, seed: int, examples: Sequence[AnyExample]) -> None:
         if settings.tokenizer is None:
             raise UserError(f"task {settings.kind}: `reread finetune` trains it, from init=FOLDER")

@@ -75,4 +75,3 @@ def padded(rows: Sequence[Row], pad: int, frame: str) -> Rows:
             mask[number, [length - 1, -1]] = 0, 1
             types[number, [length - 1, -1]] = 0, row.types[-1]
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-
