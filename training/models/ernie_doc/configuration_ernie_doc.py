@@ -28,6 +28,7 @@ class ErnieDocConfig(PretrainedConfig):
     """
 
     model_type = "ernie_doc"
+    keys_to_ignore_at_inference = ["mems"]
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class ErnieDocConfig(PretrainedConfig):
         hidden_act: str = "gelu",
         hidden_dropout_prob: float = 0.1,
         attention_probs_dropout_prob: float = 0.1,
+        classifier_dropout: float | None = 0.1,
         max_position_embeddings: int = 512,
         segment_length: int | None = None,
         memory_length: int = 128,
@@ -63,6 +65,7 @@ class ErnieDocConfig(PretrainedConfig):
         self.hidden_act = hidden_act
         self.hidden_dropout_prob = hidden_dropout_prob
         self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.classifier_dropout = classifier_dropout
         self.max_position_embeddings = max_position_embeddings
         self.segment_length = segment_length
         self.memory_length = memory_length

@@ -12,6 +12,7 @@ Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidd
 V vocabulary, P = M + 2T distances between a query and a key, the last of them unused.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
+from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings
 from .configuration_ernie_doc import ErnieDocConfig
 
@@ -427,3 +429,49 @@ class ErnieDocForMaskedLM(ErnieDocPreTrainedModel):
             hidden_states=encoded.hidden_states,
         )
         return returned(self, output, return_dict)
+
+
+class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
+    """What ERNIE-Doc's heads of tasks share: a row is a segment, text [SEP] other [SEP] ... [CLS]."""
+
+    body = ErnieDocModel
+
+    def encode(self, rows: Mapping[str, Any]) -> Any:
+        """The encoder's output. It reads padding after all tokens, where distances between tokens and to the memory do
+        not depend on it, wherever padding stands in the row; the pooled vector is that of the last token, [CLS]."""
+        mask = rows.get("attention_mask")
+        if mask is None:
+            return super().encode(rows)
+        order = (mask != 0).byte().argsort(dim=1, descending=True, stable=True)
+        places = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
+        encoded = super().encode({name: _at(x, order) if name in places else x for name, x in rows.items()})
+        hidden = encoded.last_hidden_state
+        if self.pooling:
+            cls = (mask != 0).sum(1, keepdim=True).clamp(min=1) - 1
+            encoded.pooler_output = getattr(self, self.base_model_prefix).pooler(_at(hidden, cls))
+        back = order.argsort(dim=1)
+        encoded.last_hidden_state = _at(hidden, back)
+        if encoded.hidden_states is not None:
+            encoded.hidden_states = tuple(_at(states, back) for states in encoded.hidden_states)
+        return encoded
+
+
+def _at(x: Tensor, places: Tensor) -> Tensor:
+    """x [B, T, ...] at places [B, n] -> [B, n, ...]."""
+    return x.take_along_dim(places.view(*places.shape, *[1] * (x.dim() - 2)), dim=1)
+
+
+class ErnieDocForSequenceClassification(ErnieDocHead, ForSequenceClassification):
+    """Classes of a segment and its memory."""
+
+
+class ErnieDocForTokenClassification(ErnieDocHead, ForTokenClassification):
+    """A tag for each token."""
+
+
+class ErnieDocForQuestionAnswering(ErnieDocHead, ForQuestionAnswering):
+    """An answer within a segment; a row is text [SEP] question [SEP] [CLS], all of type 0."""
+
+
+class ErnieDocForMultipleChoice(ErnieDocHead, ForMultipleChoice):
+    """One of several options, with a row and a memory for each."""

@@ -28,6 +28,7 @@ from ..blocks import (
     initialise,
     returned,
 )
+from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
@@ -335,3 +336,25 @@ class NezhaForMaskedLM(NezhaPreTrainedModel):
             hidden_states=encoded.hidden_states,
         )
         return returned(self, output, return_dict)
+
+
+class NezhaHead(NezhaPreTrainedModel, TaskHead):
+    """What NEZHA's heads of tasks share: a row is [CLS] text [SEP], or [CLS] a [SEP] b [SEP] with types 0 and 1."""
+
+    body = NezhaModel
+
+
+class NezhaForSequenceClassification(NezhaHead, ForSequenceClassification):
+    """Classes of a text or of a pair."""
+
+
+class NezhaForTokenClassification(NezhaHead, ForTokenClassification):
+    """A tag for each token."""
+
+
+class NezhaForQuestionAnswering(NezhaHead, ForQuestionAnswering):
+    """An answer within a text; a row is [CLS] question [SEP] text [SEP]."""
+
+
+class NezhaForMultipleChoice(NezhaHead, ForMultipleChoice):
+    """One of several options, with a row for each."""
