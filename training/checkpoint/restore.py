@@ -43,5 +43,5 @@ def restore_model(
         )
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
-    copy_projections(model, spec.copied)
+    copy_projections(model, spec.copied_in(objective_of(settings).name))
     return model, step
