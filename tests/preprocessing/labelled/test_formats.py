@@ -84,8 +84,8 @@ def test_a_label_is_a_name_a_set_or_a_number(labels: Any, value: object, expecte
 
 
 def test_a_quotation_mark_in_tsv_is_a_character(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", 'label\ttext_a\n1\t"好\n0\t很"坏"\u2028, 真的\n')
-    assert labelled(read(path)) == [('"好', None, "1"), ('很"坏"\u2028, 真的', None, "0")]
+    path = write(tmp_path / "a.tsv", 'label\ttext_a\n1\t"好\n0\t很"坏"\u2028\r, 真的\n')
+    assert labelled(read(path)) == [('"好', None, "1"), ('很"坏"\u2028\r, 真的', None, "0")]
     assert [(example.id, example.place) for example in read(path)] == [("2", f"{path}:2"), ("3", f"{path}:3")]
 
 
