@@ -1,7 +1,6 @@
 """`jsonl`, our own format: one JSON object a line, with exactly the fields of the task's example."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 from preprocessing.labelled.conll import joiner_of
@@ -58,29 +57,33 @@ LINES: dict[str, type[_Line]] = {"classify": _Classify, "tag": _Tag, "answer": _
 
 def read_contract(source: Source) -> Iterator[Example]:
     """The examples of a file in our own format; without `id`, a line's number is its id."""
-    without_joiner: list[TagExample] = []
+    lines = _lines(source)
+    joiner = ""
+    if source.task == "tag":
+        lines = iter(parsed := list(lines))
+        joiner = joiner_of(
+            source, (line.tokens for _, line in parsed if isinstance(line, _Tag) and line.joiner is None)
+        )
+    for number, line in lines:
+        identity, place = str(number if line.id is None else line.id), source.place(number)
+        if isinstance(line, _Classify):
+            try:
+                label = source.label(line.label)
+            except ValueError as error:
+                source.mistake(place, str(error))
+                continue
+            yield ClassifyExample(identity, place, line.text, line.second, label)
+        elif isinstance(line, _Tag):
+            yield TagExample(identity, place, line.tokens, line.tags, joiner if line.joiner is None else line.joiner)
+        elif isinstance(line, _Answer):
+            spans = None if line.answers is None else tuple(Answer(span.start, span.text) for span in line.answers)
+            yield AnswerExample(identity, place, line.text, line.question, spans)
+        elif isinstance(line, _Choose):
+            yield ChooseExample(identity, place, line.text, line.question, line.options, line.label, line.group)
+
+
+def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
     for number, values in source.json_lines():
-        place = source.place(number)
-        line = source.parse(LINES[source.task], values, place)
-        if line is None:
-            continue
-        identity = str(number if line.id is None else line.id)
-        example = source.checked(place, lambda: _example(source, line, identity, place))  # noqa: B023
-        if isinstance(line, _Tag) and line.joiner is None:
-            without_joiner.append(example)
-        elif example is not None:
-            yield example
-    joiner = joiner_of(source, (example.tokens for example in without_joiner))
-    yield from (replace(example, joiner=joiner) for example in without_joiner)
-
-
-def _example(source: Source, line: _Line, identity: str, place: str) -> Example:
-    if isinstance(line, _Classify):
-        return ClassifyExample(identity, place, line.text, line.second, source.label(line.label))
-    if isinstance(line, _Tag):
-        return TagExample(identity, place, line.tokens, line.tags, line.joiner or "")
-    if isinstance(line, _Answer):
-        spans = None if line.answers is None else tuple(Answer(span.start, span.text) for span in line.answers)
-        return AnswerExample(identity, place, line.text, line.question, spans)
-    assert isinstance(line, _Choose)
-    return ChooseExample(identity, place, line.text, line.question, line.options, line.label, line.group)
+        line = source.parse(LINES[source.task], values, source.place(number))
+        if line is not None:
+            yield number, line

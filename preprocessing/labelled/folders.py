@@ -36,12 +36,11 @@ def read_folders(source: Source) -> Iterator[ClassifyExample]:
         found = ", ".join(f"{count:,} {where}" for where, count in sorted(left_out.items()))
         _LOG.info(f"{source.path}: files that are in no class are left out: {found}")
     for name in sorted(classes):
-        label = name.parent.name
-        identity = f"{label}/{name.name}"
-        place = source.place(identity)
-        text = source.decode(classes[name], place) if label != UNLABELLED else None
-        if text is not None and (example := source.checked(place, lambda: source.label(label))) is not None:  # noqa: B023
-            yield ClassifyExample(identity, place, text, label=example)
+        folder = name.parent.name
+        identity = f"{folder}/{name.name}"
+        text = source.decode(classes[name], source.place(identity)) if folder != UNLABELLED else None
+        if text is not None:
+            yield ClassifyExample(identity, source.place(identity), text, label=folder)
 
 
 def _in_folder(source: Source) -> Iterator[tuple[PurePosixPath, bytes]]:

@@ -26,14 +26,18 @@ class Format(NamedTuple):
     """What it looks like, for messages and documentation."""
     columns: tuple[str, ...] = ()
     """The fields that `columns` may name."""
+    labels: tuple[str, ...] = ("one",)
+    """What a text to classify may have: one label, a set of labels, a number."""
 
 
-_NAMED = tuple(NAMES)
+_NAMED, _LABELS = tuple(NAMES), ("one", "set", "number")
 FORMATS: dict[str, Format] = {
-    "jsonl": Format(tuple(LINES), read_contract, "a JSON object a line with exactly the fields of the task's example"),
-    "tsv": Format(("classify",), read_tsv, "a header, then texts and labels between tabs, never quoted", _NAMED),
-    "csv": Format(("classify",), read_csv, "a header, then texts and labels between commas, maybe quoted", _NAMED),
-    "clue": Format(("classify",), read_clue, 'lines such as {"sentence": .., "label": ..} (CLUE, FewCLUE)', _NAMED),
+    "jsonl": Format(
+        tuple(LINES), read_contract, "a JSON object a line with exactly the fields of the task's example", (), _LABELS
+    ),
+    "tsv": Format(("classify",), read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
+    "csv": Format(("classify",), read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
+    "clue": Format(("classify",), read_clue, 'lines such as {"sentence": .., "label": ..} (CLUE)', _NAMED, _LABELS),
     "squad": Format(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
     "c3": Format(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
     "cmrc2019": Format(("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'),
@@ -71,13 +75,13 @@ def _recognise_object(source: Source, head: bytes) -> tuple[str, str]:
     if b'"context_id"' in head and b'"data"' in head:
         return "cmrc2019", 'JSON with "data" and "context_id"'
     try:
-        fields = set(json.loads(head.partition(b"\n")[0]))
-    except ValueError:  # a first line of more than the head, or a mistake, which the reader describes
+        fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
+    except (ValueError, RecursionError):  # the reader describes the mistake
         fields = set()
     if {"A", "B", "C"} <= fields:
         return "cail", "its first line has the fields A, B and C"
-    ours = set(LINES[source.task].model_fields)
-    usual = {name for names in (NAMES["text"], NAMES["second"]) for name in names} | set(source.columns.values())
-    if source.task == "classify" and (found := fields & usual) and not fields <= ours:
-        return "clue", f"its first line has the field {sorted(found)[0]}"
+    found = sorted(fields & {*NAMES["text"], *source.columns.values()})
+    # With our own name of the text it is our own format, in which a misspelt field is an error.
+    if source.task == "classify" and found and ("text" not in fields or source.columns):
+        return "clue", f"its first line has the field {found[0]}"
     return "jsonl", "its first line is a JSON object"

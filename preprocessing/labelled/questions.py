@@ -49,7 +49,7 @@ class _Options(_Published):
     answer: str = ""
 
 
-class _Dialogue(_Published):
+class _Document(_Published):
     lines: list[str]
     questions: list[Any]
     id: str | int
@@ -82,13 +82,10 @@ def read_squad(source: Source) -> Iterator[AnswerExample]:
 
     A question without the field `answers` is unlabelled; one with an empty list has no answer.
     """
-    for number, values in enumerate(_data(source), 1):
-        article = source.parse(_Article, values, source.place(f"article {number}"))
-        for order, inner in enumerate(article.paragraphs if article else (), 1):
-            position = f"article {number}, paragraph {order}"
-            paragraph = source.parse(_Paragraph, inner, source.place(position))
-            for question in paragraph.qas if paragraph else ():
-                yield from _question(source, paragraph.context if paragraph else "", question, position)
+    for where, article in source.parse_each(_Article, _data(source), "article"):
+        for position, paragraph in source.parse_each(_Paragraph, article.paragraphs, f"{where}, paragraph"):
+            for question in paragraph.qas:
+                yield from _question(source, paragraph.context, question, position)
 
 
 def _question(source: Source, context: str, values: Any, position: str) -> Iterator[AnswerExample]:
@@ -110,7 +107,7 @@ def _question(source: Source, context: str, values: Any, position: str) -> Itera
 def read_c3(source: Source) -> Iterator[ChooseExample]:
     """C3: lines of a document or dialogue, and questions with options, the answer given as its text.
 
-    An option that repeats another one is left out, since nothing would tell the right copy from the wrong one.
+    An option that repeats another one is left out, since no model can distinguish the two.
     """
     data = source.json()
     if not isinstance(data, list):
@@ -121,11 +118,14 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
         if not isinstance(values, list) or len(values) != 3:
             source.mistake(place, "not a list of lines, questions and an id")
             continue
-        document = source.parse(_Dialogue, dict(zip(("lines", "questions", "id"), values, strict=True)), place)
-        for order, inner in enumerate(document.questions if document else (), 1):
+        document = source.parse(_Document, dict(zip(("lines", "questions", "id"), values, strict=True)), place)
+        if document is None:
+            continue
+        text, group = "\n".join(document.lines), str(document.id)
+        for order, inner in enumerate(document.questions, 1):
             place = source.place(f"document {number}, question {order}")
             question = source.parse(_Options, inner, place)
-            if document is None or question is None:
+            if question is None:
                 continue
             options = tuple(dict.fromkeys(question.choice))
             repeated += len(options) < len(question.choice)
@@ -133,21 +133,15 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
                 source.mistake(place, f"the answer `{question.answer}` is none of its options")
                 continue
             label = options.index(question.answer) if question.answer else None
-            text = "\n".join(document.lines)
-            yield ChooseExample(
-                f"{document.id}-{order}", place, text, question.question, options, label, str(document.id)
-            )
+            yield ChooseExample(f"{group}-{order}", place, text, question.question, options, label, group)
     if repeated:
         _LOG.info(f"{source.path}: {repeated:,} questions have an option twice; the copies are left out")
 
 
 def read_cmrc2019(source: Source) -> Iterator[ChooseExample]:
     """CMRC2019: passages with blanks, each filled by one of the passage's sentences; one example for each blank."""
-    for number, values in enumerate(_data(source), 1):
-        place = source.place(f"article {number}")
-        passage = source.parse(_Cloze, values, place)
-        if passage is None:
-            continue
+    for position, passage in source.parse_each(_Cloze, _data(source), "article"):
+        place = source.place(position)
         blanks = _BLANK.findall(passage.context)
         if not blanks or len(set(blanks)) < len(blanks):
             source.mistake(place, "a blank stands twice in its text" if blanks else "no [BLANK1] in its text")

@@ -75,6 +75,10 @@ def _format(source: Source, name: str | None) -> Format:
             f"{source.path}: format {name}{why} is for {', '.join(chosen.tasks)}, not for {source.task}, which reads "
             f"{', '.join(fitting)}; name another `format`"
         )
+    if source.task == "classify" and source.labels not in chosen.labels:
+        raise UserError(
+            f"labels: format {name} gives each text one label, not `{source.labels}`; use jsonl, tsv or csv"
+        )
     for field in source.columns:
         if field not in chosen.columns:
             known = nearest(field, chosen.columns) if chosen.columns else "it has none to name"

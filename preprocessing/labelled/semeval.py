@@ -32,15 +32,14 @@ def read_semeval(source: Source) -> Iterator[ClassifyExample]:
     for number, article in enumerate(_articles(source), 1):
         identity = article.get("id", "")
         place = source.place(f"article {number}, id {identity}")
-        if labels is not None and identity not in labels:
+        if labels and identity not in labels:
             source.mistake(place, "the ground truth has no such id")
             continue
         title = " ".join(article.get("title", "").split())
         body = body_text(article)
         parts = {"body": body, "title": title, "title+body": f"{title}\n{body}".strip()}
         second = parts[columns["second"]] if "second" in columns else None
-        label = source.checked(place, lambda: source.label(labels[identity])) if labels else None  # noqa: B023
-        yield ClassifyExample(identity, place, parts[columns["text"]], second, label)
+        yield ClassifyExample(identity, place, parts[columns["text"]], second, labels[identity] if labels else None)
 
 
 def body_text(article: ElementTree.Element) -> str:
@@ -77,14 +76,17 @@ def _articles(source: Source) -> Iterator[ElementTree.Element]:
         raise source.damaged(error) from None
 
 
-def _ground_truth(source: Source) -> dict[str, str] | None:
-    """Article id -> the attribute `hyperpartisan`, from the file whose name has `ground-truth` for `articles`."""
+def _ground_truth(source: Source) -> dict[str, str]:
+    """Article id -> the attribute `hyperpartisan`, from the file whose name has `ground-truth` for `articles`.
+
+    Empty if there is no such file.
+    """
     name = source.path.name.replace("articles", "ground-truth", 1)
     stem = name.partition(".xml")[0] + ".xml"
     found = [path for path in sorted(source.path.parent.glob(f"{stem}*")) if path.name != source.path.name]
     if not found:
         _LOG.info(f"{source.path}: no {stem} beside it, so its articles are unlabelled")
-        return None
+        return {}
     truth = Source(Path(found[0]), source.task)
     labels: dict[str, str] = {}
     for element in _articles(truth):

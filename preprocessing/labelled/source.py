@@ -5,7 +5,7 @@ import lzma
 import math
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -107,19 +107,22 @@ class Source:
 
     def parse(self, model: type[Model], values: Any, place: str) -> Model | None:
         """`values` checked; a mistake and None if they are wrong."""
+        if not isinstance(values, dict):
+            self.mistake(place, f"a JSON {type(values).__name__}, not an object")
+            return None
         try:
             return model.parse(values, place)
         except UserError as error:
             self.mistakes.append(str(error))
             return None
 
-    def checked(self, place: str, make: Callable[[], Any]) -> Any:
-        """What `make` returns; a mistake and None if it raises ValueError."""
-        try:
-            return make()
-        except ValueError as error:
-            self.mistake(place, str(error))
-            return None
+    def parse_each(self, model: type[Model], values: Sequence[Any], name: str) -> Iterator[tuple[str, Model]]:
+        """Position (`name` and its number from 1) and object of each of `values` that is right."""
+        for number, value in enumerate(values, 1):
+            position = f"{name} {number}"
+            parsed = self.parse(model, value, self.place(position))
+            if parsed is not None:
+                yield position, parsed
 
     def label(self, value: Any) -> str | tuple[str, ...] | float | None:
         """A label as `labels` wants it; None and an empty text are no label. Raises ValueError with the reason."""

@@ -26,8 +26,8 @@ def find_columns(known: Collection[str], columns: Mapping[str, str]) -> dict[str
     for field, name in columns.items():
         if name not in known:
             raise ValueError(f"no column `{name}` for `{field}`; {nearest(name, known, 'it has')}")
-    for field in NAMES.keys() - columns.keys():
-        usual = [name for name in NAMES[field] if name in known and name not in columns.values()]
+    for field, names in NAMES.items():
+        usual = [name for name in names if name in known and name not in columns.values() and field not in columns]
         if len(usual) > 1:
             raise ValueError(f"both `{usual[0]}` and `{usual[1]}` may be the {field}; choose by `columns.{field}`")
         if usual:
@@ -111,10 +111,11 @@ def read_clue(source: Source) -> Iterator[ClassifyExample]:
     for number, values in source.json_lines():
         place, names = source.place(number), tuple(values)
         if names not in known:
-            found = source.checked(place, lambda: find_columns(names, source.columns))  # noqa: B023
-            if found is None:
+            try:
+                known[names] = find_columns(names, source.columns)
+            except ValueError as error:
+                source.mistake(place, str(error))
                 continue
-            known[names] = found
         columns = known[names]
         text, second = values[columns["text"]], values.get(columns.get("second", ""))
         if not isinstance(text, str) or not isinstance(second, str | None):

@@ -54,6 +54,8 @@ def test_our_format_gives_every_task(tmp_path: Path) -> None:
     ]
     write(path, [{"id": "x", "tokens": ["John", "ran"], "tags": ["B-PER", "O"], "joiner": " "}])
     assert read(path, "tag") == [TagExample("x", f"{path}:1", ("John", "ran"), ("B-PER", "O"), " ")]
+    write(path, [{"tokens": ["我", "A"]}, {"tokens": ["x", "y"], "joiner": " "}, {"tokens": ["去", "B", "吧"]}])
+    assert [(example.id, example.text) for example in read(path, "tag")] == [("1", "我A"), ("2", "x y"), ("3", "去B吧")]
     values = {"text": "水在山下", "question": "何处？"}
     write(path, [values | {"answers": [{"start": 2, "text": "山下"}]}, values | {"answers": []}, values])
     assert [example.answers for example in read(path, "answer")] == [(Answer(2, "山下"),), (), None]
@@ -82,8 +84,8 @@ def test_a_label_is_a_name_a_set_or_a_number(labels: Any, value: object, expecte
 
 
 def test_a_quotation_mark_in_tsv_is_a_character(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", 'label\ttext_a\n1\t"好\n0\t很"坏"\u2028, 真的\n')
-    assert labelled(read(path)) == [('"好', None, "1"), ('很"坏"\u2028, 真的', None, "0")]
+    path = write(tmp_path / "a.tsv", 'label\ttext_a\n1\t"好\n0\t很"坏"\u2028\r, 真的\n')
+    assert labelled(read(path)) == [('"好', None, "1"), ('很"坏"\u2028\r, 真的', None, "0")]
     assert [(example.id, example.place) for example in read(path)] == [("2", f"{path}:2"), ("3", f"{path}:3")]
 
 
@@ -112,6 +114,8 @@ def test_clue_lines_are_split_at_line_feeds_alone(tmp_path: Path) -> None:
     assert read(path)[0].id == "4"
     write(path, lines[:1])
     assert labelled(read(path, columns={"label": "label_des"})) == [("一\u2028二\x85三", None, "薅羊毛")]
+    write(path, [{"sentence": "长" * 50_000, "keywords": ""}])
+    assert len(read(path)[0].text) == 50_000
     write(path, [{"sentence1": "甲", "sentence2": "乙", "label": "0"}])
     assert labelled(read(path)) == [("甲", "乙", "0")]
 

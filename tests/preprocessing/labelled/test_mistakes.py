@@ -184,8 +184,14 @@ def test_wrong_settings_name_the_nearest(tmp_path: Path) -> None:
         read_examples(path, "classify", columns={"txt": "body"})
     with pytest.raises(UserError, match="no column `bdoy` for `text`; did you mean `body`"):
         read_examples(path, "classify", columns={"text": "bdoy"})
+    lines = write(tmp_path / "a.json", [{"text": "x", "labell": 1}])
+    with pytest.raises(UserError, match="unknown key `labell`; did you mean `label`"):
+        read_examples(lines, "classify")
+    assert read_examples(lines, "classify", columns={"label": "labell"}).examples[0].id == "1"
     with pytest.raises(UserError, match="`text` is unknown to format conll; it has none to name"):
         read_examples(path, "tag", "conll", columns={"text": "body"})
+    with pytest.raises(UserError, match="labels: format folders gives each text one label, not `number`"):
+        read_examples(tmp_path, "classify", labels="number")
     with pytest.raises(FileNotFoundError):
         read_examples(tmp_path / "missing.tsv", "classify")
 
