@@ -83,9 +83,8 @@ class TagSettings(TaskSettings):
     """A tag for each word or character."""
 
     kind: Literal["tag"]
-    joiner: str = ""
-    """What stands between two tokens of the text: "" between Chinese characters, " " between English words."""
     scheme: Literal["BIO", "BIOES"] = "BIO"
+    """How tags mark the beginning of an entity."""
 
     @property
     def overlaps(self) -> bool:
