@@ -3,6 +3,9 @@
 A model's class for a task joins what the heads of the model share (a subclass of its `PreTrainedModel` that names the
 encoder's class as `body`) with a task, such as `ForSequenceClassification`. Parameters have transformers' names.
 
+A row with more tokens than `config.reading` gives a window is read in windows, as in training: its text is cut, what
+stands around it is repeated in each window, and the logits returned are those of the whole text.
+
 Shapes: B rows, L tokens, D hidden size, K labels, or options of a question.
 """
 
@@ -17,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from .blocks import at_least_float32, cross_entropy, returned
+from .windows import Text, Windows, merged
 
 
 @dataclass
@@ -49,7 +53,7 @@ def head_dropout(config: Any) -> float:
 
 
 class TaskHead(PreTrainedModel):
-    """An encoder, dropout and a linear layer."""
+    """An encoder, dropout and a linear layer; a model's heads add `content`."""
 
     body: type[Any]
     """The encoder's class."""
@@ -80,11 +84,81 @@ class TaskHead(PreTrainedModel):
         features = encoded.pooler_output if self.pooling else encoded.last_hidden_state
         return at_least_float32(getattr(self, self.layer)(self.dropout(features)))
 
-    def read(self, rows: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """The logits for the encoder's arguments, of which None are not given, and its other outputs."""
-        encoded = self.encode({name: value for name, value in rows.items() if value is not None})
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """Which of a row's tokens `ids` [n] are the text that windows cut: the first, and the one after the last.
+
+        Raises ValueError for a row that is not framed as the exported tokenizer frames it."""
+        raise ValueError(f"{type(self).__name__} does not read in windows: set config.reading to None")
+
+    def separators(self, input_ids: Tensor) -> Tensor:
+        """Which of input_ids are [SEP], bool. Raises ValueError if the configuration does not name it."""
+        if self.config.sep_token_id is None:
+            raise ValueError("config.sep_token_id is None, so the parts of a row cannot be found")
+        return input_ids.eq(self.config.sep_token_id)
+
+    def read(self, rows: Mapping[str, Any], options: int = 1) -> tuple[Tensor, dict[str, Any]]:
+        """The logits for the encoder's arguments, of which None are not given, and its other outputs.
+
+        `options` rows, one after the other, belong to a question. Of a text in windows only `mems` are returned beside
+        the logits, those behind its last window."""
+        given = {name: value for name, value in rows.items() if value is not None}
+        ids, reading = given.get("input_ids"), getattr(self.config, "reading", None)
+        if reading and ids is not None and ids.shape[1] > reading["length"]:
+            windows = self.windows(ids, given.get("attention_mask"), reading, options)
+            logits, mems = self.walk(windows, given, reading["retrospective"])
+            return self.whole(windows, logits, ids.shape[1], reading["predict"], options), {"mems": mems}
+        encoded = self.encode(given)
         others = ("mems", "hidden_states", "attentions")
         return self.logits(encoded), {name: getattr(encoded, name, None) for name in others}
+
+    def windows(self, ids: Tensor, mask: Tensor | None, reading: Mapping[str, Any], options: int) -> list[Windows]:
+        """The windows of each row of ids [B, L]. The options of a question are cut at the same places.
+
+        Raises ValueError where a question and its option leave no room for text."""
+        there = torch.ones_like(ids) if mask is None else mask
+        texts = []
+        for row, real in zip(ids, there, strict=True):
+            places = real.nonzero().flatten()
+            texts.append(Text(places, self.content(row[places])))
+        windows = []
+        for begin in range(0, len(texts), options):
+            others = max(text.others for text in texts[begin : begin + options])
+            if others >= reading["length"]:
+                raise ValueError(f"{others} tokens beside the text leave it no room in {reading['length']}")
+            windows += [
+                text.cut(reading["length"] - others, reading["step"]) for text in texts[begin : begin + options]
+            ]
+        return windows
+
+    def walk(
+        self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
+    ) -> tuple[list[list[Tensor]], Any]:
+        """Each row's logits of each of its windows, and the memory behind the last; here all windows as one batch."""
+        pairs = [(row, places) for row, one in enumerate(windows) for places in one.places]
+        logits = iter(self.read_windows(pairs, given)[0])
+        return [[next(logits) for _ in one.spans] for one in windows], None
+
+    def read_windows(
+        self, pairs: list[tuple[int, Tensor]], given: Mapping[str, Any], mems: tuple[Tensor, ...] = ()
+    ) -> tuple[list[Tensor], Any]:
+        """Logits of windows as one batch, and its memory; pairs: each window's row, and its tokens' places there."""
+        rows = torch.tensor([row for row, _ in pairs], device=pairs[0][1].device)
+        places = torch.nn.utils.rnn.pad_sequence([places for _, places in pairs], batch_first=True)
+        lengths = torch.tensor([len(places) for _, places in pairs], device=places.device)
+        names = [name for name in ("input_ids", "token_type_ids") if name in given]
+        batch: dict[str, Any] = {name: given[name][rows].gather(1, places) for name in names}
+        batch["attention_mask"] = (torch.arange(places.shape[1], device=places.device) < lengths[:, None]).long()
+        encoded = self.encode({**batch, "mems": mems} if mems else batch)
+        logits = list(self.logits(encoded))
+        if not self.pooling:
+            logits = [one[: len(places)] for one, (_, places) in zip(logits, pairs, strict=True)]
+        return logits, getattr(encoded, "mems", None)
+
+    def whole(
+        self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
+    ) -> Tensor:
+        """The logits of rows of `length` tokens from those of their windows; here [B, L, K], those of tokens."""
+        return torch.stack([one.joined(parts, length) for one, parts in zip(windows, logits, strict=True)])
 
     def classified(self, rows: Mapping[str, Any], labels: Tensor | None, return_dict: bool | None) -> Any:
         """What `forward` of all tasks but answers returns."""
@@ -131,12 +205,24 @@ class ForSequenceClassification(TaskHead):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """By config.problem_type, or else num_labels and the type of `labels`: a mean square (labels [B], numbers),
         cross entropy ([B], classes) or binary cross entropy ([B, K], 1 for each class of the set)."""
-        kind = self.config.problem_type
-        if kind == "regression" or (kind is None and self.num_labels == 1):
+        kind = self.kind
+        if kind == "numbers":
             return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
-        if kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
+        if kind == "set" or (self.config.problem_type is None and labels.is_floating_point()):
             return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
         return cross_entropy(logits, labels)
+
+    @property
+    def kind(self) -> str:
+        """ "numbers", "set" or "classes", as `merged` has it."""
+        known = {"regression": "numbers", "multi_label_classification": "set", None: "numbers"}
+        given = self.config.problem_type
+        return "classes" if given is None and self.num_labels > 1 else known.get(given, "classes")
+
+    def whole(
+        self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
+    ) -> Tensor:
+        return torch.stack([merged(torch.stack(parts), self.kind, predict) for parts in logits])
 
 
 class ForTokenClassification(TaskHead):
@@ -151,12 +237,25 @@ class ForMultipleChoice(TaskHead):
     def linear(self, config: Any) -> nn.Module:
         return nn.Linear(config.hidden_size, 1)
 
-    def read(self, rows: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    def read(self, rows: Mapping[str, Any], options: int = 1) -> tuple[Tensor, dict[str, Any]]:
         """rows [B, K, L] -> logits [B, K]; `mems` and the other outputs have B * K rows."""
         given = rows["inputs_embeds"] if rows.get("input_ids") is None else rows["input_ids"]
         flat = {name: x.flatten(0, 1) if isinstance(x, Tensor) else x for name, x in rows.items()}
-        logits, others = super().read(flat)
+        logits, others = super().read(flat, options=given.shape[1])
         return logits.view(given.shape[:2]), others
+
+    def whole(
+        self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
+    ) -> Tensor:
+        """Probabilities are those of the question's options in each window; an option whose text is shorter than the
+        others' keeps the logit of its last window."""
+        questions = []
+        for begin in range(0, len(logits), options):
+            parts = logits[begin : begin + options]
+            count = max(map(len, parts))
+            table = [torch.cat([*one, *one[-1:] * (count - len(one))]) for one in parts]
+            questions.append(merged(torch.stack(table, dim=-1), "classes", predict))
+        return torch.cat(questions)
 
 
 class ForQuestionAnswering(TaskHead):

@@ -36,6 +36,7 @@ from ..blocks import (
     truncated_normal,
 )
 from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
+from ..windows import Windows
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings
 from .configuration_ernie_doc import ErnieDocConfig
 
@@ -435,6 +436,39 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
     """What ERNIE-Doc's heads of tasks share: a row is a segment, text [SEP] other [SEP] ... [CLS]."""
 
     body = ErnieDocModel
+
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The first part."""
+        ends = self.separators(ids).nonzero().flatten().tolist()
+        if not ends:
+            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
+        return 0, ends[0]
+
+    def walk(
+        self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
+    ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
+        """The rows' windows one after the other, each row with its memory, which begins as `given` has it."""
+        mems = tuple(given.get("mems") or self.empty_mems(len(windows)))
+        if retrospective and mems:
+            with torch.no_grad():
+                mems = self._walk(windows, given, mems)[1]
+        return self._walk(windows, given, mems)
+
+    def _walk(
+        self, windows: list[Windows], given: Mapping[str, Any], mems: tuple[Tensor, ...]
+    ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
+        logits: list[list[Tensor]] = [[] for _ in windows]
+        places = [one.places for one in windows]
+        for number in range(max(map(len, places))):
+            rows = [row for row, parts in enumerate(places) if number < len(parts)]
+            index = torch.tensor(rows, device=given["input_ids"].device)
+            pairs = [(row, places[row][number]) for row in rows]
+            found, new = self.read_windows(pairs, given, tuple(memory[index] for memory in mems))
+            pairs_of_memory = zip(mems, new, strict=True)
+            mems = tuple(memory.index_copy(0, index, one.to(memory.dtype)) for memory, one in pairs_of_memory)
+            for row, one in zip(rows, found, strict=True):
+                logits[row].append(one)
+        return logits, mems
 
     def encode(self, rows: Mapping[str, Any]) -> Any:
         """The encoder's output. It reads padding after all tokens, where distances between tokens and to the memory do

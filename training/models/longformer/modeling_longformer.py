@@ -299,11 +299,6 @@ class LongformerHead(LongformerPreTrainedModel, TaskHead):
         """Which of input_ids [B, L] are global tokens, bool [B, L]; None for none."""
         return None
 
-    def separators(self, input_ids: Tensor) -> Tensor:
-        """Which of input_ids [B, L] are [SEP], bool [B, L]."""
-        sep: Any = self.config.sep_token_id
-        return input_ids.eq(sep)
-
     def forward(  # type: ignore[override]
         self,
         input_ids: Tensor | None = None,

@@ -381,6 +381,12 @@ class RanHead(RanPreTrainedModel, TaskHead):
 
     body = RanModel
 
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The last part."""
+        known = self.config.sep_token_id is not None
+        ends = self.separators(ids).nonzero().flatten().tolist() if known else []
+        return (ends[-1] + 1 if ends else 0), len(ids)
+
 
 class RanForSequenceClassification(RanHead, ForSequenceClassification):
     """Classes of a text or of a pair, from the vector of eq. 10."""
