@@ -58,6 +58,7 @@ setup(
         "tensorflow": ["tensorflow-cpu>=2.15"],  # reads TensorFlow checkpoints in `reread convert`
         "horovod": ["horovod==0.28.1"],
         "ray": ["ray>=2.40"],  # preprocess.executor: ray
+        "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["reread = pipeline.cli:main"]},

@@ -114,8 +114,28 @@ def evaluate(
     overrides: Overrides = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
-    """Losses, accuracies or perplexity of a checkpoint on all held-out text, or on another corpus (data.corpus=...)."""
+    """Figures of a checkpoint on all held-out text or examples, or on others (data.corpus=..., task.dev=...)."""
     commands.evaluate(run_folder, overrides or [], step)
+
+
+@app.command()
+def finetune(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Fine-tune a model (init=RUN, an export or a converted model) on a task (task.train=FILE task.dev=FILE)."""
+    from pipeline.finetune import finetune as run_finetuning
+
+    run_finetuning(recipe, overrides or [])
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="RUN|EXPORT", help="A fine-tuned run, or its export")],
+    file: Annotated[Path, typer.Argument(help="Examples in a format of the task; labels are not needed")],
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option(help="JSON lines; default: standard output")] = None,
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the best")] = None,
+) -> None:
+    """Label documents of any length, one JSON line each."""
+    commands.predict(model, file, overrides or [], output, step)
 
 
 @app.command()

@@ -145,6 +145,30 @@ def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, flo
     return figures
 
 
+def predict(model: Path, file: Path, overrides: list[str], output: Path | None, step: int | None) -> None:
+    """Write the predictions for the examples of `file` as JSON lines; `overrides` are of the task (format=tsv, ...).
+
+    In `parallel.processes` processes started here, or in this one.
+    """
+    from training.prediction import predict as predict_examples
+    from training.prediction import task_of_export
+
+    if (model / "recipe.yaml").exists():
+        values = recipe_of(model).model_dump(mode="json")
+    else:
+        values = {"name": "export", "train": task_of_export(model)}
+    apply_overrides(values, overrides, "train")
+    values["train"]["data"]["train"] = str(file)
+    settings = train_section(Recipe.parse(values, str(model)))
+    processes = settings.parallel.processes or 1
+    if processes > 1 and not place().launcher:
+        status = launch(sys.argv[1:], processes)
+        if status:
+            sys.exit(status)
+        return
+    predict_examples(model, settings, output, step)
+
+
 def check_train(recipe: Recipe) -> None:
     """Raises `UserError` for what training would refuse whatever the corpus, and for a `start` that cannot be made.
 

@@ -18,6 +18,8 @@ from training.config import TrainSettings
 BUILT_IN = Path(__file__).parent / "recipes"
 PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
+TASK = "task"
+"""Another name for the section `train.data`, in recipes of `reread finetune`."""
 
 
 def _of_a_folder(name: str) -> str:
@@ -57,6 +59,28 @@ class Start(Settings):
     convert: Conversion = Conversion()
 
 
+class Published(Settings):
+    """A paper's scores, printed beside ours."""
+
+    model: Line
+    scores: dict[str, float]
+    differs: Line = ""
+    """What is not as it was there: split, size, number of seeds."""
+
+
+class Finetuning(Settings):
+    """How long `reread finetune` trains, in epochs; it computes the steps of `train` from the examples."""
+
+    epochs: float = Field(default=3.0, gt=0, le=1_000_000)
+    warmup_share: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the steps."""
+    evaluations: float = Field(default=1.0, gt=0, le=1_000_000)
+    """Evaluations an epoch, after each of which the best checkpoint is kept."""
+    seeds: int = Field(default=1, ge=1, le=10_000)
+    """Runs with seeds train.seed, train.seed + 1, ...; mean and standard deviation are printed."""
+    published: list[Published] = []
+
+
 class Recipe(Settings):
     """What `reread run` does: preprocess and train are sections; an absent section is skipped."""
 
@@ -66,6 +90,7 @@ class Recipe(Settings):
     preprocess: PreprocessSettings | None = None
     start: Start | None = None
     train: TrainSettings | None = None
+    finetune: Finetuning | None = None
     slurm: SlurmSettings | None = None
     """Settings of `reread run --slurm`, over those of slurm/site.yaml."""
     ablations: list[Ablation] = []
@@ -82,9 +107,16 @@ def load_recipe(
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
     Raises `UserError` naming the recipe and each wrong key with the nearest right one.
     """
+    return Recipe.parse(recipe_values(recipe, overrides, section, beneath), f"recipe {recipe}")
+
+
+def recipe_values(
+    recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The values of `load_recipe` before they are checked."""
     values = _merge(beneath or {}, _read(recipe))
     apply_overrides(values, overrides, section)
-    return Recipe.parse(values, f"recipe {recipe}")
+    return values
 
 
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
@@ -97,7 +129,9 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         if not separator:
             raise UserError(f"`{override}`: an override is written key=value, for example train.steps=100")
         path = key.split(".")
-        if section and path[0] not in Recipe.model_fields:
+        if path[0] == TASK:
+            path = ["train", "data", *path[1:]]
+        elif section and path[0] not in Recipe.model_fields:
             path = [section, *path]
         _assign(values, path, read_override(text, f"`{override}`"), override)
 
@@ -160,6 +194,8 @@ def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     start = values.get("start")
     if isinstance(start, dict) and "recipe" in start:
         values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
+    if TASK in values:
+        values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
     base = values.pop("base", None)
     return values if base is None else _merge(_read(_beside(path, base), (*above, path.resolve())), values)
 

@@ -32,6 +32,8 @@ AUTO_CLASSES = {
     "AutoModelForCausalLM": "ForCausalLM",
     "AutoModelForSequenceClassification": "ForSequenceClassification",
     "AutoModelForTokenClassification": "ForTokenClassification",
+    "AutoModelForQuestionAnswering": "ForQuestionAnswering",
+    "AutoModelForMultipleChoice": "ForMultipleChoice",
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
 TAG = "reread"
@@ -76,7 +78,7 @@ def _write_files(
     if tokenizer_folder:
         for file in tokenizer_folder.glob("*.*"):
             shutil.copyfile(file, folder / file.name)
-        inputs = set(inspect.signature(type(model).forward).parameters)
+        inputs = set(inspect.signature(type(model.base_model).forward).parameters)
         if spec.one_token_type:
             inputs.discard("token_type_ids")
         ids = frame_tokenizer(folder, spec.frame, inputs, spec.longest(model.config))

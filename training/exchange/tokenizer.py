@@ -14,19 +14,12 @@ from transformers import PretrainedConfig
 
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
+from preprocessing.tokens.base import FILES
 from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.vocabulary import read_vocabulary
 
 log = logging.getLogger("reread")
 
-FILES = (
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-)
 GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 """Names of the two files of GPT-2's BPE."""
 

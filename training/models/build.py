@@ -95,7 +95,7 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
     parts = {"random": missing, "not used": sorted(found["unexpected_keys"])}
-    notes = "".join(f"; {what}: {_some(names)}" for what, names in parts.items() if names)
+    notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
     return model.float()  # transformers 5 keeps the type of the file
 

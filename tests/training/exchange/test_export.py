@@ -320,6 +320,7 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
         "blocks.py",
         "config.json",
         "configuration_nezha.py",
+        "heads.py",
         "model.safetensors",
         "modeling_nezha.py",
         "tokenizer_config.json",
@@ -330,7 +331,11 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
         "AutoConfig": "configuration_nezha.NezhaConfig",
         "AutoModel": "modeling_nezha.NezhaModel",
         "AutoModelForMaskedLM": "modeling_nezha.NezhaForMaskedLM",
+        "AutoModelForMultipleChoice": "modeling_nezha.NezhaForMultipleChoice",
         "AutoModelForPreTraining": "modeling_nezha.NezhaForPreTraining",
+        "AutoModelForQuestionAnswering": "modeling_nezha.NezhaForQuestionAnswering",
+        "AutoModelForSequenceClassification": "modeling_nezha.NezhaForSequenceClassification",
+        "AutoModelForTokenClassification": "modeling_nezha.NezhaForTokenClassification",
     }
     assert config["architectures"] == ["NezhaForPreTraining"]
     assert config["model_type"] == "nezha"
@@ -462,7 +467,12 @@ torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torc
 """
     run_elsewhere(tmp_path, program)
     own = ("attention_ran.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
-    assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {"adaptive.py", "blocks.py", *own}
+    assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {
+        "adaptive.py",
+        "blocks.py",
+        "heads.py",
+        *own,
+    }
 
 
 def test_the_model_card_tells_where_the_model_comes_from() -> None:

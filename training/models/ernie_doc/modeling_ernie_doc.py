@@ -12,6 +12,7 @@ Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidd
 V vocabulary, P = M + 2T distances between a query and a key, the last of them unused.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +35,8 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
+from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
+from ..windows import Windows
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings
 from .configuration_ernie_doc import ErnieDocConfig
 
@@ -427,3 +430,82 @@ class ErnieDocForMaskedLM(ErnieDocPreTrainedModel):
             hidden_states=encoded.hidden_states,
         )
         return returned(self, output, return_dict)
+
+
+class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
+    """What ERNIE-Doc's heads of tasks share: a row is a segment, text [SEP] other [SEP] ... [CLS]."""
+
+    body = ErnieDocModel
+
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The first part."""
+        ends = self.separators(ids).nonzero().flatten().tolist()
+        if not ends:
+            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
+        return 0, ends[0]
+
+    def walk(
+        self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
+    ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
+        """The rows' windows one after the other, each row with its memory, which begins as `given` has it."""
+        mems = tuple(given.get("mems") or self.empty_mems(len(windows)))
+        if retrospective and mems:
+            with torch.no_grad():
+                mems = self._walk(windows, given, mems)[1]
+        return self._walk(windows, given, mems)
+
+    def _walk(
+        self, windows: list[Windows], given: Mapping[str, Any], mems: tuple[Tensor, ...]
+    ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
+        logits: list[list[Tensor]] = [[] for _ in windows]
+        places = [one.places for one in windows]
+        for number in range(max(map(len, places))):
+            rows = [row for row, parts in enumerate(places) if number < len(parts)]
+            index = torch.tensor(rows, device=given["input_ids"].device)
+            pairs = [(row, places[row][number]) for row in rows]
+            found, new = self.read_windows(pairs, given, tuple(memory[index] for memory in mems))
+            pairs_of_memory = zip(mems, new, strict=True)
+            mems = tuple(memory.index_copy(0, index, one.to(memory.dtype)) for memory, one in pairs_of_memory)
+            for row, one in zip(rows, found, strict=True):
+                logits[row].append(one)
+        return logits, mems
+
+    def encode(self, rows: Mapping[str, Any]) -> Any:
+        """The encoder's output. It reads padding after all tokens, where distances between tokens and to the memory do
+        not depend on it, wherever padding stands in the row; the pooled vector is that of the last token, [CLS]."""
+        mask = rows.get("attention_mask")
+        if mask is None:
+            return super().encode(rows)
+        order = (mask != 0).byte().argsort(dim=1, descending=True, stable=True)
+        places = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
+        encoded = super().encode({name: _at(x, order) if name in places else x for name, x in rows.items()})
+        hidden = encoded.last_hidden_state
+        if self.pooling:
+            cls = (mask != 0).sum(1, keepdim=True).clamp(min=1) - 1
+            encoded.pooler_output = getattr(self, self.base_model_prefix).pooler(_at(hidden, cls))
+        back = order.argsort(dim=1)
+        encoded.last_hidden_state = _at(hidden, back)
+        if encoded.hidden_states is not None:
+            encoded.hidden_states = tuple(_at(states, back) for states in encoded.hidden_states)
+        return encoded
+
+
+def _at(x: Tensor, places: Tensor) -> Tensor:
+    """x [B, T, ...] at places [B, n] -> [B, n, ...]."""
+    return x.take_along_dim(places.view(*places.shape, *[1] * (x.dim() - 2)), dim=1)
+
+
+class ErnieDocForSequenceClassification(ErnieDocHead, ForSequenceClassification):
+    """Classes of a segment and its memory."""
+
+
+class ErnieDocForTokenClassification(ErnieDocHead, ForTokenClassification):
+    """A tag for each token."""
+
+
+class ErnieDocForQuestionAnswering(ErnieDocHead, ForQuestionAnswering):
+    """An answer within a segment; a row is text [SEP] question [SEP] [CLS], all of type 0."""
+
+
+class ErnieDocForMultipleChoice(ErnieDocHead, ForMultipleChoice):
+    """One of several options, with a row and a memory for each."""

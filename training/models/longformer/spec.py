@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from transformers import LongformerConfig
 
-from training.models.longformer.modeling_longformer import LongformerForMaskedLM, windows
+from training.models.longformer.modeling_longformer import (
+    LongformerForMaskedLM,
+    LongformerForMultipleChoice,
+    LongformerForQuestionAnswering,
+    LongformerForSequenceClassification,
+    LongformerForTokenClassification,
+    windows,
+)
 from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
@@ -49,7 +56,13 @@ see the whole text and are seen by it: the first for classification, those of th
 SPEC = ModelSpec(
     "longformer",
     LongformerConfig,
-    {"masked_lm": LongformerForMaskedLM},
+    {
+        "masked_lm": LongformerForMaskedLM,
+        "classify": LongformerForSequenceClassification,
+        "tag": LongformerForTokenClassification,
+        "answer": LongformerForQuestionAnswering,
+        "choose": LongformerForMultipleChoice,
+    },
     TENSOR_PLAN,
     flops,
     longest=longest,

@@ -28,6 +28,7 @@ from ..blocks import (
     initialise,
     returned,
 )
+from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
@@ -335,3 +336,32 @@ class NezhaForMaskedLM(NezhaPreTrainedModel):
             hidden_states=encoded.hidden_states,
         )
         return returned(self, output, return_dict)
+
+
+class NezhaHead(NezhaPreTrainedModel, TaskHead):
+    """What NEZHA's heads of tasks share: a row is [CLS] text [SEP], or [CLS] a [SEP] b [SEP] with types 0 and 1."""
+
+    body = NezhaModel
+
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The first part, behind [CLS]; of an answer's row the part after the question."""
+        ends = self.separators(ids).nonzero().flatten().tolist()
+        if not ends:
+            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
+        return (ends[0] + 1, len(ids) - 1) if isinstance(self, ForQuestionAnswering) else (1, ends[0])
+
+
+class NezhaForSequenceClassification(NezhaHead, ForSequenceClassification):
+    """Classes of a text or of a pair."""
+
+
+class NezhaForTokenClassification(NezhaHead, ForTokenClassification):
+    """A tag for each token."""
+
+
+class NezhaForQuestionAnswering(NezhaHead, ForQuestionAnswering):
+    """An answer within a text; a row is [CLS] question [SEP] text [SEP]."""
+
+
+class NezhaForMultipleChoice(NezhaHead, ForMultipleChoice):
+    """One of several options, with a row for each."""

@@ -19,11 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from ..blocks import Predictions, at_least_float32, chosen, cross_entropy, initialise, returned, truncated_normal
+from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
 from .configuration_ran import RanConfig
 from .windows_ran import Windows
@@ -129,7 +130,7 @@ class RanTransform(nn.Module):
         return self.LayerNorm(F.silu(self.dense(self.dropout(x))))
 
 
-class RanHead(nn.Module):
+class RanPredictions(nn.Module):
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
         self.predictions = Predictions(config, RanTransform(config))
@@ -165,7 +166,7 @@ class RanPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _no_split_modules = ["RanLayer"]
     config: RanConfig
-    cls: RanHead
+    cls: RanPredictions
 
     mems_dim = 1
     """The batch dimension of `mems`."""
@@ -285,7 +286,7 @@ class RanLanguageModel(RanPreTrainedModel):
             self.transform = nn.Linear(config.hidden_size, config.hidden_size)
             self.softmax = AdaptiveSoftmax(*_adaptive(config), tied=[True] * len(config.clusters))
         else:
-            self.cls = RanHead(config)
+            self.cls = RanPredictions(config)
         self.post_init()
 
 
@@ -375,71 +376,29 @@ class RanForCausalLM(RanLanguageModel):
         return cast(RanCausalLMOutput, self(input_ids, mems, next_ids=next_ids if self.config.cutoffs else None))
 
 
-class RanClassifier(RanPreTrainedModel):
-    """The common part of classifiers: dropout and a linear layer."""
+class RanHead(RanPreTrainedModel, TaskHead):
+    """What RAN's heads of tasks share: a row is a text, or several parts with one [SEP] between them."""
 
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^ran\.pooler\."]
+    body = RanModel
 
-    def __init__(self, config: RanConfig, pooling: bool) -> None:
-        super().__init__(config)
-        self.num_labels = cast(int, config.num_labels)
-        self.ran = RanModel(config, add_pooling_layer=pooling)
-        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
-        self.post_init()
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The last part."""
+        known = self.config.sep_token_id is not None
+        ends = self.separators(ids).nonzero().flatten().tolist() if known else []
+        return (ends[-1] + 1 if ends else 0), len(ids)
 
 
-class RanForSequenceClassification(RanClassifier):
-    """Classifies texts by the pooled vector."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__(config, pooling=True)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """logits [B, labels] in float32. By config.problem_type, or else num_labels and the type of `labels`, the loss
-        is a mean square (labels [B], numbers), cross entropy ([B], classes) or binary cross entropy ([B, labels])."""
-        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
-        logits = at_least_float32(self.classifier(self.dropout(encoded.pooler_output)))
-        loss = None if labels is None else self._loss(logits, labels)
-        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
-        return returned(self, output, return_dict)
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        kind = self.config.problem_type
-        if kind == "regression" or (kind is None and self.num_labels == 1):
-            return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
-        if kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
-            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return cross_entropy(logits, labels)
+class RanForSequenceClassification(RanHead, ForSequenceClassification):
+    """Classes of a text or of a pair, from the vector of eq. 10."""
 
 
-class RanForTokenClassification(RanClassifier):
-    """Classifies each token."""
+class RanForTokenClassification(RanHead, ForTokenClassification):
+    """A tag for each token."""
 
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__(config, pooling=False)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """logits [B, L, labels] in float32; labels [B, L], -100 where there is none."""
-        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
-        logits = at_least_float32(self.classifier(self.dropout(encoded.last_hidden_state)))
-        loss = None if labels is None else cross_entropy(logits, labels)
-        output = TokenClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
-        return returned(self, output, return_dict)
+class RanForQuestionAnswering(RanHead, ForQuestionAnswering):
+    """An answer within a text; a row is question [SEP] text."""
+
+
+class RanForMultipleChoice(RanHead, ForMultipleChoice):
+    """One of several options, with a row for each; the text comes last."""

@@ -1,0 +1,67 @@
+"""Fine-tuning: the span of the text that answers a question."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.data.rows import Rows
+from training.data.tasks.settings import AnswerSettings
+from training.objectives.objective import Card
+from training.objectives.task import TaskObjective
+
+
+class AnswerObjective(TaskObjective):
+    """The mean of two cross entropies, of the first and the last token, in each window.
+
+    With `occurrences: all` it is -log of the share of all right places in one softmax over the windows of a document
+    (over each window of a model with memory): the OR loss with shared norm of Longformer's TriviaQA.
+    """
+
+    name = "answer"
+    card = Card("AutoModelForQuestionAnswering", "question-answering", "question-answering")
+
+    data: AnswerSettings
+
+    def predicted(self, rows: Rows) -> int:
+        units, has_answer = self._units(rows)
+        return len({int(unit) for unit, right in zip(units, has_answer, strict=True) if right})
+
+    def _units(self, rows: Rows) -> tuple[Any, Any]:
+        """For each row [B] the number of its softmax, and whether it learns and has an answer."""
+        shares = self.data.occurrences == "all" and "lane" not in rows
+        return rows["example"] if shares else range(len(rows["example"])), rows["learns"] & rows["starts"].any(1)
+
+    def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
+        units, has_answer = self._units(rows)
+        numbers = {int(unit): number for number, unit in enumerate(dict.fromkeys(map(int, units)))}
+        place = torch.tensor([numbers[int(unit)] for unit in units], device=output.start_logits.device)
+        padding = self.put(rows["attention_mask"] == 0)
+        total, right = 0.0, torch.ones(len(numbers), dtype=torch.bool, device=place.device)
+        learns = torch.zeros(len(numbers), dtype=torch.bool, device=place.device)
+        learns[place[self.put(has_answer)]] = True
+        for logits, gold in ((output.start_logits, rows["starts"]), (output.end_logits, rows["ends"])):
+            logits, gold = logits.float().masked_fill(padding, -torch.inf), self.put(gold)
+            everything = _logsumexp(logits, place, len(numbers))
+            chosen = _logsumexp(logits.masked_fill(~gold, -torch.inf), place, len(numbers))
+            total = total + 0.5 * (everything - chosen)[learns].sum()
+            best, best_right = logits.amax(-1), logits.masked_fill(~gold, -torch.inf).amax(-1)
+            right &= _amax(best_right, place, len(numbers)) == _amax(best, place, len(numbers))
+        return torch.as_tensor(total), (right & learns).sum()
+
+    def outputs(self, output: Any) -> Tensor:
+        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+
+
+def _amax(values: Tensor, place: Tensor, count: int) -> Tensor:
+    """The greatest of `values` [B] of each `place` [B] in [0, count)."""
+    return values.new_full((count,), -torch.inf).scatter_reduce(0, place, values, "amax")
+
+
+def _logsumexp(logits: Tensor, place: Tensor, count: int) -> Tensor:
+    """Over the rows [B, L] of each `place` [B] together: [count], -inf where all are."""
+    greatest = _amax(logits.detach().amax(-1), place, count)
+    shift = torch.where(greatest.isfinite(), greatest, 0)
+    powers = (logits - shift[place][:, None]).exp().sum(-1)
+    sums = powers.new_zeros(count).index_add(0, place, powers)
+    return sums.clamp(min=torch.finfo(sums.dtype).tiny).log() + shift
