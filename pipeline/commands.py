@@ -14,28 +14,36 @@ from pipeline.recipe import (
     SAMPLES,
     Recipe,
     apply_overrides,
+    fine_tunes,
     load_recipe,
     override,
     preprocess_section,
+    recipe_values,
     train_section,
 )
 from pipeline.run_folder import RUNS, check_same_run, has_checkpoints, open_run_folder, recipe_of
 from preprocessing.errors import UserError, nearest, writing
+from preprocessing.labelled.splits import check_labels
 from training.data.kinds import KINDS
 from training.data.samples import RowSettings
-from training.data.settings import DataSettings
+from training.data.settings import CorpusSettings, DataSettings
+from training.data.tasks.dataset import examples_of
+from training.data.tasks.settings import TaskSettings
 from training.parallel.place import place
 
 log = logging.getLogger("reread")
 
 
 def run(name: str, overrides: list[str]) -> None:
-    """Preprocess, train, export and report; what is already done is not done again."""
+    """Preprocess, train, export, report, and fine-tune by `then`; what is already done is not done again."""
+    from pipeline.chain import following
+    from pipeline.finetune import finetune
     from pipeline.report import fill_masks, report
 
     recipe = load_recipe(name, overrides)
     if recipe.train is not None:
         check_train(recipe)
+    finetunings = following(recipe)
     if recipe.preprocess is not None and not place().launcher:
         preprocess(recipe)
     if recipe.train is None:
@@ -45,9 +53,12 @@ def run(name: str, overrides: list[str]) -> None:
         return
     folder = export(RUNS / recipe.name, None)
     report(RUNS / recipe.name)
-    for sentence, words in fill_masks(folder, recipe.examples):
+    for sentence, words in fill_masks(folder, recipe.examples) if recipe.examples else ():
         print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
     print(f"Hugging Face folder: {folder}")
+    for one in finetunings:
+        print(f"fine-tuning: {one.recipe.name}")
+        finetune(one.name, one.overrides)
 
 
 def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
@@ -79,11 +90,23 @@ def preprocess_share(recipe: Recipe, stage: str, share: str) -> None:
 
 
 def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
-    """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define."""
+    """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define; or those of a run.
+
+    With a recipe of a task `corpus` is the model that would be fine-tuned.
+    """
     from pipeline.inspect import inspect as show
 
     data: DataSettings
-    if recipe is None:
+    if (corpus / "recipe.yaml").exists() and recipe is None:
+        run = _recipe_of_run(corpus, [f"train.data.{one.removeprefix('task.')}" for one in overrides])
+        data, seed = train_section(run).data, train_section(run).seed
+    elif recipe is not None and fine_tunes(recipe_values(recipe, [])):
+        from pipeline.finetune import finetune_recipe
+
+        given = [f"train.data.{one.removeprefix('task.')}" for one in overrides]
+        train = train_section(finetune_recipe(recipe, [*given, override("init", corpus)]))
+        data, seed = train.data, train.seed
+    elif recipe is None:
         values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
@@ -94,7 +117,12 @@ def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int
         given = [f"train.data.{one}" for one in [*overrides, override("corpus", corpus)]]
         train = train_section(load_recipe(recipe, given))
         data, seed = train.data, train.seed
-    show(data, samples=samples, seed=seed, verify=verify)
+    if isinstance(data, TaskSettings):
+        from pipeline.inspect_task import inspect_task
+
+        inspect_task(data, samples)
+    else:
+        show(data, samples=samples, seed=seed, verify=verify)
 
 
 def train(recipe: Recipe, arguments: list[str]) -> None:
@@ -134,15 +162,39 @@ def export(run: Path, output: Path | None, step: int | None = None) -> Path:
 
 
 def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
-    """Print the figures of all held-out text; `overrides` may name another corpus, or another way to read it."""
+    """Print the figures of all held-out text or examples, and of a task the baselines' and the papers' beside them."""
+    data = train_section(_recipe_of_run(run, overrides)).data
+    if isinstance(data, TaskSettings) and data.train.exists():
+        check_labels(examples_of(data, "train"), examples_of(data, "validation"))
+    recipe, figures = figures_of(run, overrides, step)
+    if isinstance(data, TaskSettings):
+        from pipeline.scores import print_scores
+
+        print_scores(recipe, [figures])
+    return figures
+
+
+def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recipe, dict[str, float]]:
+    """Print the figures of all held-out text or examples; `overrides` may name others, or another way to read them.
+
+    Returns the recipe that they were computed by, too.
+    """
     from training.evaluation import evaluate_run
 
-    values = recipe_of(run).model_dump(mode="json")
-    apply_overrides(values, overrides, "train")
-    figures = evaluate_run(run, train_section(Recipe.parse(values, str(run / "recipe.yaml"))), step)
+    recipe = _recipe_of_run(run, overrides)
+    figures = evaluate_run(run, train_section(recipe), step)
     for name, value in figures.items():
         print(f"{name:24} {value:.4f}")
-    return figures
+    return recipe, figures
+
+
+def _recipe_of_run(run: Path, overrides: list[str]) -> Recipe:
+    """The recipe of a run with overrides; a task is read with the run's own tokenizer."""
+    values = recipe_of(run).model_dump(mode="json")
+    if fine_tunes(values):
+        values["train"]["data"]["tokenizer"] = str(run / "model")
+    apply_overrides(values, overrides, "train")
+    return Recipe.parse(values, str(run / "recipe.yaml"))
 
 
 def predict(model: Path, file: Path, overrides: list[str], output: Path | None, step: int | None) -> None:
@@ -223,6 +275,8 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
 
     settings, start = train_section(recipe), recipe.start
     assert start is not None
+    if not isinstance(settings.data, CorpusSettings):
+        raise UserError(f"recipe {recipe.name}: `start` is for pretraining; set start=null and name the model by init")
     overrides = [override("data.corpus", settings.data.corpus), *start.overrides]
     other = load_recipe(start.recipe, overrides, "train")
     if other.name == recipe.name:

@@ -69,7 +69,7 @@ def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
     labels, inputs, continues = (row[name][fed].tolist() for name in ("labels", "input_ids", "continues_word"))
     originals = [given if label == IGNORED else label for label, given in zip(labels, inputs, strict=True)]
     opened = False
-    for column, piece in enumerate(_pieces(tokenizer, originals)):
+    for column, piece in enumerate(pieces_of(tokenizer, originals)):
         predicted = labels[column] != IGNORED
         if opened and not (predicted and continues[column]):
             text.append("›")
@@ -86,11 +86,11 @@ def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
         elif inputs[column] == originals[column]:
             text.append(f"{piece}=", KEPT)
         else:
-            text.append(f"{piece}→{_pieces(tokenizer, [inputs[column]])[0]}", REPLACED)
+            text.append(f"{piece}→{pieces_of(tokenizer, [inputs[column]])[0]}", REPLACED)
     return text
 
 
-def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """The text of each token, with the space before it."""
     if isinstance(tokenizer.decoder, ByteLevel):
         stream = DecodeStream(skip_special_tokens=False)

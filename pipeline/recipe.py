@@ -14,6 +14,8 @@ from preprocessing.errors import UserError, nearest
 from preprocessing.files import write_atomically
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
+from training.data.kinds import KINDS
+from training.data.tasks.settings import TaskSettings
 
 BUILT_IN = Path(__file__).parent / "recipes"
 PACKAGE = BUILT_IN.parents[1]
@@ -81,6 +83,15 @@ class Finetuning(Settings):
     published: list[Published] = []
 
 
+class Following(Settings):
+    """A fine-tuning after pretraining, of the model that this recipe makes."""
+
+    recipe: str
+    """Name of a recipe of `reread finetune`, or a path that is relative to this recipe's file, as that of `base`."""
+    overrides: list[str] = []
+    """Overrides of that recipe, as on the command line: task.train=FILE, task.dev=FILE."""
+
+
 class Recipe(Settings):
     """What `reread run` does: preprocess and train are sections; an absent section is skipped."""
 
@@ -91,6 +102,8 @@ class Recipe(Settings):
     start: Start | None = None
     train: TrainSettings | None = None
     finetune: Finetuning | None = None
+    then: list[Following] = []
+    """What `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
     slurm: SlurmSettings | None = None
     """Settings of `reread run --slurm`, over those of slurm/site.yaml."""
     ablations: list[Ablation] = []
@@ -153,6 +166,14 @@ def preprocess_section(recipe: Recipe) -> PreprocessSettings:
     return recipe.preprocess
 
 
+def fine_tunes(values: dict[str, Any]) -> bool:
+    """Whether the values are those of a recipe whose data is a task."""
+    train = values.get("train")
+    data = train.get("data") if isinstance(train, dict) else None
+    kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
+    return kind is not None and issubclass(kind.settings, TaskSettings)
+
+
 def available_recipes() -> list[str]:
     return sorted(path.stem for path in BUILT_IN.glob("*.yaml"))
 
@@ -194,6 +215,11 @@ def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     start = values.get("start")
     if isinstance(start, dict) and "recipe" in start:
         values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
+    if isinstance(values.get("then"), list):
+        values["then"] = [
+            {**one, "recipe": _beside(path, one["recipe"])} if isinstance(one, dict) and "recipe" in one else one
+            for one in values["then"]
+        ]
     if TASK in values:
         values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
     base = values.pop("base", None)

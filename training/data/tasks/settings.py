@@ -56,6 +56,15 @@ class TaskSettings(DataSettings):
         return self.train
 
     @property
+    def held_out(self) -> Path:
+        return self.dev or self.train
+
+    @property
+    def label_form(self) -> Literal["one", "set", "number"]:
+        """What an example's label is in the file."""
+        return "one"
+
+    @property
     def bare(self) -> bool:
         return self.frame == "bare"
 
@@ -77,6 +86,10 @@ class ClassifySettings(TaskSettings):
     """What a text has: one label, a set of labels, or a number."""
     positive: str | None = None
     """The one of two labels that `positive-f1` is of; null: the second."""
+
+    @property
+    def label_form(self) -> Literal["one", "set", "number"]:
+        return self.answer
 
 
 class TagSettings(TaskSettings):
