@@ -1,10 +1,11 @@
-"""What a recipe's `then` adds to `reread run`: fine-tuning of the model that it pretrains."""
+"""`reread run`: preprocessing, pretraining and export, and the fine-tunings of the recipe's `then`."""
 
 from typing import NamedTuple
 
-from pipeline.commands import check_model
-from pipeline.finetune import finetune_recipe, seed_runs
-from pipeline.recipe import Recipe, override, recipe_values, train_section
+from pipeline.commands import check_model, check_train, export, preprocess, train
+from pipeline.finetune import finetune, finetune_recipe, seed_runs
+from pipeline.recipe import Recipe, load_recipe, override, recipe_values, train_section
+from pipeline.report import fill_masks, report
 from pipeline.run_folder import RUNS, check_same_run
 from preprocessing.errors import UserError
 from training.parallel.place import place
@@ -18,6 +19,30 @@ class Finetuning(NamedTuple):
     overrides: list[str]
     """With the name of the run and the model it starts from."""
     recipe: Recipe
+
+
+def run(name: str, overrides: list[str]) -> None:
+    """Preprocess, train, export, report, and fine-tune by `then`; what is already done is not done again."""
+    recipe = load_recipe(name, overrides)
+    if recipe.train is not None:
+        check_train(recipe)
+    finetunings = following(recipe)
+    if recipe.preprocess is not None and not place().launcher:
+        preprocess(recipe)
+    if recipe.train is None:
+        return
+    train(recipe, ["train", name, *overrides])
+    if place().rank != 0:
+        return
+    folder = export(RUNS / recipe.name, None)
+    report(RUNS / recipe.name)
+    if recipe.examples:
+        for sentence, words in fill_masks(folder, recipe.examples):
+            print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
+    print(f"Hugging Face folder: {folder}")
+    for one in finetunings:
+        print(f"fine-tuning: {one.recipe.name}")
+        finetune(one.name, one.overrides)
 
 
 def following(recipe: Recipe) -> list[Finetuning]:
@@ -38,7 +63,9 @@ def following(recipe: Recipe) -> list[Finetuning]:
         given = [*one.overrides, f"name={recipe.name}-{name}", override("init", RUNS / recipe.name)]
         child = finetune_recipe(one.recipe, given, recipe)
         if child.name in [other.recipe.name for other in found]:
-            raise UserError(f"recipe {recipe.name}: two of `then` are named {name}; add name=... to the overrides of one")
+            raise UserError(
+                f"recipe {recipe.name}: two of `then` are named {name}; add name=... to the overrides of one"
+            )
         _check(child, recipe)
         for run, of_seed in seed_runs(child, given):
             check_same_run(RUNS / run, finetune_recipe(one.recipe, of_seed, recipe))

@@ -18,7 +18,6 @@ from pipeline.recipe import (
     load_recipe,
     override,
     preprocess_section,
-    recipe_values,
     train_section,
 )
 from pipeline.run_folder import RUNS, check_same_run, has_checkpoints, open_run_folder, recipe_of
@@ -32,33 +31,6 @@ from training.data.tasks.settings import TaskSettings
 from training.parallel.place import place
 
 log = logging.getLogger("reread")
-
-
-def run(name: str, overrides: list[str]) -> None:
-    """Preprocess, train, export, report, and fine-tune by `then`; what is already done is not done again."""
-    from pipeline.chain import following
-    from pipeline.finetune import finetune
-    from pipeline.report import fill_masks, report
-
-    recipe = load_recipe(name, overrides)
-    if recipe.train is not None:
-        check_train(recipe)
-    finetunings = following(recipe)
-    if recipe.preprocess is not None and not place().launcher:
-        preprocess(recipe)
-    if recipe.train is None:
-        return
-    train(recipe, ["train", name, *overrides])
-    if place().rank != 0:
-        return
-    folder = export(RUNS / recipe.name, None)
-    report(RUNS / recipe.name)
-    for sentence, words in fill_masks(folder, recipe.examples) if recipe.examples else ():
-        print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
-    print(f"Hugging Face folder: {folder}")
-    for one in finetunings:
-        print(f"fine-tuning: {one.recipe.name}")
-        finetune(one.name, one.overrides)
 
 
 def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
@@ -90,23 +62,11 @@ def preprocess_share(recipe: Recipe, stage: str, share: str) -> None:
 
 
 def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
-    """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define; or those of a run.
-
-    With a recipe of a task `corpus` is the model that would be fine-tuned.
-    """
+    """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define."""
     from pipeline.inspect import inspect as show
 
     data: DataSettings
-    if (corpus / "recipe.yaml").exists() and recipe is None:
-        run = _recipe_of_run(corpus, [f"train.data.{one.removeprefix('task.')}" for one in overrides])
-        data, seed = train_section(run).data, train_section(run).seed
-    elif recipe is not None and fine_tunes(recipe_values(recipe, [])):
-        from pipeline.finetune import finetune_recipe
-
-        given = [f"train.data.{one.removeprefix('task.')}" for one in overrides]
-        train = train_section(finetune_recipe(recipe, [*given, override("init", corpus)]))
-        data, seed = train.data, train.seed
-    elif recipe is None:
+    if recipe is None:
         values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
@@ -117,12 +77,7 @@ def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int
         given = [f"train.data.{one}" for one in [*overrides, override("corpus", corpus)]]
         train = train_section(load_recipe(recipe, given))
         data, seed = train.data, train.seed
-    if isinstance(data, TaskSettings):
-        from pipeline.inspect_task import inspect_task
-
-        inspect_task(data, samples)
-    else:
-        show(data, samples=samples, seed=seed, verify=verify)
+    show(data, samples=samples, seed=seed, verify=verify)
 
 
 def train(recipe: Recipe, arguments: list[str]) -> None:
@@ -163,7 +118,7 @@ def export(run: Path, output: Path | None, step: int | None = None) -> Path:
 
 def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
     """Print the figures of all held-out text or examples, and of a task the baselines' and the papers' beside them."""
-    data = train_section(_recipe_of_run(run, overrides)).data
+    data = train_section(recipe_of_run(run, overrides)).data
     if isinstance(data, TaskSettings) and data.train.exists():
         check_labels(examples_of(data, "train"), examples_of(data, "validation"))
     recipe, figures = figures_of(run, overrides, step)
@@ -181,14 +136,14 @@ def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recip
     """
     from training.evaluation import evaluate_run
 
-    recipe = _recipe_of_run(run, overrides)
+    recipe = recipe_of_run(run, overrides)
     figures = evaluate_run(run, train_section(recipe), step)
     for name, value in figures.items():
         print(f"{name:24} {value:.4f}")
     return recipe, figures
 
 
-def _recipe_of_run(run: Path, overrides: list[str]) -> Recipe:
+def recipe_of_run(run: Path, overrides: list[str]) -> Recipe:
     """The recipe of a run with overrides; a task is read with the run's own tokenizer."""
     values = recipe_of(run).model_dump(mode="json")
     if fine_tunes(values):

@@ -71,15 +71,14 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     """
     values = recipe_values(name, overrides, "train")
     chosen = Recipe.parse({key: value for key, value in values.items() if key != "train"}, f"recipe {name}")
-    train = values["train"] if isinstance(values.get("train"), dict) else {}
-    task, finetuning = train.get("data"), chosen.finetune
+    finetuning = chosen.finetune
     if finetuning is None or not fine_tunes(values):
         kinds = [kind for kind, row in KINDS.items() if issubclass(row.settings, TaskSettings)]
-        given = task.get("kind") if isinstance(task, dict) else None
         raise UserError(
             f"recipe {name}: `reread finetune` needs a section `finetune` and a `task` whose kind is "
-            f"{nearest(str(given), kinds, 'one of')}"
+            f"one of {', '.join(kinds)}"
         )
+    train, task = values["train"], values["train"]["data"]
     if "train" not in task:
         raise UserError(f"recipe {name}: task.train: the file of training examples; give task.train=FILE")
     init, folder = _start(train, RUNS / chosen.name, pretraining)
@@ -119,11 +118,15 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
 def make_export(recipe: Recipe) -> None:
     """Export the run that the recipe starts from, unless that is done, or the fine-tuning has begun."""
     init = train_section(recipe).init
-    if init is None or (init / "config.json").exists() or has_checkpoints(RUNS / recipe.name):
-        return
-    if has_checkpoints(init.parent):
+    if init is not None and export_missing(recipe):
         log.info("init: %s, the export of run %s", init, init.parent)
         export(init.parent, None)
+
+
+def export_missing(recipe: Recipe) -> bool:
+    init = train_section(recipe).init
+    begun = all(has_checkpoints(RUNS / run) for run, _ in seed_runs(recipe, []))
+    return not begun and init is not None and not (init / "config.json").exists() and has_checkpoints(init.parent)
 
 
 def report_reading(recipe: Recipe) -> None:

@@ -39,7 +39,7 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
         dataset.verify()
         console.print("every block of the train split has the checksum it was written with")
     if len(dataset) == 0:
-        raise UserError(f"{data.corpus}: no documents in the train split; look at the corpus' report.md")
+        raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
     vocabulary = dataset.tokenizer_folder / "tokenizer.json"
     if not vocabulary.exists():
         raise UserError(f"{vocabulary}: missing; run `reread preprocess` again")

@@ -1,6 +1,7 @@
 """`reread inspect` of labelled examples: windows as the model will see them, with labels, spans and tags marked."""
 
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -8,7 +9,10 @@ from rich.table import Table
 from rich.text import Text
 from tokenizers import Tokenizer
 
+from pipeline.commands import recipe_of_run
+from pipeline.finetune import finetune_recipe
 from pipeline.inspect import pieces_of
+from pipeline.recipe import TASK, fine_tunes, override, recipe_values, train_section
 from training.data.kinds import KINDS
 from training.data.rows import Rows
 from training.data.tasks.dataset import Mark, TaskDataset
@@ -16,6 +20,23 @@ from training.data.tasks.settings import TaskSettings
 
 STYLES = ("bold black on green", "bold black on yellow", "bold white on red", "bold black on cyan")
 """One for each name of a mark, in the order in which they occur."""
+
+
+def task_of(folder: Path, overrides: list[str], recipe: str | None) -> TaskSettings | None:
+    """The task of the fine-tuned run in `folder`, or of `recipe` with the model in `folder`; None for a corpus.
+
+    Raises `UserError` for a recipe that cannot fine-tune that model.
+    """
+    if recipe is None and not (folder / "recipe.yaml").exists():
+        return None
+    given = [f"{TASK}.{one.removeprefix(f'{TASK}.')}" for one in overrides]
+    if recipe is None:
+        data = train_section(recipe_of_run(folder, given)).data
+    elif fine_tunes(recipe_values(recipe, [])):
+        data = train_section(finetune_recipe(recipe, [*given, override("init", folder)])).data
+    else:
+        return None
+    return data if isinstance(data, TaskSettings) else None
 
 
 def inspect_task(data: TaskSettings, samples: int = 3) -> None:

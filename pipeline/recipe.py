@@ -124,7 +124,7 @@ def load_recipe(
     `reread finetune` can complete.
     """
     values = recipe_values(recipe, overrides, section, beneath)
-    if _awaits_model(values):
+    if fine_tunes(values) and values["train"]["data"].get("tokenizer") is None:  # that of the model to fine-tune
         raise UserError(
             f"recipe {recipe}: fine-tunes a model; start it by "
             f"`reread finetune {recipe} init=FOLDER task.train=FILE task.dev=FILE`"
@@ -244,15 +244,6 @@ def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 def _built_in(name: str) -> Path:
     """The file of a built-in recipe, which may not be there."""
     return (FINETUNING if name in finetuning_recipes() else BUILT_IN) / f"{name}.yaml"
-
-
-def _awaits_model(values: dict[str, Any]) -> bool:
-    """Whether the data is a task without a tokenizer, which `reread finetune` takes from the model to fine-tune."""
-    train = values.get("train")
-    data = train.get("data") if isinstance(train, dict) else None
-    if not isinstance(data, dict) or (kind := KINDS.get(str(data.get("kind")))) is None:
-        return False
-    return issubclass(kind.settings, TaskSettings) and data.get("tokenizer") is None
 
 
 def _values_of(path: Path) -> dict[str, Any]:

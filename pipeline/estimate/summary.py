@@ -17,14 +17,12 @@ from pipeline.recipe import Recipe, load_recipe, train_section
 from preprocessing.errors import UserError
 from training.assembly import check_data, spec_of
 from training.config import TrainSettings
-from training.data.tasks.settings import TaskSettings
 from training.models.build import model_config
 from training.models.spec import ModelSpec
 from training.objectives import objective_of
 
 log = logging.getLogger("reread")
 
-ONLY_PRETRAINING = "fine-tunes a model, and `reread plan` estimates pretraining; the log of the first steps has the time"
 AddRow = Callable[..., None]
 
 
@@ -34,8 +32,6 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
     Raises `UserError` for a recipe that the cluster cannot train.
     """
     train = train_section(recipe)
-    if isinstance(train.data, TaskSettings):
-        raise UserError(f"recipe {recipe.name}: {ONLY_PRETRAINING}")
     spec = spec_of(train)
     vocab_size = vocabulary(recipe, train)
     config = expected_config(recipe, train, spec, vocab_size)

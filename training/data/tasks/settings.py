@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from preprocessing.errors import UserError
 from training.data.rows import Rows
 from training.data.settings import LONGEST, DataSettings
 
@@ -76,6 +77,22 @@ class TaskSettings(DataSettings):
     def blank(self, rows: int) -> Rows:
         shape = (rows, self.sequence_length)
         return {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.ones(shape, np.int32)}
+
+
+def check_groups(global_batch: int, micro_batch: int, ranks: int) -> None:
+    """Raises `UserError` if the examples of a step are fewer groups of `micro_batch` than data-parallel ranks."""
+    groups = -(-global_batch // micro_batch)
+    if groups < ranks:
+        raise UserError(
+            f"train.micro_batch: {micro_batch} of {global_batch} examples a step leave {ranks - groups} of {ranks} "
+            f"data-parallel processes without work; {_way_out(global_batch, ranks)}"
+        )
+
+
+def _way_out(global_batch: int, ranks: int) -> str:
+    if global_batch < ranks:
+        return f"start at most {global_batch}, or raise train.global_batch"
+    return f"set it to at most {global_batch // ranks}"
 
 
 class ClassifySettings(TaskSettings):
