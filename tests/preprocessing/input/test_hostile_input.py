@@ -411,6 +411,7 @@ def zstd_window() -> bytes:
     return b"\x28\xb5\x2f\xfd" + b"\x00" + bytes([21 << 3]) + block * 8000
 
 
+@pytest.mark.slow
 def test_small_hostile_files_fill_neither_memory_nor_time(tmp_path: Path) -> None:
     gzipped = zeros(lambda: zlib.compressobj(9, zlib.DEFLATED, 31), 150)
     bombs = {
