@@ -153,6 +153,7 @@ def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thre
     assert rehearse(settings, config, torch.float32, **arguments).within == pytest.approx(most, rel=0.05)
 
 
+@pytest.mark.slow
 def test_attention_is_fused_and_dropout_keeps_one_byte() -> None:
     """Length doubled, activations less than tripled: no L x L tensor is kept. Dropout of hidden states costs a mask."""
     values = train_values("nowhere")

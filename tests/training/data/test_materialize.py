@@ -102,6 +102,7 @@ def test_a_killed_run_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path) -
     assert content(out) == content(whole)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing_that_looks_whole(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
