@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline import commands
-from pipeline.recipe import available_recipes, load_recipe
+from pipeline.recipe import available_recipes, finetuning_recipes, load_recipe, recipe_values
 from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
 from training.parallel.place import place
 
@@ -22,6 +22,9 @@ app = typer.Typer(
 )
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=f"{', '.join(available_recipes())}, or a .yaml file")]
+FinetuningName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help=f"{', '.join(finetuning_recipes())}, or a .yaml file")
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. steps=100")]
 
 
@@ -119,7 +122,7 @@ def evaluate(
 
 
 @app.command()
-def finetune(recipe: RecipeName, overrides: Overrides = None) -> None:
+def finetune(recipe: FinetuningName, overrides: Overrides = None) -> None:
     """Fine-tune a model (init=RUN, an export or a converted model) on a task (task.train=FILE task.dev=FILE)."""
     from pipeline.finetune import finetune as run_finetuning
 
@@ -193,9 +196,12 @@ def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run
 
 @app.command()
 def recipes() -> None:
-    """List the built-in recipes."""
-    for name in available_recipes():
-        print(f"{name:20} {load_recipe(name, []).description}")
+    """List the built-in recipes: those that pretrain, then those of `reread finetune`."""
+    groups = {"to pretrain (reread run)": available_recipes(), "to fine-tune (reread finetune)": finetuning_recipes()}
+    for title, names in groups.items():
+        print(f"{title}:")
+        for name in names:
+            print(f"  {name:30} {recipe_values(name, [])['description']}")
 
 
 def main() -> None:

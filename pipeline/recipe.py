@@ -14,8 +14,12 @@ from preprocessing.errors import UserError, nearest
 from preprocessing.files import write_atomically
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
+from training.data.kinds import KINDS
+from training.data.tasks.settings import TaskSettings
 
 BUILT_IN = Path(__file__).parent / "recipes"
+FINETUNING = BUILT_IN / "finetune"
+"""The recipes of `reread finetune`."""
 PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
 TASK = "task"
@@ -105,9 +109,16 @@ def load_recipe(
     """Read a recipe by built-in name or path, over the values `beneath`, apply `key=value` overrides and check it.
 
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
-    Raises `UserError` naming the recipe and each wrong key with the nearest right one.
+    Raises `UserError` naming the recipe and each wrong key with the nearest right one, and for a recipe that only
+    `reread finetune` can complete.
     """
-    return Recipe.parse(recipe_values(recipe, overrides, section, beneath), f"recipe {recipe}")
+    values = recipe_values(recipe, overrides, section, beneath)
+    if _awaits_model(values):
+        raise UserError(
+            f"recipe {recipe}: fine-tunes a model; start it by "
+            f"`reread finetune {recipe} init=FOLDER task.train=FILE task.dev=FILE`"
+        )
+    return Recipe.parse(values, f"recipe {recipe}")
 
 
 def recipe_values(
@@ -154,7 +165,13 @@ def preprocess_section(recipe: Recipe) -> PreprocessSettings:
 
 
 def available_recipes() -> list[str]:
+    """The built-in recipes that pretrain."""
     return sorted(path.stem for path in BUILT_IN.glob("*.yaml"))
+
+
+def finetuning_recipes() -> list[str]:
+    """The built-in recipes of `reread finetune`."""
+    return sorted(path.stem for path in FINETUNING.glob("*.yaml"))
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
@@ -181,13 +198,13 @@ def written_recipe(path: Path) -> Recipe:
 
 def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a recipe over those of its `base`; `above` are the files whose base it is."""
-    path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else BUILT_IN / f"{recipe}.yaml"
+    path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else _built_in(recipe)
     if path.resolve() in above:
         raise UserError(f"{above[0]}: its `base` leads back to {path}; a recipe cannot be its own base")
     try:
         values = _values_of(path)
     except FileNotFoundError:
-        hint = nearest(recipe, available_recipes(), "built in", cutoff=0.4)
+        hint = nearest(recipe, [*available_recipes(), *finetuning_recipes()], "built in", cutoff=0.4)
         raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
     if path.parent == BUILT_IN:
         _find_samples(values)
@@ -198,6 +215,20 @@ def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
     base = values.pop("base", None)
     return values if base is None else _merge(_read(_beside(path, base), (*above, path.resolve())), values)
+
+
+def _built_in(name: str) -> Path:
+    """The file of a built-in recipe, which may not be there."""
+    return (FINETUNING if name in finetuning_recipes() else BUILT_IN) / f"{name}.yaml"
+
+
+def _awaits_model(values: dict[str, Any]) -> bool:
+    """Whether the data is a task without a tokenizer, which `reread finetune` takes from the model to fine-tune."""
+    train = values.get("train")
+    data = train.get("data") if isinstance(train, dict) else None
+    if not isinstance(data, dict) or (kind := KINDS.get(str(data.get("kind")))) is None:
+        return False
+    return issubclass(kind.settings, TaskSettings) and data.get("tokenizer") is None
 
 
 def _values_of(path: Path) -> dict[str, Any]:
