@@ -154,6 +154,7 @@ def test_sbatchs_error_is_shown_without_the_lines_that_a_site_adds() -> None:
     assert "account" not in _way_out(errors) and "slurm.partition" not in _way_out(errors)
 
 
+@pytest.mark.slow
 def test_a_start_is_trained_exported_and_converted_first(
     sample_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
