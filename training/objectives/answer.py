@@ -41,7 +41,7 @@ class AnswerObjective(TaskObjective):
         learns = torch.zeros(len(numbers), dtype=torch.bool, device=place.device)
         learns[place[self.put(has_answer)]] = True
         for logits, gold in ((output.start_logits, rows["starts"]), (output.end_logits, rows["ends"])):
-            logits, gold = logits.float().masked_fill(padding, -torch.inf), self.put(gold)
+            logits, gold = logits.masked_fill(padding, -torch.inf), self.put(gold)
             everything = _logsumexp(logits, place, len(numbers))
             chosen = _logsumexp(logits.masked_fill(~gold, -torch.inf), place, len(numbers))
             total = total + 0.5 * (everything - chosen)[learns].sum()
