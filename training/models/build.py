@@ -51,7 +51,7 @@ def model_config(
 
 def check_vocabulary(init: Path, tokenizer: Path) -> None:
     """Raises `UserError` if the corpus' folder `tokenizer` and `init` have different vocabularies."""
-    ours, theirs = _vocabulary(tokenizer), _vocabulary(init)
+    ours, theirs = vocabulary_of(tokenizer), vocabulary_of(init)
     if not ours or not theirs:
         return
     # Tokens of blanks occur in no text, and one of transformers' two readers of vocab.txt drops them
@@ -223,7 +223,7 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
         raise UserError(f"train.init: {path}: {error}") from None
 
 
-def _vocabulary(folder: Path) -> dict[str, int]:
+def vocabulary_of(folder: Path) -> dict[str, int]:
     """Token -> id from the first tokenizer file that exists; empty if none does."""
     for name in ("tokenizer.json", "vocab.json", "vocab.txt"):
         if not (folder / name).exists():

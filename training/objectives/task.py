@@ -71,6 +71,8 @@ class TaskObjective(Objective):
     def configure(config: Any, data: DataSettings) -> None:
         """Set labels and the reader of long documents in the configuration, for exported models."""
         assert isinstance(data, TaskSettings)
+        if data.head_dropout is not None:
+            config.classifier_dropout = data.head_dropout
         if data.labels:
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {label: number for number, label in enumerate(data.labels)}

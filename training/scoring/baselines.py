@@ -82,9 +82,10 @@ class KnownEntities:
         place = 0
         while place < len(tokens):
             for length in self._lengths.get(tokens[place], ()):
-                if type_ := self.types.get(tuple(tokens[place : place + length])):
-                    found[place : place + length] = self._entity(type_, length)
-                    place += length
+                name = tuple(tokens[place : place + length])  # shorter at the end of the text
+                if type_ := self.types.get(name):
+                    found[place : place + len(name)] = self._entity(type_, len(name))
+                    place += len(name)
                     break
             else:
                 place += 1

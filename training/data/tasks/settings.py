@@ -42,6 +42,8 @@ class TaskSettings(DataSettings):
     """Windows of a document that have a loss."""
     predict: Literal["mean", "last"] = "mean"
     """Windows of a document whose probabilities are averaged for its prediction."""
+    head_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout before the head; null: the model's own."""
     retrospective: bool = False
     """Read each document twice, first only for its memory (ERNIE-Doc, section 3.2)."""
     tokenizer: Path | None = None
