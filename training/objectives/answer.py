@@ -29,8 +29,8 @@ class AnswerObjective(TaskObjective):
 
     def _units(self, rows: Rows) -> tuple[Any, Any]:
         """For each row [B] the number of its softmax, and whether it learns and has an answer."""
-        shares = self.data.occurrences == "all" and "lane" not in rows
-        return rows["example"] if shares else range(len(rows["example"])), rows["learns"] & rows["starts"].any(1)
+        units = rows["example"] if self.data.one_softmax else range(len(rows["example"]))
+        return units, rows["learns"] & rows["starts"].any(1)
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         units, has_answer = self._units(rows)

@@ -151,7 +151,7 @@ def test_a_number_is_a_squared_error(tokenizer: Path) -> None:
     agrees(found, [error**2 for error in errors], sum(abs(error) < 0.5 for error in errors))
 
 
-@pytest.mark.parametrize("model", ["nezha", "ernie_doc", "ran"])
+@pytest.mark.parametrize("model", ["nezha", "ernie_doc"])
 def test_a_tag_is_a_cross_entropy_in_the_window_with_most_context(tokenizer: Path, model: str) -> None:
     """Ten words in windows of six, three apart: the owner of each word is written out here."""
     labels = ["B-X", "I-X", "O"]
@@ -163,8 +163,7 @@ def test_a_tag_is_a_cross_entropy_in_the_window_with_most_context(tokenizer: Pat
         TagExample(str(number), "", tuple(words), tuple(tag.get(word, "O") for word in words))
         for number, words in enumerate((text, short))
     ]
-    length = 6 if model == "ran" else 8
-    task = {"sequence_length": length, "step": 3, "labels": labels}
+    task = {"sequence_length": 8, "step": 3, "labels": labels}
     calls, found = measured(task_values(model, "tag", tokenizer, **task), examples, 3)
     losses, right = [], 0
     for tokens, logits in calls:
@@ -343,7 +342,7 @@ def gradient_of(objective: TaskObjective) -> tuple[float, list[Tensor]]:
     for one in objective.losses(batch, totals, 0):
         if one.loss is not None:
             one.loss.backward()
-            loss += float(one.loss)
+            loss += float(one.loss.detach())
     return loss, [parameter.grad for parameter in objective.model.parameters() if parameter.grad is not None]
 
 
