@@ -58,7 +58,14 @@ def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
 def task_values(model: str, kind: str, tokenizer: Path, **task: Any) -> dict[str, Any]:
     """A `train` section for a tiny model without dropout; `task` are keys of its `data`, `sequence_length` too."""
     frame = model_spec(model).frame
-    data = {"kind": kind, "train": "train.jsonl", "tokenizer": str(tokenizer), "frame": frame, "head_dropout": 0.0, **task}
+    data = {
+        "kind": kind,
+        "train": "train.jsonl",
+        "tokenizer": str(tokenizer),
+        "frame": frame,
+        "head_dropout": 0.0,
+        **task,
+    }
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **SIZES[model]}
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return {
