@@ -73,8 +73,8 @@ def finetune_recipe(name: str, overrides: list[str]) -> Recipe:
         if key not in task:
             raise UserError(f"recipe {name}: task.{key}: the file of training examples; give task.{key}=FILE")
     start = _start(train, RUNS / chosen.name)
-    kind = json.loads((start / "config.json").read_text(encoding="utf-8")).get("model_type", "")
-    model = str(kind).removeprefix("reread_")
+    kind = _model_type(start)
+    model = kind.removeprefix("reread_")
     if model not in MODELS:
         raise UserError(f"init: {start} holds a model of type {kind}; {nearest(model, MODELS)}")
     spec = model_spec(model)
@@ -158,6 +158,14 @@ _SCORE = {
 
 def _variant(settings: Any) -> str:
     return f"classify-{settings.answer}" if settings.kind == "classify" else str(settings.kind)
+
+
+def _model_type(folder: Path) -> str:
+    path = folder / "config.json"
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["model_type"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise UserError(f"init: {path}: not the configuration of a model ({error!r})") from None
 
 
 def _start(train: dict[str, Any], run: Path) -> Path:

@@ -59,6 +59,8 @@ class TaskHead(PreTrainedModel):
     """The encoder's class."""
     pooling = True
     """Whether the linear layer reads the pooled vector [B, D], or all hidden states [B, L, D]."""
+    overlaps = False
+    """Whether a window moves by half its room, not by all of it, if config.reading names no step."""
     layer = "classifier"
     """The linear layer's name."""
     _keys_to_ignore_on_load_unexpected = [r"^(cls|lm_head|softmax|transform)\.", r"^[^.]+\.pooler\."]
@@ -125,9 +127,9 @@ class TaskHead(PreTrainedModel):
             others = max(text.others for text in texts[begin : begin + options])
             if others >= reading["length"]:
                 raise ValueError(f"{others} tokens beside the text leave it no room in {reading['length']}")
-            windows += [
-                text.cut(reading["length"] - others, reading["step"]) for text in texts[begin : begin + options]
-            ]
+            room = reading["length"] - others
+            step = reading["step"] or (max(1, room // 2) if self.overlaps else room)
+            windows += [text.cut(room, step) for text in texts[begin : begin + options]]
         return windows
 
     def walk(
@@ -229,6 +231,7 @@ class ForTokenClassification(TaskHead):
     """A tag for each token."""
 
     pooling = False
+    overlaps = True
 
 
 class ForMultipleChoice(TaskHead):
@@ -262,6 +265,7 @@ class ForQuestionAnswering(TaskHead):
     """The first and the last token of an answer."""
 
     pooling = False
+    overlaps = True
     layer = "qa_outputs"
 
     def linear(self, config: Any) -> nn.Module:

@@ -29,8 +29,8 @@ class AnswerObjective(TaskObjective):
 
     def _units(self, rows: Rows) -> tuple[Any, Any]:
         """For each row [B] the number of its softmax, and whether it learns and has an answer."""
-        shares = self.data.occurrences == "all" and "lane" not in rows
-        return rows["example"] if shares else range(len(rows["example"])), rows["learns"] & rows["starts"].any(1)
+        units = rows["example"] if self.data.one_softmax else range(len(rows["example"]))
+        return units, rows["learns"] & rows["starts"].any(1)
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         units, has_answer = self._units(rows)
@@ -41,7 +41,7 @@ class AnswerObjective(TaskObjective):
         learns = torch.zeros(len(numbers), dtype=torch.bool, device=place.device)
         learns[place[self.put(has_answer)]] = True
         for logits, gold in ((output.start_logits, rows["starts"]), (output.end_logits, rows["ends"])):
-            logits, gold = logits.float().masked_fill(padding, -torch.inf), self.put(gold)
+            logits, gold = logits.masked_fill(padding, -torch.inf), self.put(gold)
             everything = _logsumexp(logits, place, len(numbers))
             chosen = _logsumexp(logits.masked_fill(~gold, -torch.inf), place, len(numbers))
             total = total + 0.5 * (everything - chosen)[learns].sum()

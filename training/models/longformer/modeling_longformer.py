@@ -404,7 +404,7 @@ class LongformerForMultipleChoice(LongformerHead, ForMultipleChoice):
     """One of several options, with a row for each; what follows the text and its separators is global."""
 
     def global_tokens(self, input_ids: Tensor) -> Tensor | None:
-        """Places from the second after the first separator on: RoBERTa puts two there, and BERT one."""
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
-        first = self.separators(input_ids).int().argmax(dim=1, keepdim=True)
-        return places > first + 1
+        """Places from the first token behind the first separator on: RoBERTa puts two there, and BERT one."""
+        separators = self.separators(input_ids)
+        behind = (separators.cumsum(1) > 0) & ~separators
+        return behind.int().cummax(dim=1).values.bool()
