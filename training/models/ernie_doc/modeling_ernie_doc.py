@@ -38,8 +38,14 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
-from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
-from ..windows import Windows
+from ..heads import (
+    ForMultipleChoice,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    ForTokenClassification,
+    TaskHead,
+    Windows,
+)
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, moved
 from .configuration_ernie_doc import ErnieDocConfig
 
