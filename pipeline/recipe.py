@@ -85,6 +85,15 @@ class Finetuning(Settings):
     published: list[Published] = []
 
 
+class Following(Settings):
+    """A fine-tuning after pretraining, of the model that this recipe makes."""
+
+    recipe: str
+    """Name of a recipe of `reread finetune`, or a path that is relative to this recipe's file, as that of `base`."""
+    overrides: list[str] = []
+    """Overrides of that recipe, as on the command line: task.train=FILE, task.dev=FILE."""
+
+
 class Recipe(Settings):
     """What `reread run` does: preprocess and train are sections; an absent section is skipped."""
 
@@ -95,6 +104,8 @@ class Recipe(Settings):
     start: Start | None = None
     train: TrainSettings | None = None
     finetune: Finetuning | None = None
+    then: list[Following] = []
+    """What `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
     slurm: SlurmSettings | None = None
     """Settings of `reread run --slurm`, over those of slurm/site.yaml."""
     ablations: list[Ablation] = []
@@ -113,7 +124,7 @@ def load_recipe(
     `reread finetune` can complete.
     """
     values = recipe_values(recipe, overrides, section, beneath)
-    if _awaits_model(values):
+    if fine_tunes(values) and values["train"]["data"].get("tokenizer") is None:  # that of the model to fine-tune
         raise UserError(
             f"recipe {recipe}: fine-tunes a model; start it by "
             f"`reread finetune {recipe} init=FOLDER task.train=FILE task.dev=FILE`"
@@ -164,6 +175,14 @@ def preprocess_section(recipe: Recipe) -> PreprocessSettings:
     return recipe.preprocess
 
 
+def fine_tunes(values: dict[str, Any]) -> bool:
+    """Whether the values are those of a recipe whose data is a task."""
+    train = values.get("train")
+    data = train.get("data") if isinstance(train, dict) else None
+    kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
+    return kind is not None and issubclass(kind.settings, TaskSettings)
+
+
 def available_recipes() -> list[str]:
     """The built-in recipes that pretrain."""
     return sorted(path.stem for path in BUILT_IN.glob("*.yaml"))
@@ -211,6 +230,11 @@ def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     start = values.get("start")
     if isinstance(start, dict) and "recipe" in start:
         values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
+    if isinstance(values.get("then"), list):
+        values["then"] = [
+            {**one, "recipe": _beside(path, one["recipe"])} if isinstance(one, dict) and "recipe" in one else one
+            for one in values["then"]
+        ]
     if TASK in values:
         values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
     base = values.pop("base", None)
@@ -220,15 +244,6 @@ def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 def _built_in(name: str) -> Path:
     """The file of a built-in recipe, which may not be there."""
     return (FINETUNING if name in finetuning_recipes() else BUILT_IN) / f"{name}.yaml"
-
-
-def _awaits_model(values: dict[str, Any]) -> bool:
-    """Whether the data is a task without a tokenizer, which `reread finetune` takes from the model to fine-tune."""
-    train = values.get("train")
-    data = train.get("data") if isinstance(train, dict) else None
-    if not isinstance(data, dict) or (kind := KINDS.get(str(data.get("kind")))) is None:
-        return False
-    return issubclass(kind.settings, TaskSettings) and data.get("tokenizer") is None
 
 
 def _values_of(path: Path) -> dict[str, Any]:

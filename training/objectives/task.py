@@ -10,13 +10,12 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from preprocessing.errors import UserError
 from training.config import TrainSettings
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.data.settings import DataSettings
 from training.data.tasks.dataset import TaskDataset
-from training.data.tasks.settings import TaskSettings
+from training.data.tasks.settings import TaskSettings, check_groups
 from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.objectives.objective import Objective, Pass
@@ -44,13 +43,7 @@ class TaskObjective(Objective):
 
     def __init__(self, model: Any, settings: TrainSettings, mesh: Mesh, *datasets: Any, **more: Any) -> None:
         super().__init__(model, settings, mesh, *datasets, **more)
-        groups = -(-settings.global_batch // settings.micro_batch)
-        if groups < mesh.data_size:
-            raise UserError(
-                f"train.micro_batch: {settings.micro_batch} of {settings.global_batch} examples a step leave "
-                f"{mesh.data_size - groups} of {mesh.data_size} data-parallel processes without work; set it to at most "
-                f"{settings.global_batch // mesh.data_size}"
-            )
+        check_groups(settings.global_batch, settings.micro_batch, mesh.data_size)
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs from rows [B, L]."""
