@@ -42,7 +42,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
                     starts[row, built.content + first - window.start] = True
                     ends[row, built.content + last - window.start] = True
         if self.settings.without == "cls" and not self.settings.bare:
-            answered = {unit for unit, found in zip(units, starts.any(1).tolist(), strict=True) if found}
+            answered = {units[row] for row in np.flatnonzero(starts.any(1))}
             none = [unit not in answered for unit in units]
             place = self._cls(shape[1])
             starts[none, place] = ends[none, place] = True
