@@ -177,8 +177,12 @@ def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tupl
 
 def _type_of(folder: Path) -> str:
     """The name in `MODELS` of the model in `folder`. Raises `UserError` for any other model."""
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", "")
-    model = str(kind).removeprefix("reread_")
+    path = folder / "config.json"
+    try:
+        kind = str(json.loads(path.read_text(encoding="utf-8"))["model_type"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise UserError(f"init: {path}: not the configuration of a model ({error!r})") from None
+    model = kind.removeprefix("reread_")
     if model not in MODELS:
         raise UserError(f"init: {folder} holds a model of type {kind}; {nearest(model, MODELS)}")
     return model

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as reports
@@ -94,10 +95,21 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
-    parts = {"random": missing, "not used": sorted(found["unexpected_keys"])}
+    known = model.state_dict().keys()
+    unused = [name for name in _names(init) if not {name, f"{model.base_model_prefix}.{name}"} & known]
+    parts = {"random": missing, "not used": unused}
     notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
     return model.float()  # transformers 5 keeps the type of the file
+
+
+def _names(folder: Path) -> list[str]:
+    """The names of all tensors in a folder; transformers leaves out those that a class ignores."""
+    names: list[str] = []
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            names += file.keys()
+    return sorted(names)
 
 
 def _some(names: Sequence[str]) -> str:

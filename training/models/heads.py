@@ -6,7 +6,7 @@ encoder's class as `body`) with a task, such as `ForSequenceClassification`. Par
 A row with more tokens than `config.reading` gives a window is read in windows, as in training: its text is cut, what
 stands around it is repeated in each window, and the logits returned are those of the whole text.
 
-Shapes: B rows, L tokens, D hidden size, K labels, or options of a question.
+Shapes: B rows, L tokens, D hidden size, K labels, or options of a question; n tokens of a text, W windows.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,78 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from .blocks import at_least_float32, cross_entropy, returned
-from .windows import Text, Windows, merged
+
+OUTSIDE = -1e4
+"""Logits of places that are padding: finite, and below all others."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A row that is read in windows, each with all that stands around the content."""
+
+    tokens: Tensor
+    """int64 [n + others], the places of its tokens in the row."""
+    content: tuple[int, int]
+    """Which of the tokens are content: the first, and the one after the last."""
+
+    @property
+    def others(self) -> int:
+        """Tokens beside the content: special tokens, a question, an option."""
+        return len(self.tokens) - (self.content[1] - self.content[0])
+
+    def cut(self, room: int, step: int) -> "Windows":
+        """Windows of `room` tokens of content that begin `step` apart, the last where one reaches the end."""
+        first, end = self.content
+        step = min(step, room)  # no token stands between two windows
+        count = 1 + max(0, -(-(end - first - room) // step))
+        spans = [(begin, min(begin + room, end)) for begin in range(first, first + count * step, step)]
+        return Windows(self, spans)
+
+
+@dataclass(frozen=True)
+class Windows:
+    text: Text
+    spans: list[tuple[int, int]]
+    """The tokens of content in each window, as `Text.content`."""
+
+    @property
+    def places(self) -> list[Tensor]:
+        """The places in the row of each window's tokens."""
+        tokens, (first, end) = self.text.tokens, self.text.content
+        return [torch.cat([tokens[:first], tokens[begin:stop], tokens[end:]]) for begin, stop in self.spans]
+
+    def joined(self, logits: list[Tensor], length: int) -> Tensor:
+        """Logits [length, K] of all places of the row, from each window's, [its tokens, K].
+
+        A token's are those of the window with the most context around it: the greatest min(tokens before, tokens after)
+        + 0.01 * tokens of content in the window, and the first of equals. Tokens that all windows have take the first.
+        """
+        context = torch.full((len(self.spans), length), -1, device=logits[0].device)  # a hundred times as much
+        index = torch.zeros_like(context)
+        for number, (places, (begin, stop)) in enumerate(zip(self.places, self.spans, strict=True)):
+            index[number, places] = torch.arange(len(places), device=places.device)
+            tokens = torch.arange(stop - begin, device=places.device)
+            context[number, self.text.tokens[begin:stop]] = 100 * torch.minimum(tokens, tokens.flip(0)) + len(tokens)
+        context[0, self.text.tokens] = context[0, self.text.tokens].clamp(min=0)
+        owner = context.argmax(0)
+        padded = torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
+        joined = padded[owner, index.gather(0, owner[None])[0]]
+        return joined.masked_fill((context.amax(0) < 0)[:, None], OUTSIDE)
+
+
+def merged(logits: Tensor, kind: str, predict: str) -> Tensor:
+    """Logits [..., K] of a text from those of its windows [W, ..., K]: of the last, or of the mean of probabilities.
+
+    kind: "classes", whose softmax is averaged over the windows and returned as its logarithm; "set", whose sigmoids
+    are; or "numbers", which are averaged themselves.
+    """
+    if predict == "last":
+        return logits[-1]
+    if kind == "numbers":
+        return logits.mean(0)
+    if kind == "set":
+        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
+    return logits.log_softmax(-1).logsumexp(0) - torch.tensor(float(len(logits))).log().item()
 
 
 @dataclass
@@ -59,6 +130,8 @@ class TaskHead(PreTrainedModel):
     """The encoder's class."""
     pooling = True
     """Whether the linear layer reads the pooled vector [B, D], or all hidden states [B, L, D]."""
+    overlaps = False
+    """Whether a window moves by half its room, not by all of it, if config.reading names no step."""
     layer = "classifier"
     """The linear layer's name."""
     _keys_to_ignore_on_load_unexpected = [r"^(cls|lm_head|softmax|transform)\.", r"^[^.]+\.pooler\."]
@@ -125,9 +198,9 @@ class TaskHead(PreTrainedModel):
             others = max(text.others for text in texts[begin : begin + options])
             if others >= reading["length"]:
                 raise ValueError(f"{others} tokens beside the text leave it no room in {reading['length']}")
-            windows += [
-                text.cut(reading["length"] - others, reading["step"]) for text in texts[begin : begin + options]
-            ]
+            room = reading["length"] - others
+            step = reading["step"] or (max(1, room // 2) if self.overlaps else room)
+            windows += [text.cut(room, step) for text in texts[begin : begin + options]]
         return windows
 
     def walk(
@@ -229,6 +302,7 @@ class ForTokenClassification(TaskHead):
     """A tag for each token."""
 
     pooling = False
+    overlaps = True
 
 
 class ForMultipleChoice(TaskHead):
@@ -262,6 +336,7 @@ class ForQuestionAnswering(TaskHead):
     """The first and the last token of an answer."""
 
     pooling = False
+    overlaps = True
     layer = "qa_outputs"
 
     def linear(self, config: Any) -> nn.Module:

@@ -10,7 +10,8 @@ def checked_reading(reading: Mapping[str, Any] | None, longest: int | None = Non
     """The setting `reading` of a configuration, complete; None, if texts are only read as they are given.
 
     length: tokens of a window, special tokens included; at most `longest`, the model's own limit.
-    step: tokens from the beginning of one window to that of the next.
+    step: tokens from the beginning of one window to that of the next; None: a window's whole room for text, or half of
+        it where tokens are predicted.
     predict: of a text's classes or options, "mean": the windows' mean probability, or "last": the last window's.
     retrospective: whether a model with memory skims the text before it reads it.
 
@@ -22,6 +23,8 @@ def checked_reading(reading: Mapping[str, Any] | None, longest: int | None = Non
         raise ValueError(f"reading has the keys {', '.join(DEFAULTS)}, not {unknown[0]!r}")
     values = {**DEFAULTS, **reading}
     for name in ("length", "step"):
+        if name == "step" and values[name] is None:
+            continue
         if not isinstance(values[name], int) or isinstance(values[name], bool) or values[name] < 1:
             raise ValueError(f"reading.{name} is a number of tokens, 1 or more, not {values[name]!r}")
     if longest is not None and values["length"] > longest:

@@ -24,7 +24,7 @@ class ChooseObjective(TaskObjective):
         return int((rows["learns"] & rows["is_right"]).sum())
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
-        logits = self.outputs(output)[:, 0].float()
+        logits = self.outputs(output)[:, 0]
         units: dict[tuple[int, int], int] = {}
         for key in zip(rows["example"].tolist(), rows["window"].tolist(), strict=True):
             units.setdefault(key, len(units))

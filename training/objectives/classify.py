@@ -40,9 +40,11 @@ class ClassifyObjective(TaskObjective):
         return int(rows["learns"].sum())
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
-        logits = output.logits.float()
+        logits = output.logits
         learns = self.put(rows["learns"])
         labels = torch.from_numpy(rows["labels"]).to(logits.device)
+        if labels.is_floating_point():
+            labels = labels.to(logits.dtype)
         if self.data.answer == "one":
             losses, right = F.cross_entropy(logits, labels, reduction="none"), logits.argmax(-1) == labels
         elif self.data.answer == "set":

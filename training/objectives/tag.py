@@ -21,7 +21,7 @@ class TagObjective(TaskObjective):
         return int((rows["labels"][rows["learns"]] != IGNORED).sum())
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
-        logits = output.logits.float()
+        logits = output.logits
         labels = self.put(rows["labels"])
         labels = torch.where(self.put(rows["learns"])[:, None], labels, IGNORED)
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")

@@ -16,6 +16,7 @@ from training.data.rows import Rows
 from training.data.settings import DataSettings
 from training.data.tasks.dataset import TaskDataset
 from training.data.tasks.settings import TaskSettings, check_groups
+from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.objectives.objective import Objective, Pass
 from training.parallel.mesh import Mesh
@@ -33,7 +34,7 @@ class TaskObjective(Objective):
     """
 
     counted = ("predicted",)
-    figures = ("loss_sum", "correct", "predicted", "rows", "tokens")
+    figures = ("loss_sum", "correct", "predicted", "rows", "skimmed", "tokens")
     shown = {"acc": "accuracy"}
 
     data: TaskSettings
@@ -98,7 +99,8 @@ class TaskObjective(Objective):
         for number, (group, rows) in enumerate(batch):
             # Seeded by group and pass, not by rank: dropout is the same on any number of data-parallel ranks
             self.seed_dropout(step, group, number - reading.begin(group, number))
-            figures = self.sums(rows=len(rows["learns"]), tokens=float(rows["attention_mask"].sum()))
+            counted = "rows" if predicted[number] else "skimmed"
+            figures = self.sums(tokens=float(rows["attention_mask"].sum()), **{counted: len(rows["learns"])})
             if not predicted[number]:
                 with torch.no_grad():
                     reading.forward(rows)  # for its memory
@@ -107,6 +109,11 @@ class TaskObjective(Objective):
             loss, right = self.loss(reading.forward(rows), rows)
             figures += self.sums(loss_sum=loss.detach(), correct=right, predicted=predicted[number])
             yield Pass(loss / totals["predicted"], figures, number == last)
+
+    def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
+        """Rows have their mean length, and no token goes through a head with an output for each word."""
+        rows = max(totals["rows"] + totals["skimmed"], 1.0)
+        return spec.flops(config, round(totals["tokens"] / rows), {**totals, "predicted": 0.0})
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:

@@ -27,22 +27,25 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
 
     def units(self, example: int, last_only: bool) -> list[list[Member]]:
         units = super().units(example, last_only)
-        if self.settings.occurrences == "all":  # one softmax over all windows
+        if self.settings.one_softmax:
             return [[member for unit in units for member in unit]]
         return units
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
-        """starts, ends bool [B, L]: the places that are right; without an answer in the window [CLS], or none."""
+        """starts, ends bool [B, L]: the places that are right; [CLS], or none, in a softmax without an answer."""
         starts, ends = np.zeros(shape, bool), np.zeros(shape, bool)
+        units = [member.example if self.settings.one_softmax else row for row, member in enumerate(members)]
         for row, (member, built) in enumerate(zip(members, rows, strict=True)):
             window = self.documents[member.example].window(member.window)
             for first, last in self._answers(member.example):
                 if window.start <= first and last < window.stop:
                     starts[row, built.content + first - window.start] = True
                     ends[row, built.content + last - window.start] = True
-            if not starts[row].any() and self.settings.without == "cls" and not self.settings.bare:
-                place = self._cls(shape[1])
-                starts[row, place] = ends[row, place] = True
+        if self.settings.without == "cls" and not self.settings.bare:
+            answered = {units[row] for row in np.flatnonzero(starts.any(1))}
+            none = [unit not in answered for unit in units]
+            place = self._cls(shape[1])
+            starts[none, place] = ends[none, place] = True
         return {"starts": starts, "ends": ends}
 
     def _cls(self, length: int) -> int:

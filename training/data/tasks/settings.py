@@ -131,13 +131,18 @@ class AnswerSettings(TaskSettings):
     """`first`: the first answer is learned; `all`: any of the answers' places, in any window of the document, is right
     (Longformer's OR loss with a softmax over all windows: Beltagy et al. 2020, appendix D.1)."""
     without: Literal["cls", "skip"] = "cls"
-    """A window without the answer: its answer is [CLS], or it has no loss."""
+    """A softmax, of a window or of a document, without the answer: its answer is [CLS], or it has no loss."""
     no_answer: float | None = None
     """A question has no answer if [CLS] exceeds the best span's score by this; null: all questions have answers."""
     style: Literal["cmrc", "squad", "triviaqa"] = "squad"
     """Whose EM and F1 are computed; `cmrc` is that of CMRC2018, DRCD and DuReader."""
     answer_length: int = Field(default=100, ge=1, le=LONGEST)
     """Tokens of the longest answer."""
+
+    @property
+    def one_softmax(self) -> bool:
+        """Whether the windows of a document share a softmax: with memory, they are read one after the other."""
+        return self.occurrences == "all" and self.frame != "segments"
 
     @property
     def overlaps(self) -> bool:

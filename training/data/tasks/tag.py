@@ -22,12 +22,12 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         for example, encoding in zip(examples, self.words([one.tokens for one in examples]), strict=True):
             pieces: list[list[int]] = [[] for _ in example.tokens]
             for number, word in zip(encoding.ids, encoding.word_ids, strict=True):
-                pieces[word].append(number)
+                if word is not None:
+                    pieces[word].append(number)
             ids, offsets = [], []
-            for word, numbers in enumerate(pieces):
-                numbers = numbers or [self.special["unk"]]
-                ids += numbers
-                offsets += [(word, int(piece == 0)) for piece in range(len(numbers))]
+            for word, found in enumerate(pieces):
+                ids += found or [self.special["unk"]]
+                offsets += [(word, int(piece == 0)) for piece in range(max(1, len(found)))]
             documents.append(self.document(ids, np.array(offsets), [[]]))
         return documents
 
