@@ -324,6 +324,7 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
         "heads.py",
         "model.safetensors",
         "modeling_nezha.py",
+        "reading.py",
         "tokenizer_config.json",
         "vocab.txt",
     }
@@ -488,6 +489,7 @@ torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torc
         "adaptive.py",
         "blocks.py",
         "heads.py",
+        "reading.py",
         *own,
     }
 
