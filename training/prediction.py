@@ -100,6 +100,7 @@ def _prepare(
         log.info("step %d of %s", step, model)
     else:
         config = model_config(spec, {}, 1, model)
+        learned.configure(config, settings.data)
         weights = build_model(head_of(spec, learned, settings.data), config, model, 0)
     dataset = KINDS[settings.data.kind].open(settings.data, settings.seed, "train")
     assert isinstance(dataset, TaskDataset)

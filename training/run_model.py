@@ -57,6 +57,7 @@ def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
         return _from_corpus(run, settings)
     corpus, _ = (_read_json(path, folder) for path in (run / "corpus.json", folder / "config.json"))
     config = model_config(spec_of(settings), settings.model, 1, folder)
+    objective_of(settings).configure(config, settings.data)
     return RunModel(config, folder, corpus)
 
 

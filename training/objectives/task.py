@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
-from training.config import TrainSettings
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.data.settings import DataSettings
@@ -20,7 +19,6 @@ from training.data.tasks.settings import TaskSettings
 from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.objectives.objective import Objective, Pass
-from training.parallel.mesh import Mesh
 
 TaskBatch = list[tuple[int, Rows]]
 """The forward passes of a rank in a step: (number of the group of examples, rows)."""
@@ -41,16 +39,6 @@ class TaskObjective(Objective):
     data: TaskSettings
     dataset: TaskDataset[Any, Any]
     held_out: TaskDataset[Any, Any]
-
-    def __init__(self, model: Any, settings: TrainSettings, mesh: Mesh, *datasets: Any, **more: Any) -> None:
-        super().__init__(model, settings, mesh, *datasets, **more)
-        groups = -(-settings.global_batch // settings.micro_batch)
-        if groups < mesh.data_size:
-            raise UserError(
-                f"train.micro_batch: {settings.micro_batch} of {settings.global_batch} examples a step leave "
-                f"{mesh.data_size - groups} of {mesh.data_size} data-parallel processes without work; set it to at most "
-                f"{settings.global_batch // mesh.data_size}"
-            )
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs from rows [B, L]."""
@@ -85,12 +73,20 @@ class TaskObjective(Objective):
         }
 
     def batches(self, step: int) -> Loader:
-        size, micro_batch = self.settings.global_batch, self.settings.micro_batch
+        size, micro_batch, ranks = self.settings.global_batch, self.settings.micro_batch, self.mesh.data_size
+        groups = -(-size // micro_batch)
+        if groups < ranks:
+            raise self.mesh.reported_once(
+                UserError(
+                    f"train.micro_batch: {micro_batch} of {size} examples a step leave {ranks - groups} of {ranks} "
+                    f"data-parallel processes without work; set it to at most {size // ranks}"
+                )
+            )
 
         def draw() -> Iterator[Any]:
             number = step
             while True:
-                passes = self.dataset.step_passes(number, size, micro_batch, self.mesh.data_size, self.mesh.data_rank)
+                passes = self.dataset.step_passes(number, size, micro_batch, ranks, self.mesh.data_rank)
                 yield list(passes)
                 number += 1
 
