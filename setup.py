@@ -51,7 +51,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=[*find_packages(include=["pipeline*", "preprocessing*", "training*"]), "slurm"],
-    package_data={"pipeline": ["recipes/*.yaml", "sample/**/*"], "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"]},
+    package_data={"pipeline": ["recipes/**/*.yaml", "sample/**/*"], "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"]},
     install_requires=PREPROCESSING,
     extras_require={
         "train": TRAINING,

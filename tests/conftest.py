@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Before torch is imported: threads of several workers on the same cores wait for each other, at 2.5 times the CPU time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 
@@ -26,9 +29,15 @@ SLOW = {"benchmarks", "distributed", "end_to_end", "faults", "gpu", "slurm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests as `slow` by their folder, and put those of Slurm first: they mostly wait, for longest of all."""
     for item in items:
-        if item.path.relative_to(ROOT / "tests").parts[0] in SLOW:
+        if _folder(item) in SLOW:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: _folder(item) != "slurm")
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
 
 
 def not_here(what: str, reason: str) -> None:

@@ -23,7 +23,7 @@ def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) ->
 
     One process computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
     """
-    corpus, kept = settings.data.place, read_run_model(run, settings)
+    corpus, kept = settings.data.held_out, read_run_model(run, settings)
     settings = reading_as(kept, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:

@@ -170,11 +170,13 @@ def test_a_run_its_export_and_two_processes_predict_the_same(whole: tuple[Path, 
 def test_evaluations_without_a_better_score_end_the_run(whole: tuple[Path, str], tmp_path: Path) -> None:
     """Nothing learns: the first evaluation stays the best, and two more end the run."""
     folder = prepare(tmp_path / "patient")
-    output = finish(finetune(folder, "patience=2", "optimizer.learning_rate=1e-30"))
+    output = finish(finetune(folder, "patience=2", "optimizer.learning_rate=1e-30", "task.learns=last"))
+    assert "task.learns is last, but task.predict is mean" in output
     assert "stopped early: 2 evaluations in a row had no better accuracy than step 5" in output
     assert sorted(scores(folder)) == [5, 10, 15]
     assert store(folder).steps() == [5, 15]
-    assert "nothing to do" in finish(finetune(folder, "patience=2", "optimizer.learning_rate=1e-30"))
+    again = finish(finetune(folder, "patience=2", "optimizer.learning_rate=1e-30", "task.learns=last"))
+    assert "nothing to do" in again
 
 
 def test_seeds_give_mean_and_standard_deviation(tmp_path: Path) -> None:
@@ -205,6 +207,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "task.sequence_lenght=12": "did you mean `sequence_length`?",
         "task.train=gone.jsonl": "reread: gone.jsonl: ",
         "task.kind=clasify": "did you mean `classify`?",
+        "task.retrospective=true": "reread: task.retrospective: true, but this model has no memory",
     }.items():
         output = finish(finetune(folder, override), 2)
         assert expected in output, (override, output)

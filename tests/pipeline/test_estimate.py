@@ -68,6 +68,7 @@ def parameters_of(model: type, config: Any) -> int:
         return sum(parameter.numel() for parameter in model(config).parameters())
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_the_known_models() -> None:
     bert = {"type": "nezha", "position_type": "parametric_absolute", "vocab_size": 30522}
     ours = rehearsed(train_values("nowhere", model=bert), 30522).parameters
@@ -113,6 +114,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values_of", [train_values, span_values, document_values, ran_values, longformer_values])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thread) -> None:
@@ -151,6 +153,7 @@ def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thre
     assert rehearse(settings, config, torch.float32, **arguments).within == pytest.approx(most, rel=0.05)
 
 
+@pytest.mark.slow
 def test_attention_is_fused_and_dropout_keeps_one_byte() -> None:
     """Length doubled, activations less than tripled: no L x L tensor is kept. Dropout of hidden states costs a mask."""
     values = train_values("nowhere")
@@ -164,6 +167,7 @@ def test_attention_is_fused_and_dropout_keeps_one_byte() -> None:
     assert lengths[1] - rehearsed(values, 500).activations == dropped
 
 
+@pytest.mark.slow
 def test_a_rehearsal_leaves_nothing_behind() -> None:
     before = F.dropout, F.scaled_dot_product_attention
     rehearsed(train_values("nowhere"), 500, tensor=2)
@@ -322,6 +326,7 @@ def test_gradients_in_fp16_travel_at_half_the_bytes_and_need_copies() -> None:
     assert full.copies == 0
 
 
+@pytest.mark.slow
 def test_nezha_fits_as_the_paper_trained_it() -> None:
     """10 x 8 V100-32G: 180 rows a GPU of the base model, 64 of the large one (Wei et al. 2019, section 3.1)."""
     for recipe, rows in (("nezha-base", 180), ("nezha-large", 64)):
@@ -334,6 +339,7 @@ def test_nezha_fits_as_the_paper_trained_it() -> None:
         assert estimator.time(whole).exposed < estimator.time(whole).reduction
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", available_recipes())
 def test_every_built_in_recipe_can_be_estimated(recipe, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

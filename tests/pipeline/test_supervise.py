@@ -83,6 +83,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(lines=st.lists(st.binary(max_size=20) | JSON.map(lambda value: json.dumps(value).encode()), max_size=6))
 def test_whatever_stands_in_attempts_is_passed_over(tmp_path_factory, lines) -> None:
     run = tmp_path_factory.mktemp("run")

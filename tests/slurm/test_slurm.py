@@ -26,7 +26,7 @@ ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 100_000, "keep": 2}
 def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
-    steps = 120
+    steps = 80
     optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # LAMB would amplify rounding
     checkpoint = {"every_steps": 10, "keep": 2}
     jobs = submit(steps=steps, global_batch=16, optimizer=optimizer, checkpoint=checkpoint, validate_every=steps)
@@ -55,7 +55,7 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     of_steps = [[row for row in rows if "loss" in row] for rows in (seen, expected)]
     tokens, losses = ([[row[name] for row in rows] for rows in of_steps] for name in ("tokens", "loss"))
     assert tokens[0] == tokens[1]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-3)  # 120 steps of float32 on another number of processes
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)  # 80 steps of float32 on another number of processes
     assert (tmp_path / "runs/tiny/export/config.json").exists()
 
 

@@ -80,6 +80,7 @@ def final_weights(run: Path) -> dict[str, torch.Tensor]:
     return CheckpointStore(run / "checkpoints", 2, Mesh()).read_full(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", KINDS, indirect=True)
 def test_an_export_needs_the_run_folder_alone(begun: Path, tmp_path: Path) -> None:
     """The folder is the same byte for byte without corpus and `init`, and by the recipe without RUN/model."""

@@ -53,6 +53,11 @@ class DataSettings(Settings):
         """The file or folder that holds the data, for messages."""
 
     @property
+    def held_out(self) -> Path:
+        """Where held-out text or examples are, for messages."""
+        return self.place
+
+    @property
     def bare(self) -> bool:
         """Whether rows are text alone, without [CLS] and [SEP]."""
         return False

@@ -175,16 +175,17 @@ def _spec(config: PretrainedConfig) -> ModelSpec:
 
 
 def _weights(model: PreTrainedModel, spec: ModelSpec, absent: Collection[str]) -> dict[str, Tensor]:
-    tied = model._tied_weights_keys or {}
+    tied = set(model._tied_weights_keys or {})
+    # transformers 4's own class loads a tied bias that is not in the file as zeros
+    kept = {name for name in tied if name.endswith(".bias") and _in_transformers(type(model.config))}
     vocabulary = [pattern for pattern, kind in spec.tensor_plan.items() if kind == "vocabulary"]
     weights = {}
     for name, tensor in model.state_dict().items():
-        if name in tied or name in absent:
+        if name in tied - kept or name in absent:
             continue
-        if any(fnmatchcase(known, pattern) for known in (name, name.rpartition(".")[0]) for pattern in vocabulary):
-            weights[name] = tensor[: model.config.vocab_size].contiguous()
-        else:
-            weights[name] = tensor.contiguous()
+        padded = any(fnmatchcase(known, glob) for known in (name, name.rpartition(".")[0]) for glob in vocabulary)
+        rows = tensor[: model.config.vocab_size] if padded else tensor
+        weights[name] = rows.clone() if name in kept else rows.contiguous()
     return weights
 
 

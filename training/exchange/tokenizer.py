@@ -40,9 +40,9 @@ FRAMES = {
     "bare pair": ("$A", "$B:1 {sep}:1 $A"),
     "bare answer": ("$A", "$A {sep} $B:1"),
 }
-"""`ModelSpec.frame`, and for heads of tasks the kind of their pairs -> templates of one text and of two; a frame that is
-not here keeps the tokenizer's own. A question and its text are given to a tokenizer as transformers' pipeline does it:
-question first, but text first where padding stands on the left."""
+"""`ModelSpec.frame`, for heads of tasks with the kind of their pairs -> templates of one text and of two; other frames
+keep the tokenizer's own. A question and its text are given to a tokenizer as transformers' pipeline does it: question
+first, but text first where padding stands on the left."""
 
 NAMES = ({"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]"}, {"pad": "<pad>", "cls": "<s>", "sep": "</s>"})
 """BERT's and RoBERTa's special tokens."""

@@ -37,17 +37,16 @@ class AnswerObjective(TaskObjective):
         numbers = {int(unit): number for number, unit in enumerate(dict.fromkeys(map(int, units)))}
         place = torch.tensor([numbers[int(unit)] for unit in units], device=output.start_logits.device)
         padding = self.put(rows["attention_mask"] == 0)
-        total, right = 0.0, torch.ones(len(numbers), dtype=torch.bool, device=place.device)
+        losses = []
+        right = torch.ones(len(numbers), dtype=torch.bool, device=place.device)
         learns = torch.zeros(len(numbers), dtype=torch.bool, device=place.device)
         learns[place[self.put(has_answer)]] = True
-        for logits, gold in ((output.start_logits, rows["starts"]), (output.end_logits, rows["ends"])):
-            logits, gold = logits.masked_fill(padding, -torch.inf), self.put(gold)
-            everything = _logsumexp(logits, place, len(numbers))
-            chosen = _logsumexp(logits.masked_fill(~gold, -torch.inf), place, len(numbers))
-            total = total + 0.5 * (everything - chosen)[learns].sum()
-            best, best_right = logits.amax(-1), logits.masked_fill(~gold, -torch.inf).amax(-1)
-            right &= _amax(best_right, place, len(numbers)) == _amax(best, place, len(numbers))
-        return torch.as_tensor(total), (right & learns).sum()
+        for output_logits, name in ((output.start_logits, "starts"), (output.end_logits, "ends")):
+            logits = output_logits.masked_fill(padding, -torch.inf)
+            chosen = logits.masked_fill(~self.put(rows[name]), -torch.inf)
+            losses.append(_logsumexp(logits, place, len(numbers)) - _logsumexp(chosen, place, len(numbers)))
+            right &= _amax(chosen.amax(-1), place, len(numbers)) == _amax(logits.amax(-1), place, len(numbers))
+        return 0.5 * (losses[0] + losses[1])[learns].sum(), (right & learns).sum()
 
     def outputs(self, output: Any) -> Tensor:
         return torch.stack([output.start_logits, output.end_logits], dim=-1)

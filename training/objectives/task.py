@@ -15,7 +15,7 @@ from training.data.loader import Loader
 from training.data.rows import Rows
 from training.data.settings import DataSettings
 from training.data.tasks.dataset import TaskDataset
-from training.data.tasks.settings import TaskSettings
+from training.data.tasks.settings import TaskSettings, check_groups
 from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.objectives.objective import Objective, Pass
@@ -57,6 +57,11 @@ class TaskObjective(Objective):
         """The model's output for each row [B, ...]."""
 
     @staticmethod
+    def check(config: Any, data: Any) -> None:
+        if data.retrospective and data.frame != "segments":
+            raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
+
+    @staticmethod
     def configure(config: Any, data: DataSettings) -> None:
         """Set labels and the reader of long documents in the configuration, for exported models."""
         assert isinstance(data, TaskSettings)
@@ -74,14 +79,10 @@ class TaskObjective(Objective):
 
     def batches(self, step: int) -> Loader:
         size, micro_batch, ranks = self.settings.global_batch, self.settings.micro_batch, self.mesh.data_size
-        groups = -(-size // micro_batch)
-        if groups < ranks:
-            raise self.mesh.reported_once(
-                UserError(
-                    f"train.micro_batch: {micro_batch} of {size} examples a step leave {ranks - groups} of {ranks} "
-                    f"data-parallel processes without work; set it to at most {size // ranks}"
-                )
-            )
+        try:
+            check_groups(size, micro_batch, ranks)
+        except UserError as error:  # the same on all ranks
+            raise self.mesh.reported_once(error) from None
 
         def draw() -> Iterator[Any]:
             number = step

@@ -46,10 +46,10 @@ def cmrc_normal(text: str) -> str:
 def cmrc_units(text: str) -> tuple[str, ...]:
     """The units of CMRC2018's F1: each character of U+4E00 to U+9FA5, and the words between them.
 
-    The official script takes these words by nltk's word_tokenize, whose model is a download of its own. This regular
-    expression splits as it does: ASCII punctuation is a unit of its own, except a full stop that does not end the run
-    and a comma before a digit; other signs stay in their word. The F1 of one annotator's answers against another's is
-    the same by both on each of CMRC's 3,219 questions and DRCD's 3,524.
+    The official script takes these words by nltk's word_tokenize, whose sentence model is a download of its own. This
+    regular expression splits as its NLTKWordTokenizer does: ASCII punctuation is a unit of its own, except a full stop
+    that does not end the run and a comma before a digit; other signs stay in their word. The F1 of one annotator's
+    answers against another's is the same by both on each of CMRC's 3,219 questions and DRCD's 3,524.
     """
     return tuple(_CMRC_UNIT.findall(cmrc_normal(text)))
 

@@ -137,6 +137,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @KINDS
 @given(data=st.data())
 def test_whatever_a_manifest_says_it_is_read_or_refused_in_one_line(folders, kind, data) -> None:

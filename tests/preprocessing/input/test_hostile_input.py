@@ -162,6 +162,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
             list(read(Piece(str(path), "jsonl"), InputSettings(paths=["x"]), pytest.fail))
 
 
+@pytest.mark.slow
 def test_names_that_are_no_utf_8_come_through(raw: Path, tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path / "in")
     os.mkdir(folder)
@@ -228,6 +229,7 @@ def test_xml_in_an_encoding_that_cannot_be_read_is_bad_input(tmp_path: Path, enc
     assert not documents and "states an encoding" in problem.reason
 
 
+@pytest.mark.slow
 def test_an_output_folder_inside_the_input_is_never_read(
     raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -411,6 +413,7 @@ def zstd_window() -> bytes:
     return b"\x28\xb5\x2f\xfd" + b"\x00" + bytes([21 << 3]) + block * 8000
 
 
+@pytest.mark.slow
 def test_small_hostile_files_fill_neither_memory_nor_time(tmp_path: Path) -> None:
     gzipped = zeros(lambda: zlib.compressobj(9, zlib.DEFLATED, 31), 150)
     bombs = {
@@ -439,6 +442,7 @@ def test_small_hostile_files_fill_neither_memory_nor_time(tmp_path: Path) -> Non
         assert grown < 60 * MEGABYTE, what
 
 
+@pytest.mark.slow
 def test_what_a_file_expands_to_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"\n" * 10**6 + b"a\n"))
     assert read_all(tmp_path, "document-per-line")[0] == ["a\n"]

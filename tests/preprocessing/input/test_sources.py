@@ -429,6 +429,7 @@ def test_mediawiki_articles(tmp_path: Path) -> None:
     assert [document.text for document in documents] == ["甲是丙。"] and problem.position == "after page 甲"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "format", "field", "count"),
     [

@@ -109,6 +109,7 @@ def test_straight_quotes_are_counted_once(unit: str) -> None:
         assert len(text) / 2 < text.looked_at <= 2 * len(text)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("unit", ['."', "' ", "1. ", "（", "《", '…"', "!(", "“。", ". “"])
 def test_work_on_a_line_grows_with_its_length_alone(unit: str) -> None:

@@ -63,6 +63,7 @@ def test_both_engines_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmente
         assert split(fast, text) == expected
 
 
+@pytest.mark.slow
 def test_random_mixtures_of_han_and_ascii_are_cut_as_jieba_does(
     fast: WordSegmenter, exact: WordSegmenter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def test_the_pairs_that_six_decimals_decide_are_listed_and_cut_as_jieba_does(
             np.testing.assert_array_equal(fast.starts(text), exact.starts(text), err_msg=text)
 
 
+@pytest.mark.slow
 def test_real_text_is_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmenter) -> None:
     novel = read("zh_novels/红楼梦.txt.xz")
     apps = read("zh_iflytek_fewclue/dev_few_all.json.xz")
@@ -134,6 +136,7 @@ def test_real_text_is_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmente
         np.testing.assert_array_equal(fast.starts(text), exact.starts(text))
 
 
+@pytest.mark.slow
 def test_a_user_dictionary_joins_its_words_and_changes_the_description(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,6 +189,7 @@ print(json.dumps([starts, [event for event in events if "/jieba.cache" in event]
 """
 
 
+@pytest.mark.slow
 def test_a_cache_that_others_left_in_the_temporary_folder_is_not_read(tmp_path: Path) -> None:
     root, temporary = Path(words.__file__).parents[2], tmp_path / "temporary"
     temporary.mkdir()

@@ -184,6 +184,7 @@ def test_wrong_vocabularies_are_refused_in_one_line(tmp_path: Path) -> None:
         load(tmp_path / "vocab.json")
 
 
+@pytest.mark.slow
 def test_line_ends_and_written_ids_do_not_change_a_vocabulary(tmp_path: Path) -> None:
     plain = load(write_vocabulary(tmp_path / "a.txt", BERT))
     assert load(write_vocabulary(tmp_path / "b.txt", BERT, "\r\n")).describe() == plain.describe()

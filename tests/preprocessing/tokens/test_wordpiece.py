@@ -89,6 +89,7 @@ def test_difficult_strings_are_encoded_as_tokenizers_does(fast: FastWordPiece) -
         assert_same(fast, text)
 
 
+@pytest.mark.slow
 def test_every_pair_with_a_character_of_the_plane_is_encoded_as_tokenizers_does(fast: FastWordPiece) -> None:
     codes = [code for code in range(1, 0x20000, 3) if not 0xD800 <= code < 0xE000]
     for pattern in ("{0}中{0}a{0},\u0301{0}{0} ", "\u0301{0}\u302e{0}가{0}\u200b"):
@@ -96,6 +97,7 @@ def test_every_pair_with_a_character_of_the_plane_is_encoded_as_tokenizers_does(
             assert_same(fast, "".join(pattern.format(chr(code)) for code in codes[block : block + 4096]))
 
 
+@pytest.mark.slow
 def test_random_strings_are_encoded_as_tokenizers_does(fast: FastWordPiece, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_wordpiece, "PIECE_CHARACTERS", 16)
     monkeypatch.setattr(fast_wordpiece, "CACHED_RUNS", 500)
@@ -127,6 +129,7 @@ def test_a_table_that_is_wrong_is_noticed(fast: FastWordPiece) -> None:
     assert not broken.agrees()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lowercase"),
     [("bert-base-chinese", True), ("bert-uncased", True), ("bert-base-cased_nezha-en", False)],

@@ -245,6 +245,7 @@ def test_a_language_model_reads_it_and_a_masked_one_refuses_it_in_one_line(corpu
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_a_corpus_of_pieces_is_a_stream_too(kind: str, tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").write_text(

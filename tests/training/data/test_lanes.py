@@ -60,6 +60,7 @@ def one_lane(dataset: Segments, total: int, lane: int, stagger: bool) -> Iterato
                 begins = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stagger", [True, False])
 @pytest.mark.parametrize(("retrospective", "chunks"), [(True, 4), (True, 1), (False, 4)])
 def test_each_lane_reads_its_documents_whole(corpus: Corpus, retrospective: bool, chunks: int, stagger: bool) -> None:
@@ -137,6 +138,7 @@ def test_half_of_the_rows_learn_from_the_first_step_on(tmp_path: Path) -> None:
     assert without == [0, 0, 0, 128, 128, 128]
 
 
+@pytest.mark.slow
 def test_the_learning_rows_of_a_step_stay_near_the_batch(tmp_path: Path) -> None:
     """The batch B at first, at least 3/4 of it while lanes meet their first long documents, then within 4 standard
     deviations of 2 B coin tosses: 4 sqrt(2 B) / 2."""

@@ -71,6 +71,7 @@ def test_written_samples_equal_drawn_ones(corpus: Corpus, tmp_path: Path, option
             assert a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]), name
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(corpus: Corpus, tmp_path: Path) -> None:
     for workers in (1, 2):
         write(corpus, tmp_path / str(workers), settings_of(corpus), workers=workers)
@@ -101,6 +102,7 @@ def test_a_killed_run_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path) -
     assert content(out) == content(whole)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing_that_looks_whole(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def guess(lengths: NDArray[np.int64], label: NDArray[np.int64]) -> float:
 SHORT = np.random.default_rng(4).geometric(1 / 90, 9000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [128, 512])
 @pytest.mark.parametrize("documents", [[6000] * 150, SHORT.tolist(), [60] * 6000], ids=["long", "short", "equal"])
 def test_lengths_do_not_tell_which_pairs_are_random(tmp_path: Path, documents: list[int], length: int) -> None:

@@ -277,6 +277,7 @@ def test_without_global_tokens_nothing_passes_beyond_the_windows() -> None:
     assert moved.nonzero().flatten().tolist() == list(range(34, 47))  # windows of 4 and 2 to each side
 
 
+@pytest.mark.slow
 def test_dropout_drops_probabilities_of_windows_and_of_global_rows() -> None:
     attention = model_of().longformer.encoder.layer[0].attention.self
     attention.dropout, sight = 0.3, sight_of(40, True, 0.1)

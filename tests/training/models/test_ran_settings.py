@@ -174,6 +174,7 @@ def test_losses_are_those_of_transformers() -> None:
     assert classes(ids, mask).loss is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [RanForMaskedLM, RanForCausalLM])
 @pytest.mark.parametrize("profile", PROFILES)
 def test_it_trains(profile: dict[str, Any], kind: type) -> None:

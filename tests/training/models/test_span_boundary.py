@@ -193,6 +193,7 @@ def test_spans_are_the_runs_of_predicted_tokens(strategy: str) -> None:
     assert span_boundaries(np.full((2, 8), IGNORED, np.int32)).shape == (3, 0)
 
 
+@pytest.mark.slow
 def test_resume_goes_on_bit_for_bit_and_evaluation_tells_the_span_loss(sample_corpus: Path, tmp_path: Path) -> None:
     for name, stops in (("whole", [6]), ("stopped", [3, 6])):
         for steps in stops:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.training.models.test_heads import TASKS, body_of, build
 from training.models import model_spec
-from training.models.windows import Text
+from training.models.heads import Text
 
 CLS, SEP = 2, 3
 READING = {"length": 12, "step": 3}

@@ -77,6 +77,7 @@ def naive(objective: Any, begin: int, end: int) -> torch.Tensor:
     return torch.cat(losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: str, corpus: Path, caplog: Any) -> None:
     """By default `reread evaluate` reads as papers do, and logs it."""

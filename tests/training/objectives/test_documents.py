@@ -133,6 +133,7 @@ def places_that_differ(a: Path, b: Path, *, official: bool, begins: bool) -> set
     return {place for place in ours if ours[place] != theirs[place]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("official", [False, True])
 def test_document_a_never_reaches_document_b(corpus: Path, altered: Path, official: bool) -> None:
     """If the text of one document changes, figures and memories of all others stay equal bit for bit."""
@@ -141,6 +142,7 @@ def test_document_a_never_reaches_document_b(corpus: Path, altered: Path, offici
     assert {(phase, segment) for *_, phase, segment in differ} == set(product((SKIM, LEARN), range(4)))  # 75 tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("official", [False, True])
 def test_a_lane_that_is_not_emptied_is_noticed(corpus: Path, altered: Path, official: bool) -> None:
     """The test above can fail: if lanes are not emptied, documents after the altered one change."""
@@ -189,6 +191,7 @@ def test_skimming_rows_leave_no_graph_and_hand_on_their_memory(corpus: Path) -> 
     assert handed_over > 10
 
 
+@pytest.mark.slow
 def test_a_step_in_which_no_row_learns_updates_nothing_and_goes_on(corpus: Path, tmp_path: Path, caplog: Any) -> None:
     settings = settings_of(corpus, global_batch=1, steps=1000, schedule={"decay": "constant"})
     trainer = Trainer(settings, tmp_path, Mesh())
@@ -239,6 +242,7 @@ def test_the_sum_of_both_means_is_minimised_and_the_masked_tokens_mean_is_shown(
     assert shown == {True, False}
 
 
+@pytest.mark.slow
 def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: Path, tmp_path: Path) -> None:
     sums: list[dict[str, float]] = []
     totals_of = DocumentObjective.totals_of
@@ -283,6 +287,7 @@ def losses_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retrospective", [True, False])
 @pytest.mark.parametrize(("global_batch", "micro_batch"), [(2, 2), (3, 2), (8, 8)])
 def test_held_out_documents_are_read_once_to_their_ends(

@@ -119,6 +119,11 @@ def test_an_answer_is_at_most_so_many_tokens_long() -> None:
     assert decode([window], "aabbccddeeff", longest=5).best[:3] == (0, 6, 10)
 
 
+def test_an_answer_never_ends_before_it_starts_where_tokens_share_a_character() -> None:
+    window = one_window([0, 5, 0], [5, 0, 1], [(0, 1), (0, 1), (1, 2)])  # two tokens of bytes make the first character
+    assert decode([window], "甲乙").best[:3] == (0, 2, 6)
+
+
 def test_no_answer_wins_only_by_more_than_the_threshold() -> None:
     offsets = [(-1, -1), (0, 1), (1, 2)]
     sure = one_window([9, 3, 0], [9, 0, 3], offsets, null=18.0)

@@ -7,7 +7,7 @@ import numpy as np
 
 from preprocessing.labelled.examples import AnswerExample
 from training.data.rows import Rows
-from training.data.tasks.dataset import Document, Member, Outputs, TaskDataset
+from training.data.tasks.dataset import Document, Mark, Member, Outputs, TaskDataset
 from training.data.tasks.settings import AnswerSettings
 from training.data.tasks.tag import best_window
 from training.data.tasks.windows import Row
@@ -42,7 +42,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
                     starts[row, built.content + first - window.start] = True
                     ends[row, built.content + last - window.start] = True
         if self.settings.without == "cls" and not self.settings.bare:
-            answered = {unit for unit, found in zip(units, starts.any(1), strict=True) if found}
+            answered = {units[row] for row in np.flatnonzero(starts.any(1))}
             none = [unit not in answered for unit in units]
             place = self._cls(shape[1])
             starts[none, place] = ends[none, place] = True
@@ -65,6 +65,22 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
 
     def gold(self, example: AnswerExample) -> Any:
         return None if example.answers is None else [answer.text for answer in example.answers]
+
+    def label_of(self, example: AnswerExample, option: int) -> str:
+        return "answers: " + (", ".join(dict.fromkeys(one.text for one in example.answers or ())) or "none")
+
+    def marks(self, row: Rows) -> list[Mark]:
+        """The answers in the window; where the window's answer is [CLS], that."""
+        place = int(np.flatnonzero(row["starts"][0])[0]) if row["starts"].any() else -1
+        if place == self._cls(row["starts"].shape[1]) and not self.settings.bare:
+            return [Mark(place, place, "no answer here")]
+        member = Member(int(row["example"][0]), 0, int(row["window"][0]))
+        window, content = self.documents[member.example].window(member.window), self._row(member).content
+        return [
+            Mark(content + first - window.start, content + last - window.start, "answer")
+            for first, last in self._answers(member.example)
+            if window.start <= first and last < window.stop
+        ]
 
     def decode(self, example: int, outputs: Outputs) -> Decoded:
         """`outputs` are start and end logits [L, 2]."""

@@ -33,6 +33,9 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
     def gold(self, example: ChooseExample) -> Any:
         return example.label
 
+    def label_of(self, example: ChooseExample, option: int) -> str:
+        return "right" if example.label == option else "wrong"
+
     def decode(self, example: int, outputs: Outputs) -> NDArray[np.float64]:
         """The mean over windows of the probabilities of the options [K]."""
         options = range(len(self.documents[example].options))

@@ -1,14 +1,12 @@
 """Classification of one text or a pair: one label, a set of labels, or a number."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.labelled.examples import ClassifyExample
-from preprocessing.labelled.read import read_examples
 from training.data.rows import Rows
 from training.data.tasks.dataset import Document, Member, Outputs, TaskDataset
 from training.data.tasks.settings import ClassifySettings
@@ -17,17 +15,6 @@ from training.scoring.task_scores import Kind
 
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
-    @classmethod
-    def read(cls, settings: ClassifySettings, path: Path) -> tuple[list[Any], list[str]]:
-        return read_examples(
-            path,
-            "classify",
-            settings.format,
-            columns=settings.columns,
-            wrong=settings.wrong,
-            labels=settings.answer,
-        )
-
     def encode(self, examples: Sequence[ClassifyExample]) -> list[Document]:
         others = iter(self.tokens([example.second for example in examples if example.second is not None]))
         return [
@@ -50,6 +37,9 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
 
     def gold(self, example: ClassifyExample) -> Any:
         return example.label
+
+    def label_of(self, example: ClassifyExample, option: int) -> str:
+        return "label " + (", ".join(example.label) if isinstance(example.label, tuple) else str(example.label))
 
     def decode(self, example: int, outputs: Outputs) -> NDArray[np.float64]:
         """The mean over windows of the probabilities [K], or of the number [1]."""

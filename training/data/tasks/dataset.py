@@ -1,7 +1,6 @@
 """Labelled documents as windows: which rows a step has, in which forward passes, and what is predicted from them."""
 
 import json
-import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -22,8 +21,6 @@ from training.data.rows import Rows, share
 from training.data.tasks.settings import TaskSettings
 from training.data.tasks.windows import Framing, Row, padded, window_count
 from training.scoring.task_scores import Kind, scores
-
-log = logging.getLogger("reread")
 
 AnyTask = TypeVar("AnyTask", bound=TaskSettings)
 AnyExample = TypeVar("AnyExample", bound=Example)
@@ -64,6 +61,14 @@ class Member(NamedTuple):
     window: int
 
 
+class Mark(NamedTuple):
+    """Tokens `first` to `last` of a row that should be predicted as `name`."""
+
+    first: int
+    last: int
+    name: str
+
+
 class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     """The examples of one file; `len()` is their number."""
 
@@ -85,19 +90,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @classmethod
     def open(cls, settings: AnyTask, seed: int, split: str) -> "TaskDataset[AnyTask, AnyExample]":
-        """The examples of `task.train` (split train) or `task.dev` (any other split)."""
-        path = settings.train if split == "train" else settings.dev
-        examples: list[AnyExample] = []
-        if path is not None:
-            examples, skipped = cls.read(settings, path)
-            if skipped:
-                log.info("%s: %d wrong examples are left out, the first: %s", path, len(skipped), skipped[0])
-        return cls(settings, seed, examples)
-
-    @classmethod
-    def read(cls, settings: AnyTask, path: Path) -> tuple[list[Any], list[str]]:
-        """The examples of a file, and a line for each that was left out."""
-        return read_examples(path, settings.kind, settings.format, columns=settings.columns, wrong=settings.wrong)  # type: ignore[arg-type]
+        return cls(settings, seed, examples_of(settings, split))
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -277,6 +270,30 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         window = document.ids[document.window(member.window)]
         return self.framing.row(window, document.options[member.option], self.is_question)
 
+    def preview(self) -> Iterator[tuple[str, Rows]]:
+        """Titles and rows [1, L] with targets: the windows of each example in the order in which they are read."""
+        for number, example in enumerate(self.examples):
+            for rows in self.passes([number], 1, training=True):
+                for row in range(len(rows["learns"])):
+                    one = {name: values[row : row + 1] for name, values in rows.items()}
+                    yield self._title(example, one), one
+
+    def _title(self, example: AnyExample, row: Rows) -> str:
+        document, option = self.documents[int(row["example"][0])], int(row["option"][0])
+        title = f"{example.place}, id {example.id}, window {int(row['window'][0]) + 1} of {document.windows}"
+        if len(document.options) > 1:
+            title += f", option {option + 1} of {len(document.options)}"
+        title += f": {self.label_of(example, option)}"
+        return title if row["learns"][0] else f"{title}; no loss"
+
+    @abstractmethod
+    def label_of(self, example: AnyExample, option: int) -> str:
+        """The label of an example, or of one of its options, for people."""
+
+    def marks(self, row: Rows) -> list[Mark]:
+        """The tokens of a row [1, L] of `preview` that have a label."""
+        return []
+
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         return self.reading()
 
@@ -297,6 +314,21 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             ("windows an example", f"{np.mean(windows):.2f}, {max(windows):,} at most"),
             ("times a token is read", f"{seen / max(read, 1):.2f}"),
         ]
+
+
+def examples_of(settings: TaskSettings, split: str) -> list[Any]:
+    """The examples of `task.train` (split train) or `task.dev` (any other split); none where there is no file."""
+    path = settings.train if split == "train" else settings.dev
+    if path is None:
+        return []
+    return read_examples(
+        path,
+        settings.kind,  # type: ignore[arg-type]
+        settings.format,
+        columns=settings.columns,
+        wrong=settings.wrong,
+        labels=settings.label_form,
+    ).examples
 
 
 def special_tokens(folder: Path, tokenizer: Tokenizer) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from preprocessing.errors import UserError
 from training.data.rows import Rows
 from training.data.settings import LONGEST, DataSettings
 
@@ -58,6 +59,15 @@ class TaskSettings(DataSettings):
         return self.train
 
     @property
+    def held_out(self) -> Path:
+        return self.dev or self.train
+
+    @property
+    def label_form(self) -> Literal["one", "set", "number"]:
+        """What an example's label is in the file."""
+        return "one"
+
+    @property
     def bare(self) -> bool:
         return self.frame == "bare"
 
@@ -71,6 +81,22 @@ class TaskSettings(DataSettings):
         return {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.ones(shape, np.int32)}
 
 
+def check_groups(global_batch: int, micro_batch: int, ranks: int) -> None:
+    """Raises `UserError` if the examples of a step are fewer groups of `micro_batch` than data-parallel ranks."""
+    groups = -(-global_batch // micro_batch)
+    if groups < ranks:
+        raise UserError(
+            f"train.micro_batch: {micro_batch} of {global_batch} examples a step leave {ranks - groups} of {ranks} "
+            f"data-parallel processes without work; {_way_out(global_batch, ranks)}"
+        )
+
+
+def _way_out(global_batch: int, ranks: int) -> str:
+    if global_batch < ranks:
+        return f"start at most {global_batch}, or raise train.global_batch"
+    return f"set it to at most {global_batch // ranks}"
+
+
 class ClassifySettings(TaskSettings):
     """One text or a pair, and its label, its set of labels or its number."""
 
@@ -79,6 +105,10 @@ class ClassifySettings(TaskSettings):
     """What a text has: one label, a set of labels, or a number."""
     positive: str | None = None
     """The one of two labels that `positive-f1` is of; null: the second."""
+
+    @property
+    def label_form(self) -> Literal["one", "set", "number"]:
+        return self.answer
 
 
 class TagSettings(TaskSettings):

@@ -7,9 +7,10 @@ import numpy as np
 
 from preprocessing.labelled.examples import TagExample
 from training.data.rows import IGNORED, Rows
-from training.data.tasks.dataset import Document, Member, Outputs, TaskDataset
+from training.data.tasks.dataset import Document, Mark, Member, Outputs, TaskDataset
 from training.data.tasks.settings import TagSettings
 from training.data.tasks.windows import Row
+from training.scoring.entities import entities
 from training.scoring.spans import max_context
 
 
@@ -21,12 +22,12 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         for example, encoding in zip(examples, self.words([one.tokens for one in examples]), strict=True):
             pieces: list[list[int]] = [[] for _ in example.tokens]
             for number, word in zip(encoding.ids, encoding.word_ids, strict=True):
-                pieces[word].append(number)
+                if word is not None:
+                    pieces[word].append(number)
             ids, offsets = [], []
-            for word, numbers in enumerate(pieces):
-                numbers = numbers or [self.special["unk"]]
-                ids += numbers
-                offsets += [(word, int(piece == 0)) for piece in range(len(numbers))]
+            for word, found in enumerate(pieces):
+                ids += found or [self.special["unk"]]
+                offsets += [(word, int(piece == 0)) for piece in range(max(1, len(found)))]
             documents.append(self.document(ids, np.array(offsets), [[]]))
         return documents
 
@@ -53,6 +54,20 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
 
     def gold(self, example: TagExample) -> Any:
         return example.tags
+
+    def label_of(self, example: TagExample, option: int) -> str:
+        return f"{len(entities(example.tags or (), self.settings.scheme))} entities"
+
+    def marks(self, row: Rows) -> list[Mark]:
+        """The entities among the words that this window decides."""
+        member = Member(int(row["example"][0]), 0, int(row["window"][0]))
+        tags, content = self.examples[member.example].tags or (), self._row(member).content
+        document, decided = self.documents[member.example], self._scored(member)
+        words = document.offsets[document.window(member.window), 0]  # of each piece
+        return [
+            Mark(content + decided[start][0], content + int(np.flatnonzero(words == decided[end - 1][1])[-1]), name)
+            for name, start, end in entities([tags[word] for _, word in decided], self.settings.scheme)
+        ]
 
     def decode(self, example: int, outputs: Outputs) -> tuple[str, ...]:
         """A tag for each word; a word past `longest` has the most frequent tag of text, O."""

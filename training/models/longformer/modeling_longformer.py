@@ -224,7 +224,7 @@ class LongformerModel(LongformerPreTrainedModel):
             marks = marks if attention_mask is None else marks * attention_mask
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states = self.encoder(hidden, Sight(marks), every)
+        states = self.encoder(hidden, Sight(marks, global_attention_mask is not None), every)
         output = BaseModelOutputWithPooling(
             last_hidden_state=states[-1],
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
@@ -290,7 +290,7 @@ class LongformerHead(LongformerPreTrainedModel, TaskHead):
     body = LongformerModel
 
     def encode(self, rows: Mapping[str, Any]) -> Any:
-        if "global_attention_mask" not in rows and "input_ids" in rows:
+        if "global_attention_mask" not in rows:
             chosen_tokens = self.global_tokens(rows["input_ids"])
             rows = rows if chosen_tokens is None else {**rows, "global_attention_mask": chosen_tokens.long()}
         return super().encode(rows)
@@ -308,8 +308,6 @@ class LongformerHead(LongformerPreTrainedModel, TaskHead):
         position_ids: Tensor | None = None,
         *,
         labels: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -320,8 +318,6 @@ class LongformerHead(LongformerPreTrainedModel, TaskHead):
             "global_attention_mask": global_attention_mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
         return self.classified(rows, labels, return_dict)
@@ -381,8 +377,6 @@ class LongformerForQuestionAnswering(LongformerHead, ForQuestionAnswering):
         *,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -393,8 +387,6 @@ class LongformerForQuestionAnswering(LongformerHead, ForQuestionAnswering):
             "global_attention_mask": global_attention_mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
         return self.answered(rows, start_positions, end_positions, return_dict)

@@ -55,8 +55,8 @@ see the whole text and are seen by it: the first for classification, those of th
 
 _LENGTH = """A text is read in one sequence, as far as positions go (`tokenizer.model_max_length`); transformers' class
 does not cut a longer one into windows."""
-_SEPARATORS = """Where the tokenizer puts one [SEP] between two parts, as BERT's, transformers' class does not find the parts:
-give it `global_attention_mask`, 1 for the tokens of"""
+_SEPARATORS = """Where the tokenizer puts one [SEP] between two parts, as BERT's does, transformers' class cannot find
+them: give it `global_attention_mask`, 1 for the tokens of"""
 _USAGE_OF_TASKS = {
     "classify": f"Its first token is global. {_LENGTH}",
     "tag": f"No token is global. {_LENGTH}",

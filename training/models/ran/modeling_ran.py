@@ -23,7 +23,17 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from ..blocks import Predictions, at_least_float32, chosen, cross_entropy, initialise, returned, truncated_normal
+from ..blocks import (
+    Predictions,
+    at_least_float32,
+    attention_weights,
+    chosen,
+    cross_entropy,
+    given_once,
+    initialise,
+    returned,
+    truncated_normal,
+)
 from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
 from .configuration_ran import RanConfig
@@ -42,9 +52,9 @@ class RanEmbeddings(nn.Module):
         self.LayerNorm = RanLayerNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """[B, L] -> [B, L, D]."""
-        return self.dropout(self.LayerNorm(self.table(input_ids)))
+    def forward(self, words: Tensor) -> Tensor:
+        """[B, L, D], of `table` -> [B, L, D]."""
+        return self.dropout(self.LayerNorm(words))
 
     @property
     def table(self) -> Any:
@@ -63,17 +73,26 @@ class RanEncoder(nn.Module):
         self.gradient_checkpointing = False
 
     def forward(
-        self, hidden: Tensor, memory: Tensor | None, windows: Windows, every: bool = False
+        self,
+        hidden: Tensor,
+        memory: Tensor | None,
+        windows: Windows,
+        every: bool = False,
+        weights: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """hidden [B, L, D]; memory [layers, B, D], each layer's first cell; None for the last cell of the layer below.
 
         Returns the last layer's output [B, L, D] (`every`: after the input and all outputs before it), the last cell of
-        each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D].
+        each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D]. The probabilities of each
+        layer [B, N, L, 1 + P] are appended to `weights`.
         """
         states, cells = [hidden], []
         cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
+        layer: Any
         for number, layer in enumerate(self.layer):
             cell = cell if memory is None else memory[number]
+            if weights is not None:
+                weights.append(layer.probabilities(hidden, cell, windows))
             if self.gradient_checkpointing and self.training:
                 output, cell, raw = checkpoint(layer, hidden, cell, windows, use_reentrant=False)
             else:
@@ -139,13 +158,14 @@ class RanPredictions(nn.Module):
 @dataclass
 class RanModelOutput(ModelOutput):
     """`cell` is the last one [B, D]; `mems` one tensor [layers, B, D] with causal and prefix masks; `hidden_states` the
-    embeddings and each layer's output [B, L, D]."""
+    embeddings and each layer's output [B, L, D]; `attentions` each layer's probabilities [B, N, L, 1 + P]."""
 
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
     cell: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
@@ -157,6 +177,7 @@ class RanCausalLMOutput(ModelOutput):
     logits: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class RanPreTrainedModel(PreTrainedModel):
@@ -219,17 +240,21 @@ class RanModel(RanPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         causal: bool = False,
         segment_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
 
+        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are the probabilities
+        [B, N, L, 1 + P] of the cell before a token's window and of the places of its window, and not of memory review.
         causal: tokens see the tokens before them in their window, and the cells of the windows before.
         segment_ids [B, L]: a prefix mask, see `Windows.of`. All tokens review the windows that are all prefix.
         mems: for causal and prefix masks, those returned for the text before; rows of zeros are empty.
@@ -240,20 +265,23 @@ class RanModel(RanPreTrainedModel):
         masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask or of
         another shape.
         """
+        given_once(input_ids, inputs_embeds)
+        words = self.embeddings.table(input_ids) if inputs_embeds is None else inputs_embeds
         ordered = causal or segment_ids is not None
         if mems and not ordered:
             raise ValueError("mems need tokens that see only those before them: set causal or segment_ids")
-        expected = (self.config.num_hidden_layers, len(input_ids), self.config.hidden_size)
+        expected = (self.config.num_hidden_layers, len(words), self.config.hidden_size)
         if mems and [tuple(tensor.shape) for tensor in mems] != [expected]:
             raise ValueError(f"mems are one tensor {list(expected)}, not {[list(tensor.shape) for tensor in mems]}")
-        hidden = self.embeddings(input_ids)
+        hidden = self.embeddings(words)
         tokens = None if attention_mask is None else attention_mask != 0
         windows = Windows.of(self.config, hidden, tokens, segment_ids, causal)
         memory = None
         if ordered:
-            memory = (mems or self.empty_mems(len(input_ids)))[0].to(hidden.dtype)
+            memory = (mems or self.empty_mems(len(words)))[0].to(hidden.dtype)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states, cells, raw = self.encoder(hidden, memory, windows, every)
+        weights = attention_weights(output_attentions, self.config)
+        states, cells, raw = self.encoder(hidden, memory, windows, every, weights)
         if memory is not None and windows.filled is not None:  # a row of nothing but padding keeps its memory
             cells = torch.where(windows.filled.any(1)[:, None], cells, memory)
         pooled = None
@@ -266,6 +294,7 @@ class RanModel(RanPreTrainedModel):
             cell=cells[-1],
             mems=(cells.detach(),) if ordered else None,
             hidden_states=tuple(states) if every else None,
+            attentions=None if weights is None else tuple(weights),
         )
         return returned(self, output, return_dict)
 
@@ -298,11 +327,13 @@ class RanForMaskedLM(RanLanguageModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         masked_positions: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -311,10 +342,17 @@ class RanForMaskedLM(RanLanguageModel):
         masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n] and
         logits [n, V].
         """
-        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
+        encoded = self.ran(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
         logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
         loss = None if labels is None else cross_entropy(logits, labels)
-        output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
+        output = MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
         return returned(self, output, return_dict)
 
 
@@ -325,13 +363,15 @@ class RanForCausalLM(RanLanguageModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         labels: Tensor | None = None,
         next_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -348,6 +388,8 @@ class RanForCausalLM(RanLanguageModel):
             causal=True,
             segment_ids=segment_ids,
             mems=mems,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
@@ -365,7 +407,7 @@ class RanForCausalLM(RanLanguageModel):
             else:
                 losses = self.softmax.losses(hidden.flatten(0, 1), next_ids.flatten(), table).view_as(next_ids)
                 loss = losses.sum() / (next_ids != -100).sum().clamp(min=1)
-        output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states)
+        output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states, encoded.attentions)
         return returned(self, output, return_dict)
 
     def predict_next(

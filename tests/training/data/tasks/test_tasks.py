@@ -79,7 +79,7 @@ def test_longest_leaves_text_out_and_the_table_tells_how_much(tokenizer: Path) -
 
 def test_a_question_that_fills_the_window_is_one_line(tokenizer: Path) -> None:
     data = AnswerDataset(settings(AnswerSettings, tokenizer, "", 12), 0, [AnswerExample("q", "", "a b", words(30))])
-    with pytest.raises(UserError, match="task.sequence_length: 12 leaves no room beside 33 tokens"):
+    with pytest.raises(UserError, match=r"task\.sequence_length: 12 leaves no room beside 33 tokens"):
         data.verify()
 
 
