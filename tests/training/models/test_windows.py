@@ -214,7 +214,7 @@ def test_what_cannot_be_read_is_refused() -> None:
 @pytest.mark.parametrize(
     ("reading", "message"),
     [
-        ({"length": 8}, "reading.step is a number of tokens, 1 or more, not None"),
+        ({"length": 8, "step": 0}, "reading.step is a number of tokens, 1 or more, not 0"),
         ({"length": 0, "step": 2}, "reading.length is a number"),
         ({"length": 8, "step": 2, "predict": "first"}, "reading.predict is mean or last, not 'first'"),
         ({"length": 8, "step": 2, "retrospective": 1}, "reading.retrospective is true or false"),
