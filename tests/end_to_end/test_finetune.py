@@ -204,9 +204,9 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "init=broken": "reread: init: broken/config.json: not the configuration of a model",
         "init=foreign": "reread: init: foreign holds a model of type gpt2",
         "init=bare": "reread: init: bare/config.json: not the configuration of a model",
-        "task.sequence_lenght=12": "did you mean `sequence_length`?",
+        "task.sequence_lenght=12": "did you mean `train.data.sequence_length`?",
         "task.train=gone.jsonl": "reread: gone.jsonl: ",
-        "task.kind=clasify": "did you mean `classify`?",
+        "task.kind=clasify": "classify",
         "task.retrospective=true": "reread: task.retrospective: true, but this model has no memory",
     }.items():
         output = finish(finetune(folder, override), 2)
