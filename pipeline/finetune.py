@@ -144,6 +144,11 @@ def report_reading(recipe: Recipe) -> None:
                     f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.reading()
                 ),
             )
+    if (settings.learns, settings.predict) == ("last", "mean"):  # type: ignore[attr-defined]
+        log.info(
+            "task.learns is last, but task.predict is mean: windows that have no loss have their share of a "
+            "prediction; set predict to last if that is not what you want"
+        )
     known = duplicates(splits["train"].examples, splits["validation"].examples)  # type: ignore[attr-defined]
     if known:
         log.info("task.dev: %d of %d texts are in task.train, too", known, len(splits["validation"]))

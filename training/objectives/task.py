@@ -10,7 +10,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.config import TrainSettings
+from preprocessing.errors import UserError
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.data.settings import DataSettings
@@ -19,7 +19,6 @@ from training.data.tasks.settings import TaskSettings, check_groups
 from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.objectives.objective import Objective, Pass
-from training.parallel.mesh import Mesh
 
 TaskBatch = list[tuple[int, Rows]]
 """The forward passes of a rank in a step: (number of the group of examples, rows)."""
@@ -41,10 +40,6 @@ class TaskObjective(Objective):
     dataset: TaskDataset[Any, Any]
     held_out: TaskDataset[Any, Any]
 
-    def __init__(self, model: Any, settings: TrainSettings, mesh: Mesh, *datasets: Any, **more: Any) -> None:
-        super().__init__(model, settings, mesh, *datasets, **more)
-        check_groups(settings.global_batch, settings.micro_batch, mesh.data_size)
-
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs from rows [B, L]."""
         return inputs
@@ -60,6 +55,11 @@ class TaskObjective(Objective):
     @abstractmethod
     def outputs(self, output: Any) -> Tensor:
         """The model's output for each row [B, ...]."""
+
+    @staticmethod
+    def check(config: Any, data: Any) -> None:
+        if data.retrospective and data.frame != "segments":
+            raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
 
     @staticmethod
     def configure(config: Any, data: DataSettings) -> None:
@@ -78,12 +78,16 @@ class TaskObjective(Objective):
         }
 
     def batches(self, step: int) -> Loader:
-        size, micro_batch = self.settings.global_batch, self.settings.micro_batch
+        size, micro_batch, ranks = self.settings.global_batch, self.settings.micro_batch, self.mesh.data_size
+        try:
+            check_groups(size, micro_batch, ranks)
+        except UserError as error:  # the same on all ranks
+            raise self.mesh.reported_once(error) from None
 
         def draw() -> Iterator[Any]:
             number = step
             while True:
-                passes = self.dataset.step_passes(number, size, micro_batch, self.mesh.data_size, self.mesh.data_rank)
+                passes = self.dataset.step_passes(number, size, micro_batch, ranks, self.mesh.data_rank)
                 yield list(passes)
                 number += 1
 
