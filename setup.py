@@ -31,6 +31,7 @@ TRAINING = [
     "transformers>=4.48",  # the first that takes such tokenizers
 ]
 DEVELOPMENT = [
+    "accelerate>=1.1",  # transformers' own Trainer, which exports are tried with
     "hypothesis>=6.100",
     "import-linter>=2.15",
     "mypy==2.4.1",
@@ -51,13 +52,14 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=[*find_packages(include=["pipeline*", "preprocessing*", "training*"]), "slurm"],
-    package_data={"pipeline": ["recipes/*.yaml", "sample/**/*"], "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"]},
+    package_data={"pipeline": ["recipes/**/*.yaml", "sample/**/*"], "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"]},
     install_requires=PREPROCESSING,
     extras_require={
         "train": TRAINING,
         "tensorflow": ["tensorflow-cpu>=2.15"],  # reads TensorFlow checkpoints in `reread convert`
         "horovod": ["horovod==0.28.1"],
         "ray": ["ray>=2.40"],  # preprocess.executor: ray
+        "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["reread = pipeline.cli:main"]},

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline import commands
-from pipeline.recipe import available_recipes, load_recipe
+from pipeline.recipe import available_recipes, fine_tunes, finetuning_recipes, load_recipe, recipe_values
 from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
 from training.parallel.place import place
 
@@ -22,7 +22,14 @@ app = typer.Typer(
 )
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=f"{', '.join(available_recipes())}, or a .yaml file")]
+FinetuningName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help=f"{', '.join(finetuning_recipes())}, or a .yaml file")
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. steps=100")]
+
+Slurm = Annotated[bool, typer.Option("--slurm", help="Submit it to Slurm as a chain of jobs")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: only print the scripts")]
+Site = Annotated[Path | None, typer.Option(help="With --slurm: the cluster's settings; default: slurm/site.yaml")]
 
 
 @app.command()
@@ -51,14 +58,23 @@ def preprocess(
 
 @app.command()
 def inspect(
-    corpus: Annotated[Path, typer.Argument(help="A corpus folder, or one written with --materialize")],
+    corpus: Annotated[
+        Path, typer.Argument(help="A corpus folder, one written with --materialize, a run, or a model to fine-tune")
+    ],
     overrides: Overrides = None,
-    recipe: Annotated[str | None, typer.Option(help="Take `train.data` from this recipe")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Take `train.data` from this recipe; to fine-tune: the windows of its task")
+    ] = None,
     samples: Annotated[int, typer.Option(min=0, help="How many samples to print")] = 3,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the manifest first")] = False,
 ) -> None:
-    """Show samples with the masked words marked, and prove that words are masked whole."""
-    commands.inspect(corpus, overrides or [], recipe, samples, verify)
+    """Show samples with masked words, or with labels, spans and tags marked; prove that words are masked whole."""
+    from pipeline.inspect_task import inspect_task, task_of
+
+    if (task := task_of(corpus, overrides or [], recipe)) is not None:
+        inspect_task(task, samples)
+    else:
+        commands.inspect(corpus, overrides or [], recipe, samples, verify)
 
 
 @app.command()
@@ -69,23 +85,23 @@ def train(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 @app.command()
 def run(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Submit it to Slurm as a chain of jobs")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: only print the scripts")] = False,
-    site: Annotated[
-        Path | None, typer.Option(help="With --slurm: the cluster's settings; default: slurm/site.yaml")
-    ] = None,
+    recipe: RecipeName, overrides: Overrides = None, slurm: Slurm = False, dry_run: DryRun = False, site: Site = None
 ) -> None:
-    """Preprocess, train, export and report. What is done already is not done again."""
+    """Preprocess, train, export, report, and fine-tune by the recipe's `then`. What is done is not done again."""
     if slurm:
         from pipeline.slurm.submit import submit_recipe
 
         submit_recipe(recipe, overrides or [], site, dry_run)
-    elif dry_run or site:
+        return
+    _only_with_slurm(dry_run, site)
+    from pipeline.chain import run as run_chain
+
+    run_chain(recipe, overrides or [])
+
+
+def _only_with_slurm(dry_run: bool, site: Path | None) -> None:
+    if dry_run or site:
         raise UserError(f"{'--dry-run' if dry_run else '--site'} goes with --slurm")
-    else:
-        commands.run(recipe, overrides or [])
 
 
 @app.command()
@@ -104,6 +120,11 @@ def plan(
     from pipeline.estimate.hardware import cluster
     from pipeline.estimate.summary import print_estimate
 
+    if fine_tunes(recipe_values(recipe, overrides or [], "train")):
+        raise UserError(
+            f"recipe {recipe}: fine-tunes a model, and `reread plan` only estimates pretraining; the log of the first "
+            "steps shows the time left"
+        )
     where = cluster(gpus, gpu, gpus_per_node, network)
     print_estimate(load_recipe(recipe, overrides or [], "train"), where, share)
 
@@ -114,8 +135,40 @@ def evaluate(
     overrides: Overrides = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
-    """Losses, accuracies or perplexity of a checkpoint on all held-out text, or on another corpus (data.corpus=...)."""
+    """Figures of a checkpoint on all held-out text or examples, or on others (data.corpus=..., task.dev=...)."""
     commands.evaluate(run_folder, overrides or [], step)
+
+
+@app.command()
+def finetune(
+    recipe: FinetuningName,
+    overrides: Overrides = None,
+    slurm: Slurm = False,
+    dry_run: DryRun = False,
+    site: Site = None,
+) -> None:
+    """Fine-tune a model (init=RUN, an export or a converted model) on a task (task.train=FILE task.dev=FILE)."""
+    if slurm:
+        from pipeline.slurm.submit import submit_finetuning
+
+        submit_finetuning(recipe, overrides or [], site, dry_run)
+        return
+    _only_with_slurm(dry_run, site)
+    from pipeline.finetune import finetune as run_finetuning
+
+    run_finetuning(recipe, overrides or [])
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="RUN|EXPORT", help="A fine-tuned run, or its export")],
+    file: Annotated[Path, typer.Argument(help="Examples in a format of the task; labels are not needed")],
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option(help="JSON lines; default: standard output")] = None,
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the best")] = None,
+) -> None:
+    """Label documents of any length, one JSON line each."""
+    commands.predict(model, file, overrides or [], output, step)
 
 
 @app.command()
@@ -173,9 +226,12 @@ def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run
 
 @app.command()
 def recipes() -> None:
-    """List the built-in recipes."""
-    for name in available_recipes():
-        print(f"{name:20} {load_recipe(name, []).description}")
+    """List the built-in recipes: those that pretrain, then those of `reread finetune`."""
+    groups = {"to pretrain (reread run)": available_recipes(), "to fine-tune (reread finetune)": finetuning_recipes()}
+    for title, names in groups.items():
+        print(f"{title}:")
+        for name in names:
+            print(f"  {name:30} {recipe_values(name, [])['description']}")
 
 
 def main() -> None:

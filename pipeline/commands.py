@@ -14,6 +14,7 @@ from pipeline.recipe import (
     SAMPLES,
     Recipe,
     apply_overrides,
+    fine_tunes,
     load_recipe,
     override,
     preprocess_section,
@@ -21,33 +22,15 @@ from pipeline.recipe import (
 )
 from pipeline.run_folder import RUNS, check_same_run, has_checkpoints, open_run_folder, recipe_of
 from preprocessing.errors import UserError, nearest, writing
+from preprocessing.labelled.splits import check_labels
 from training.data.kinds import KINDS
 from training.data.samples import RowSettings
-from training.data.settings import DataSettings
+from training.data.settings import CorpusSettings, DataSettings
+from training.data.tasks.dataset import examples_of
+from training.data.tasks.settings import TaskSettings
 from training.parallel.place import place
 
 log = logging.getLogger("reread")
-
-
-def run(name: str, overrides: list[str]) -> None:
-    """Preprocess, train, export and report; what is already done is not done again."""
-    from pipeline.report import fill_masks, report
-
-    recipe = load_recipe(name, overrides)
-    if recipe.train is not None:
-        check_train(recipe)
-    if recipe.preprocess is not None and not place().launcher:
-        preprocess(recipe)
-    if recipe.train is None:
-        return
-    train(recipe, ["train", name, *overrides])
-    if place().rank != 0:
-        return
-    folder = export(RUNS / recipe.name, None)
-    report(RUNS / recipe.name)
-    for sentence, words in fill_masks(folder, recipe.examples):
-        print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
-    print(f"Hugging Face folder: {folder}")
 
 
 def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
@@ -87,8 +70,9 @@ def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int
         values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
-        if kind not in KINDS:
-            raise UserError(f"inspect: kind: {nearest(kind, KINDS, 'is one of')} (got {kind})")
+        kinds = [name for name, one in KINDS.items() if issubclass(one.settings, CorpusSettings)]
+        if kind not in kinds:
+            raise UserError(f"inspect: kind: {nearest(kind, kinds, 'is one of')} (got {kind})")
         data, seed = KINDS[kind].settings.parse(values, "inspect"), 0
     else:
         given = [f"train.data.{one}" for one in [*overrides, override("corpus", corpus)]]
@@ -134,15 +118,63 @@ def export(run: Path, output: Path | None, step: int | None = None) -> Path:
 
 
 def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
-    """Print the figures of all held-out text; `overrides` may name another corpus, or another way to read it."""
+    """Print the figures of all held-out text or examples, and of a task the baselines' and the papers' beside them."""
+    data = train_section(recipe_of_run(run, overrides)).data
+    if isinstance(data, TaskSettings) and data.train.exists():
+        check_labels(examples_of(data, "train"), examples_of(data, "validation"))
+    recipe, figures = figures_of(run, overrides, step)
+    if isinstance(data, TaskSettings):
+        from pipeline.scores import print_scores
+
+        print_scores(recipe, [figures])
+    return figures
+
+
+def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recipe, dict[str, float]]:
+    """Print the figures of all held-out text or examples; `overrides` may name others, or another way to read them.
+
+    Returns the recipe that they were computed by, too.
+    """
     from training.evaluation import evaluate_run
 
-    values = recipe_of(run).model_dump(mode="json")
-    apply_overrides(values, overrides, "train")
-    figures = evaluate_run(run, train_section(Recipe.parse(values, str(run / "recipe.yaml"))), step)
+    recipe = recipe_of_run(run, overrides)
+    figures = evaluate_run(run, train_section(recipe), step)
     for name, value in figures.items():
         print(f"{name:24} {value:.4f}")
-    return figures
+    return recipe, figures
+
+
+def recipe_of_run(run: Path, overrides: list[str]) -> Recipe:
+    """The recipe of a run with overrides; a task is read with the run's own tokenizer."""
+    values = recipe_of(run).model_dump(mode="json")
+    if fine_tunes(values):
+        values["train"]["data"]["tokenizer"] = str(run / "model")
+    apply_overrides(values, overrides, "train")
+    return Recipe.parse(values, str(run / "recipe.yaml"))
+
+
+def predict(model: Path, file: Path, overrides: list[str], output: Path | None, step: int | None) -> None:
+    """Write the predictions for the examples of `file` as JSON lines; `overrides` are of the task (format=tsv, ...).
+
+    In `parallel.processes` processes started here, or in this one.
+    """
+    from training.prediction import predict as predict_examples
+    from training.prediction import task_of_export
+
+    if (model / "recipe.yaml").exists():
+        values = recipe_of(model).model_dump(mode="json")
+    else:
+        values = {"name": "export", "train": task_of_export(model)}
+    apply_overrides(values, overrides, "train")
+    values["train"]["data"]["train"] = str(file)
+    settings = train_section(Recipe.parse(values, str(model)))
+    processes = settings.parallel.processes or 1
+    if processes > 1 and not place().launcher:
+        status = launch(sys.argv[1:], processes)
+        if status:
+            sys.exit(status)
+        return
+    predict_examples(model, settings, output, step)
 
 
 def check_train(recipe: Recipe) -> None:
@@ -199,6 +231,8 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
 
     settings, start = train_section(recipe), recipe.start
     assert start is not None
+    if not isinstance(settings.data, CorpusSettings):
+        raise UserError(f"recipe {recipe.name}: `start` is for pretraining; set start=null and name the model by init")
     overrides = [override("data.corpus", settings.data.corpus), *start.overrides]
     other = load_recipe(start.recipe, overrides, "train")
     if other.name == recipe.name:

@@ -39,7 +39,7 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
         dataset.verify()
         console.print("every block of the train split has the checksum it was written with")
     if len(dataset) == 0:
-        raise UserError(f"{data.corpus}: no documents in the train split; look at the corpus' report.md")
+        raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
     vocabulary = dataset.tokenizer_folder / "tokenizer.json"
     if not vocabulary.exists():
         raise UserError(f"{vocabulary}: missing; run `reread preprocess` again")
@@ -69,7 +69,7 @@ def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
     labels, inputs, continues = (row[name][fed].tolist() for name in ("labels", "input_ids", "continues_word"))
     originals = [given if label == IGNORED else label for label, given in zip(labels, inputs, strict=True)]
     opened = False
-    for column, piece in enumerate(_pieces(tokenizer, originals)):
+    for column, piece in enumerate(pieces_of(tokenizer, originals)):
         predicted = labels[column] != IGNORED
         if opened and not (predicted and continues[column]):
             text.append("›")
@@ -86,11 +86,11 @@ def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
         elif inputs[column] == originals[column]:
             text.append(f"{piece}=", KEPT)
         else:
-            text.append(f"{piece}→{_pieces(tokenizer, [inputs[column]])[0]}", REPLACED)
+            text.append(f"{piece}→{pieces_of(tokenizer, [inputs[column]])[0]}", REPLACED)
     return text
 
 
-def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """The text of each token, with the space before it."""
     if isinstance(tokenizer.decoder, ByteLevel):
         stream = DecodeStream(skip_special_tokens=False)

@@ -14,10 +14,16 @@ from preprocessing.errors import UserError, nearest
 from preprocessing.files import write_atomically
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
+from training.data.kinds import KINDS
+from training.data.tasks.settings import TaskSettings
 
 BUILT_IN = Path(__file__).parent / "recipes"
+FINETUNING = BUILT_IN / "finetune"
+"""The recipes of `reread finetune`."""
 PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
+TASK = "task"
+"""Another name for the section `train.data`, in recipes of `reread finetune`."""
 
 
 def _of_a_folder(name: str) -> str:
@@ -57,6 +63,37 @@ class Start(Settings):
     convert: Conversion = Conversion()
 
 
+class Published(Settings):
+    """A paper's scores, printed beside ours."""
+
+    model: Line
+    scores: dict[str, float]
+    differs: Line = ""
+    """What is not as it was there: split, size, number of seeds."""
+
+
+class Finetuning(Settings):
+    """How long `reread finetune` trains, in epochs; it computes the steps of `train` from the examples."""
+
+    epochs: float = Field(default=3.0, gt=0, le=1_000_000)
+    warmup_share: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the steps."""
+    evaluations: float = Field(default=1.0, gt=0, le=1_000_000)
+    """Evaluations an epoch, after each of which the best checkpoint is kept."""
+    seeds: int = Field(default=1, ge=1, le=10_000)
+    """Runs with seeds train.seed, train.seed + 1, ...; mean and standard deviation are printed."""
+    published: list[Published] = []
+
+
+class Following(Settings):
+    """A fine-tuning after pretraining, of the model that this recipe makes."""
+
+    recipe: str
+    """Name of a recipe of `reread finetune`, or a path that is relative to this recipe's file, as that of `base`."""
+    overrides: list[str] = []
+    """Overrides of that recipe, as on the command line: task.train=FILE, task.dev=FILE."""
+
+
 class Recipe(Settings):
     """What `reread run` does: preprocess and train are sections; an absent section is skipped."""
 
@@ -66,6 +103,9 @@ class Recipe(Settings):
     preprocess: PreprocessSettings | None = None
     start: Start | None = None
     train: TrainSettings | None = None
+    finetune: Finetuning | None = None
+    then: list[Following] = []
+    """What `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
     slurm: SlurmSettings | None = None
     """Settings of `reread run --slurm`, over those of slurm/site.yaml."""
     ablations: list[Ablation] = []
@@ -80,11 +120,25 @@ def load_recipe(
     """Read a recipe by built-in name or path, over the values `beneath`, apply `key=value` overrides and check it.
 
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
-    Raises `UserError` naming the recipe and each wrong key with the nearest right one.
+    Raises `UserError` naming the recipe and each wrong key with the nearest right one, and for a recipe that only
+    `reread finetune` can complete.
     """
+    values = recipe_values(recipe, overrides, section, beneath)
+    if fine_tunes(values) and values["train"]["data"].get("tokenizer") is None:  # that of the model to fine-tune
+        raise UserError(
+            f"recipe {recipe}: fine-tunes a model; start it by "
+            f"`reread finetune {recipe} init=FOLDER task.train=FILE task.dev=FILE`"
+        )
+    return Recipe.parse(values, f"recipe {recipe}")
+
+
+def recipe_values(
+    recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The values of `load_recipe` before they are checked."""
     values = _merge(beneath or {}, _read(recipe))
     apply_overrides(values, overrides, section)
-    return Recipe.parse(values, f"recipe {recipe}")
+    return values
 
 
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
@@ -97,7 +151,9 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         if not separator:
             raise UserError(f"`{override}`: an override is written key=value, for example train.steps=100")
         path = key.split(".")
-        if section and path[0] not in Recipe.model_fields:
+        if path[0] == TASK:
+            path = ["train", "data", *path[1:]]
+        elif section and path[0] not in Recipe.model_fields:
             path = [section, *path]
         _assign(values, path, read_override(text, f"`{override}`"), override)
 
@@ -119,8 +175,22 @@ def preprocess_section(recipe: Recipe) -> PreprocessSettings:
     return recipe.preprocess
 
 
+def fine_tunes(values: dict[str, Any]) -> bool:
+    """Whether the values are those of a recipe whose data is a task."""
+    train = values.get("train")
+    data = train.get("data") if isinstance(train, dict) else None
+    kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
+    return kind is not None and issubclass(kind.settings, TaskSettings)
+
+
 def available_recipes() -> list[str]:
+    """The built-in recipes that pretrain."""
     return sorted(path.stem for path in BUILT_IN.glob("*.yaml"))
+
+
+def finetuning_recipes() -> list[str]:
+    """The built-in recipes of `reread finetune`."""
+    return sorted(path.stem for path in FINETUNING.glob("*.yaml"))
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
@@ -147,21 +217,33 @@ def written_recipe(path: Path) -> Recipe:
 
 def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a recipe over those of its `base`; `above` are the files whose base it is."""
-    path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else BUILT_IN / f"{recipe}.yaml"
+    path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else _built_in(recipe)
     if path.resolve() in above:
         raise UserError(f"{above[0]}: its `base` leads back to {path}; a recipe cannot be its own base")
     try:
         values = _values_of(path)
     except FileNotFoundError:
-        hint = nearest(recipe, available_recipes(), "built in", cutoff=0.4)
+        hint = nearest(recipe, [*available_recipes(), *finetuning_recipes()], "built in", cutoff=0.4)
         raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
     if path.parent == BUILT_IN:
         _find_samples(values)
     start = values.get("start")
     if isinstance(start, dict) and "recipe" in start:
         values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
+    if isinstance(values.get("then"), list):
+        values["then"] = [
+            {**one, "recipe": _beside(path, one["recipe"])} if isinstance(one, dict) and "recipe" in one else one
+            for one in values["then"]
+        ]
+    if TASK in values:
+        values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
     base = values.pop("base", None)
     return values if base is None else _merge(_read(_beside(path, base), (*above, path.resolve())), values)
+
+
+def _built_in(name: str) -> Path:
+    """The file of a built-in recipe, which may not be there."""
+    return (FINETUNING if name in finetuning_recipes() else BUILT_IN) / f"{name}.yaml"
 
 
 def _values_of(path: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Assembly:
         learned = objective_of(settings)
         with mesh.device if mesh.device.type == "meta" else nullcontext():
             self.model = build_model(head_of(self.spec, learned, settings.data), config, init, settings.seed).train()
-        first_rows = freeze(self.model, settings.trainable, self.spec.copied)
+        first_rows = freeze(self.model, settings.trainable, self.spec.copied_in(learned.name))
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         place(self.model, self.spec, mesh)

@@ -45,6 +45,9 @@ class OptimizerSettings(Settings):
     eps: float = Field(default=1e-6, gt=0, le=1)
     weight_decay: float = Field(default=0.01, ge=0, le=100)
     """Not applied to biases and layer norms."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor on the learning rate from a layer to the one below: r for the top layer, r^n for the lowest of n, r^(n+1)
+    for embeddings, 1 for heads and poolers (ERNIE-Doc, appendix A.3)."""
     gradient_clip: float | None = Field(default=1.0, gt=0)
     """Largest global norm of the averaged gradient."""
 
@@ -117,5 +120,10 @@ class TrainSettings(Settings):
     watchdog_minutes: float = Field(default=30.0, gt=0, le=1_000_000)
     """The run ends and names the hung process after this time without progress: no step, no forward pass in validation,
     no part of a checkpoint. It must exceed the time in which one checkpoint is written."""
+    best_by: str | None = None
+    """Figure of held-out examples by which the best checkpoint is kept, and exported and evaluated later; null: the
+    last one is. The highest is best, of losses and perplexities the lowest."""
+    patience: int | None = Field(default=None, ge=1, le=MOST_STEPS)
+    """Evaluations in a row without a better `best_by` that end the run; null: it takes all its steps."""
     peak_tflops: float | None = Field(default=None, gt=0, le=1_000_000)
     """Peak of one device, for MFU; null: looked up by the device's name, or measured on CPU."""

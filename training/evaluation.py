@@ -12,24 +12,24 @@ from training.config import TrainSettings
 from training.data.kinds import open_dataset
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
-from training.provenance import corpus_facts
-from training.run_model import read_run_model
+from training.run_model import read_run_model, reading_as
 from training.trainer import local_device
 
 log = logging.getLogger("reread")
 
 
 def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) -> dict[str, float]:
-    """`Objective.summary` over the held-out documents of `settings.data.corpus`, or over all where none are held out.
+    """`Objective.summary` over the held-out documents of the data, or over all where none are held out.
 
     One process computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
     """
-    corpus, kept = settings.data.corpus, read_run_model(run, settings)
+    corpus, kept = settings.data.held_out, read_run_model(run, settings)
+    settings = reading_as(kept, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:
         log.info("%s has no held-out documents: all of it is read", corpus)
         held_out = open_dataset(settings.data, settings.seed, "train")
-    if kept.corpus["tokenizer"] != corpus_facts(corpus)["tokenizer"]:
+    if kept.corpus["tokenizer"] != held_out.facts()["tokenizer"]:
         raise UserError(
             f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
             f"tokenizer.path={run / 'model'}, the run's own"

@@ -15,16 +15,17 @@ from transformers import PretrainedConfig
 
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
+from preprocessing.tokens.base import FILES
 from training.assembly import spec_of
 from training.checkpoint.files import put_in_place, remove
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.dataset import Dataset
 from training.data.kinds import KINDS
+from training.data.tasks.settings import TaskSettings
 from training.models.build import model_config
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
-from training.provenance import corpus_card
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class RunModel:
     config: PretrainedConfig
     tokenizer_folder: Path
     corpus: dict[str, Any]
-    """`corpus_card` of the corpus that the run began with."""
+    """`Dataset.card` of the data that the run began with."""
 
 
 def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
@@ -42,7 +43,7 @@ def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
     """
     config = model_config(spec_of(settings), settings.model, dataset.vocab_size, settings.init, dataset.special)
     objective_of(settings).configure(config, settings.data)
-    return RunModel(config, dataset.tokenizer_folder, corpus_card(settings.data.corpus))
+    return RunModel(config, dataset.tokenizer_folder, dataset.card())
 
 
 def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
@@ -56,7 +57,16 @@ def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
         return _from_corpus(run, settings)
     corpus, _ = (_read_json(path, folder) for path in (run / "corpus.json", folder / "config.json"))
     config = model_config(spec_of(settings), settings.model, 1, folder)
+    objective_of(settings).configure(config, settings.data)
     return RunModel(config, folder, corpus)
+
+
+def reading_as(kept: RunModel, settings: TrainSettings) -> TrainSettings:
+    """`settings` with the run's own tokenizer, for data that is tokenised when it is read."""
+    if not isinstance(settings.data, TaskSettings):
+        return settings
+    data = settings.data.model_copy(update={"tokenizer": kept.tokenizer_folder})
+    return settings.model_copy(update={"data": data})
 
 
 def write_run_model(run: Path, model: RunModel) -> None:
@@ -70,7 +80,8 @@ def write_run_model(run: Path, model: RunModel) -> None:
         temporary.mkdir(parents=True)
         write_atomically(run / "corpus.json", json.dumps(model.corpus, ensure_ascii=False, indent=1).encode())
         for file in model.tokenizer_folder.glob("*.*"):
-            shutil.copyfile(file, temporary / file.name)
+            if file.name in FILES or file.suffix == ".model":  # a converted or exported model's weights are beside them
+                shutil.copyfile(file, temporary / file.name)
         # all values, so that defaults of a later version change nothing
         text = model.config.to_json_string(use_diff=False)
         (temporary / "config.json").write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, nearest
 from training.assembly import Assembly, check_data, spec_of
 from training.checkpoint.store import CheckpointStore
 from training.config import STOPPED, TrainSettings
@@ -28,13 +28,15 @@ from training.optim.precision import LossScale, resolve_precision
 from training.optim.schedule import learning_rate
 from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import close_mesh, init_mesh
-from training.provenance import corpus_changes, corpus_facts
+from training.provenance import corpus_changes
 from training.run_model import new_run_model, read_run_model, write_run_model
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress
 from training.window import Window
 
 log = logging.getLogger("reread")
 
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_token")
+"""Ends of the names of figures that are better the lower they are."""
 BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
 
@@ -111,6 +113,8 @@ class Trainer:
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
         self.stopped = False
+        self.best: dict[str, Any] | None = None
+        """Step and score of the best evaluation (`train.best_by`), and evaluations since."""
 
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
@@ -118,7 +122,7 @@ class Trainer:
         with mesh.together():
             if mesh.rank == 0 and not (self.begun and (self.run / "model").exists()):
                 write_run_model(self.run, self.kept)
-        if self.step >= settings.steps and self.store.latest() is not None:
+        if self._finished() and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return
         writer = MetricsLog(self.run, self.step) if mesh.rank == 0 else None
@@ -127,7 +131,7 @@ class Trainer:
             self._save_checkpoint()
         window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
         with self.objective.batches(self.step) as loader, self._stoppable():
-            while self.step < settings.steps and not self.stopped:
+            while not self._finished() and not self.stopped:
                 self.progress.begin_step(self.step)
                 with window.waiting_for_data():
                     drawn = _draw(loader)
@@ -139,17 +143,19 @@ class Trainer:
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values, self.objective.shown))
                         writer.write(self.step, values)
+                is_best = False
                 if self.step % settings.validate_every == 0 or self.step == settings.steps:
                     with window.not_counted():
-                        self._validate(writer)
+                        is_best = self._validate(writer)
                 self.store.poll()
-                if self.stopped or self.step % settings.checkpoint.every_steps == 0 or self.step == settings.steps:
+                due = self.step % settings.checkpoint.every_steps == 0
+                if self.stopped or due or is_best or self._finished():
                     self._save_checkpoint()
             self.progress.enter("writing the last checkpoint")
             self.store.wait()  # while SIGTERM still cannot interrupt it
         if writer:
             writer.close()
-        if self.step < settings.steps:
+        if not self._finished():
             log.info("stopped: checkpoint saved at step %d; the same command continues from there", self.step)
             raise SystemExit(STOPPED)
         log.info("done: %d steps", self.step)
@@ -229,15 +235,44 @@ class Trainer:
         # tensor-parallel ranks hold the same rows
         return batch, {name: total / self.mesh.tensor_size for name, total in zip(names, totals, strict=True)}
 
-    def _validate(self, writer: MetricsLog | None) -> None:
-        """Log mean losses over the same held-out text each time, if the corpus has any."""
+    def _finished(self) -> bool:
+        """Whether all steps are done, or `train.patience` evaluations in a row were no better than the best."""
+        patience = self.settings.patience
+        if self.step >= self.settings.steps:
+            return True
+        return patience is not None and self.best is not None and self.best["since"] >= patience
+
+    def _validate(self, writer: MetricsLog | None) -> bool:
+        """Log figures of the same held-out text each time, if there is any; returns whether they are the best."""
         if len(self.objective.held_out) == 0:
-            return
+            return False
         self.progress.enter("validating")
         values = self.objective.held_out_summary(self.settings.validation_batches)
         if writer:
             log.info("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
             writer.write(self.step, {f"validation_{name}": value for name, value in values.items()})
+        return self.settings.best_by is not None and self._is_best(self.settings.best_by, values)
+
+    def _is_best(self, name: str, values: dict[str, float]) -> bool:
+        """Compare with the best evaluation so far; the first of equals stays the best.
+
+        Raises `UserError` if there is no such figure.
+        """
+        if name not in values:
+            raise self.mesh.reported_once(
+                UserError(f"train.best_by: {nearest(name, values, 'is one of')} (got {name})")
+            )
+        score = -values[name] if name.endswith(LOWER_IS_BETTER) else values[name]
+        if self.best is None or score > self.best["score"]:
+            self.best = {"step": self.step, "score": score, "since": 0}
+            return True
+        self.best["since"] += 1
+        if self._finished() and self.step < self.settings.steps:
+            log.info(
+                "stopped early: %d evaluations in a row had no better %s than step %d; train.patience sets how many",
+                *(self.best["since"], name, self.best["step"]),
+            )
+        return False
 
     def _save_checkpoint(self) -> None:
         self.progress.enter("saving a checkpoint")
@@ -251,10 +286,11 @@ class Trainer:
             "step": self.step,
             "scale": self.scale.state(),
             "samples": self.dataset.fingerprint,
-            "corpus": corpus_facts(self.settings.data.corpus),
+            "corpus": self.dataset.facts(),
             "updates": steps_taken(self.assembly.optimizer),
             "bad_steps": self.bad_steps,
             "skipped_steps": self.skipped_steps,
+            "best": self.best,
         }
         self.store.save(self.step, *self.assembly.tensors(), state)
 
@@ -273,15 +309,15 @@ class Trainer:
         set_steps_taken(self.assembly.optimizer, state["updates"])
         self.step, self.bad_steps = state["step"], state["bad_steps"]
         self.skipped_steps = state.get("skipped_steps", 0)  # older checkpoints lack it
+        self.best = state.get("best")
         log.info("continuing from the checkpoint of step %d", self.step)
 
     def _check_data(self, state: dict[str, Any]) -> None:
         """Raise `UserError` if the checkpoint was trained on other samples than these."""
-        corpus = self.settings.data.corpus
-        if changes := corpus_changes(state["corpus"], corpus_facts(corpus)):
+        if changes := corpus_changes(state["corpus"], self.dataset.facts()):
             raise UserError(
-                f"{corpus}: the corpus changed since the run began ({changes}); give the run the old corpus, or begin "
-                "a new run with name=..."
+                f"{self.settings.data.place}: the corpus changed since the run began ({changes}); give the run the old "
+                "corpus, or begin a new run with name=..."
             )
         if state["samples"] != self.dataset.fingerprint:
             raise UserError(f"{self.run}: train.data or train.seed changed since the run began; revert it")

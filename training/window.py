@@ -44,7 +44,7 @@ class Window:
         seconds = time.perf_counter() - self.begin
         steps = step - self.first_step
         settings = self.objective.settings
-        flops = self.spec.flops(self.config, settings.data.sequence_length, totals)
+        flops = self.objective.flops(self.spec, self.config, totals)
         self.sums.zero_()
         self.begin, self.waited, self.first_step = time.perf_counter(), 0.0, step
         return {

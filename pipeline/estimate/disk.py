@@ -44,7 +44,7 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
 
     Logs one line where it is assumed. Raises `UserError` where it cannot be known.
     """
-    corpus, stated = train.data.corpus, train.model.get("vocab_size")
+    corpus, stated = train.data.place, train.model.get("vocab_size")
     if stated is not None:
         return int(stated)
     if is_materialized(corpus):
@@ -76,7 +76,7 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
 
     A token is an id of two bytes, four where the vocabulary needs it, and a byte of flags.
     """
-    folder = train.data.corpus
+    folder = train.data.place
     token_bytes = 3 if vocab_size <= 2**16 else 5
     copies = getattr(train.data, "copies", 1)
     if (folder / "manifest.json").exists() and not is_materialized(folder):

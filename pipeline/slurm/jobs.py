@@ -19,6 +19,7 @@ class Job:
     script: str
     """Name of its template: slurm/<script>.sbatch."""
     arguments: list[str]
+    settings: SlurmSettings
     options: dict[str, Any] = field(default_factory=dict)
     """Options of sbatch that replace those of the template; None removes one."""
 
@@ -29,33 +30,69 @@ def preprocess_jobs(settings: SlurmSettings, run: str, stages: list[Stage], argu
     options = {**_small(settings), "time": _clock(array.hours)}
     parts = {**options, "array": f"0-{array.array - 1}"}
     jobs = [
-        Job(run, stage.name, "vocabulary", arguments, options)
+        Job(run, stage.name, "vocabulary", arguments, settings, options)
         if stage.is_one_task
-        else Job(run, stage.name, "preprocess", [stage.name, *arguments], parts)
+        else Job(run, stage.name, "preprocess", [stage.name, *arguments], settings, parts)
         for stage in stages
     ]
-    return [*jobs, Job(run, "merge", "merge", arguments, options)] if stages else []
+    return [*jobs, Job(run, "merge", "merge", arguments, settings, options)] if stages else []
 
 
 def training_jobs(settings: SlurmSettings, run: str, arguments: list[str], prefix: str = "") -> list[Job]:
     """The jobs that pretrain and export a run."""
-    options = {
+    return [
+        Job(run, f"{prefix}pretrain", "pretrain", arguments, settings, _training(settings)),
+        export_job(settings, run, prefix),
+    ]
+
+
+def export_job(settings: SlurmSettings, run: str, prefix: str = "") -> Job:
+    return Job(run, f"{prefix}export", "export", [f"runs/{run}"], settings, _small(settings))
+
+
+def finetuning_jobs(
+    settings: SlurmSettings,
+    name: str,
+    runs: list[tuple[str, list[str]]],
+    recipe: str,
+    overrides: list[str],
+    prefix: str = "",
+) -> list[Job]:
+    """The jobs that fine-tune: one for each of `runs` (name of a seed's run, its overrides), then the scores of all.
+
+    `name` is that of `recipe` with the `overrides`, which the scores are printed by.
+    """
+    jobs = [
+        Job(
+            run,
+            f"{prefix}finetune{run.removeprefix(name)}",
+            "finetune",
+            [recipe, *given],
+            settings,
+            _training(settings),
+        )
+        for run, given in runs
+    ]
+    options = {**_small(settings), "gpus-per-node": 1 if settings.gpus_per_node else None}
+    options["partition"] = settings.partition if settings.gpus_per_node else options["partition"]
+    return [*jobs, Job(name, f"{prefix}scores", "scores", [recipe, *overrides], settings, options)]
+
+
+def convert_job(settings: SlurmSettings, run: str, source: str, output: Path, options: dict[str, Any]) -> Job:
+    """The job that converts another run's exported model to the folder that this run starts from."""
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return Job(run, "convert", "convert", [source, str(output), *flags], settings, _small(settings))
+
+
+def _training(settings: SlurmSettings) -> dict[str, Any]:
+    """Options of a job that trains."""
+    return {
         **_nodes(settings),
         "gpus-per-node": settings.gpus_per_node or None,
         "time": _clock(settings.hours),
         "signal": f"B:USR1@{settings.warning_seconds}",
         "dependency": "singleton",  # the same run submitted twice waits for itself
     }
-    return [
-        Job(run, f"{prefix}pretrain", "pretrain", arguments, options),
-        Job(run, f"{prefix}export", "export", [f"runs/{run}"], _small(settings)),
-    ]
-
-
-def convert_job(settings: SlurmSettings, run: str, source: str, output: Path, options: dict[str, Any]) -> Job:
-    """The job that converts another run's exported model to the folder that this run starts from."""
-    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return Job(run, "convert", "convert", [source, str(output), *flags], _small(settings))
 
 
 def _small(settings: SlurmSettings) -> dict[str, Any]:

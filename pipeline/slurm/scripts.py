@@ -12,16 +12,16 @@ from preprocessing.errors import CONTROL, UserError
 SCRIPTS = Path(__file__).resolve().parents[2] / "slurm"
 
 
-def render(job: Job, settings: SlurmSettings, folder: Path) -> str:
+def render(job: Job, folder: Path) -> str:
     """The complete script of `job`, which can be submitted again by itself; `folder` is where it will be written.
 
     Raises `UserError` for a working folder whose name has line ends or other control characters.
     """
     if CONTROL.search(str(Path.cwd())):
         raise UserError(f"{Path.cwd()}: a job's folder has no control characters in its name; rename it")
-    arrays = job.script == "preprocess"
+    settings, arrays = job.settings, job.script == "preprocess"
     options = {
-        "job-name": job.run if job.script == "pretrain" else f"{job.run}-{job.name}",
+        "job-name": job.run if job.script in ("pretrain", "finetune") else f"{job.run}-{job.name}",
         "partition": settings.partition,
         "account": settings.account,
         "qos": settings.qos,
@@ -48,7 +48,7 @@ def submit_script(jobs: list[Job], folder: Path) -> str:
         singleton = ",singleton" if job.options.get("dependency") == "singleton" else ""
         lines.append(f'submit {shlex.quote(job.name)} --dependency="afterok:$job{singleton}"')
     return f"""#!/bin/bash
-# Submits {jobs[-1].run}: {" -> ".join(job.name for job in jobs)}. What is done already is not done again.
+# Submits {folder.parent.name}: {" -> ".join(job.name for job in jobs)}. What is done already is not done again.
 set -euo pipefail
 cd {shlex.quote(str(Path.cwd()))}
 # Variables of the job that this may run in: sbatch would pass them on

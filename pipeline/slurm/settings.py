@@ -75,6 +75,14 @@ class SlurmSettings(Settings):
         return self.tasks_per_node or self.gpus_per_node or 1
 
 
+def finetuning_settings(site: dict[str, Any], own: SlurmSettings | None) -> SlurmSettings:
+    """Settings of fine-tuning: one process on one GPU unless its recipe asks for more, since its batches are small."""
+    known = SlurmSettings.parse(site, "slurm")
+    one = {**site, "nodes": 1, "minimum_nodes": None, "gpus_per_node": min(known.gpus_per_node, 1), "tasks_per_node": 1}
+    log.info("slurm: fine-tuning takes one process, unless `slurm` of its own recipe or command sets more")
+    return SlurmSettings.parse({**one, **(own.model_dump(exclude_unset=True) if own else {})}, "slurm")
+
+
 def site_settings(path: Path | None) -> dict[str, Any]:
     """The values of `path`, or of slurm/site.yaml if it exists; a recipe's own override them."""
     file = path or SITE

@@ -1,46 +1,70 @@
-"""`reread run RECIPE --slurm`: the jobs that a recipe needs, checked before they wait in a queue, and submitted."""
+"""`reread run RECIPE --slurm` and `reread finetune RECIPE --slurm`: the jobs of a recipe, checked and submitted."""
 
 import logging
 import shutil
 import subprocess
 from pathlib import Path
 
-from pipeline.commands import check_train, missing_start, start_recipe
+from pipeline.chain import following
+from pipeline.commands import check_model, check_train, missing_start, start_recipe
+from pipeline.finetune import export_missing, finetune_recipe, seed_runs
 from pipeline.recipe import Recipe, load_recipe, train_section
 from pipeline.run_folder import RUNS, check_same_run
-from pipeline.slurm.jobs import Job, convert_job, preprocess_jobs, training_jobs
+from pipeline.slurm.jobs import Job, convert_job, export_job, finetuning_jobs, preprocess_jobs, training_jobs
 from pipeline.slurm.scripts import SCRIPTS, render, submit_script
-from pipeline.slurm.settings import SlurmSettings, site_settings
+from pipeline.slurm.settings import SlurmSettings, finetuning_settings, site_settings
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from preprocessing.execution.build import missing_stages
 from preprocessing.execution.stages import Stage, stages_of
 from preprocessing.files import write_atomically
+from training.data.settings import CorpusSettings
+from training.data.tasks.settings import check_groups
 
 log = logging.getLogger("reread")
 
 
 def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
-    """Submit preprocessing, training and export to Slurm and print how to follow them; or only print the scripts.
+    """Submit preprocessing, training, export and the fine-tunings of `then` to Slurm and print how to follow them; or
+    only print the scripts.
 
     Raises `UserError` for whatever is known to fail before a job has waited in the queue.
     """
     recipe = load_recipe(name, overrides, beneath={"slurm": site_settings(site)})
-    settings, folder = recipe.slurm or SlurmSettings(), RUNS / recipe.name / "slurm"
-    jobs = _jobs(recipe, settings, [name, *overrides], dry_run)
+    jobs = _jobs(recipe, recipe.slurm or SlurmSettings(), [name, *overrides], dry_run)
     if not jobs:
         log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
-    elif dry_run:
+        return
+    _submit_or_print(jobs, RUNS / recipe.name / "slurm", dry_run)
+
+
+def submit_finetuning(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
+    """Submit a job for each seed of a fine-tuning, and one for the scores of all; or only print the scripts.
+
+    Raises `UserError` for whatever is known to fail before a job has waited in the queue.
+    """
+    recipe = finetune_recipe(name, overrides)
+    check_model(recipe)
+    settings = finetuning_settings(site_settings(site), recipe.slurm)
+    jobs = _finetuning_jobs(recipe, settings, name, overrides)
+    init = train_section(recipe).init
+    if init is not None and export_missing(recipe):
+        jobs.insert(0, export_job(settings, init.parent.name))
+    _submit_or_print(jobs, RUNS / recipe.name / "slurm", dry_run)
+
+
+def _submit_or_print(jobs: list[Job], folder: Path, dry_run: bool) -> None:
+    if dry_run:
         for job in jobs:
-            print(f"==> {folder / job.name}.sbatch\n{render(job, settings, folder)}")
+            print(f"==> {folder / job.name}.sbatch\n{render(job, folder)}")
         print(f"==> {folder / 'submit.sh'}\n{submit_script(jobs, folder)}", end="")
-    else:
-        submitted = submit(jobs, settings, folder)
-        print("submitted: " + " -> ".join(f"{job} ({number})" for job, number in submitted.items()))
-        print(f"follow:    squeue --job {','.join(submitted.values())}; tail -F {folder}/*.log")
-        print(f"stop:      scancel {' '.join(submitted.values())}   (training saves a checkpoint first)")
-        print("the same command again continues from whatever is done by then")
+        return
+    submitted = submit(jobs, folder)
+    print("submitted: " + " -> ".join(f"{job} ({number})" for job, number in submitted.items()))
+    print(f"follow:    squeue --job {','.join(submitted.values())}; tail -F {folder}/*.log")
+    print(f"stop:      scancel {' '.join(submitted.values())}   (training saves a checkpoint first)")
+    print("the same command again continues from whatever is done by then")
 
 
 def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run: bool) -> list[Job]:
@@ -48,15 +72,32 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     jobs = []
     if recipe.train is not None:
         _check(recipe, settings)
+    finetunings = following(recipe)
     if recipe.preprocess is not None:
         jobs = preprocess_jobs(settings, recipe.name, _stages(recipe.preprocess, dry_run), arguments)
     if recipe.train is None:
         return jobs
+    if not isinstance(recipe.train.data, CorpusSettings):
+        raise UserError(f"recipe {recipe.name}: fine-tunes a model; submit it by `reread finetune RECIPE --slurm`")
     corpus = recipe.train.data.corpus
     if not jobs or recipe.preprocess is None or corpus.resolve() != recipe.preprocess.output.resolve():
         Manifest.read(corpus)
     jobs += _start_jobs(recipe, settings)
-    return jobs + training_jobs(settings, recipe.name, arguments)
+    jobs += training_jobs(settings, recipe.name, arguments)
+    for number, one in enumerate(finetunings, 1):
+        own = finetuning_settings(settings.model_dump(exclude_unset=True), one.recipe.slurm)
+        jobs += _finetuning_jobs(one.recipe, own, one.name, one.overrides, f"then{number}-")
+    return jobs
+
+
+def _finetuning_jobs(
+    recipe: Recipe, settings: SlurmSettings, name: str, overrides: list[str], prefix: str = ""
+) -> list[Job]:
+    """The jobs of a recipe from `finetune_recipe`, whose name on the command line and overrides are given."""
+    _check_split(recipe, settings)
+    train = train_section(recipe)
+    check_groups(train.global_batch, train.micro_batch, settings.nodes * settings.tasks // train.parallel.tensor)
+    return finetuning_jobs(settings, recipe.name, seed_runs(recipe, overrides), name, overrides, prefix)
 
 
 def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:
@@ -86,8 +127,12 @@ def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
 
 def _check(recipe: Recipe, settings: SlurmSettings) -> None:
     check_same_run(RUNS / recipe.name, recipe)
-    train = train_section(recipe)
     check_train(recipe)
+    _check_split(recipe, settings)
+
+
+def _check_split(recipe: Recipe, settings: SlurmSettings) -> None:
+    train = train_section(recipe)
     tensor = train.parallel.tensor
     if settings.tasks % tensor:
         raise UserError(
@@ -102,7 +147,7 @@ def _check(recipe: Recipe, settings: SlurmSettings) -> None:
         )
 
 
-def submit(jobs: list[Job], settings: SlurmSettings, folder: Path) -> dict[str, str]:
+def submit(jobs: list[Job], folder: Path) -> dict[str, str]:
     """Write the scripts to `folder` and submit them; returns the job numbers by name.
 
     Raises `UserError` if sbatch is missing or refuses a job, with its reason.
@@ -113,7 +158,7 @@ def submit(jobs: list[Job], settings: SlurmSettings, folder: Path) -> dict[str, 
         )
     folder.mkdir(parents=True, exist_ok=True)
     for job in jobs:
-        write_atomically(folder / f"{job.name}.sbatch", render(job, settings, folder).encode())
+        write_atomically(folder / f"{job.name}.sbatch", render(job, folder).encode())
     shutil.copyfile(SCRIPTS / "supervise.py", folder / "supervise.py")
     path = folder / "submit.sh"
     write_atomically(path, submit_script(jobs, folder).encode())

@@ -24,6 +24,15 @@ PIECE_CHARACTERS = 1 << 16
 Encoding = tuple[NDArray[np.uint32], NDArray[np.int64]]
 
 _SPACES = np.array([code for code in range(1 << 14) if chr(code).isspace()], np.uint32)
+FILES = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+"""Names of a tokenizer's files; a SentencePiece model ends in `.model`."""
 SPECIAL_NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),

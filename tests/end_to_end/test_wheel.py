@@ -36,11 +36,12 @@ def test_installed_from_its_wheel_the_quickstarts_find_their_sample(installed: P
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     script = (
         "import pathlib, pipeline.commands as commands\n"
-        "from pipeline.recipe import available_recipes, load_recipe\n"
+        "from pipeline.recipe import available_recipes, finetuning_recipes, load_recipe\n"
         "from preprocessing.input.sources import find_files\n"
         f"assert pathlib.Path(commands.__file__).is_relative_to({str(installed)!r})\n"
         "names = [name for name in available_recipes() if name.startswith('quickstart')]\n"
         "assert len(names) == 3\n"
+        "assert 'nezha-xnli' in finetuning_recipes()\n"
         "for name in names: assert len(find_files(load_recipe(name, []).preprocess.input)) == 84, name\n"
         "assert (pathlib.Path(commands.__file__).parents[1] / 'slurm' / 'pretrain.sbatch').exists()\n"
     )

@@ -28,7 +28,7 @@ def chain(settings: SlurmSettings) -> list[Job]:
 
 def rendered(name: str, **settings: Any) -> str:
     slurm = SlurmSettings.parse(settings, "test")
-    return render(next(job for job in chain(slurm) if job.name == name), slurm, FOLDER)
+    return render(next(job for job in chain(slurm) if job.name == name), FOLDER)
 
 
 def test_the_chain_is_every_stage_the_merge_training_and_export() -> None:
@@ -107,7 +107,7 @@ def test_the_shipped_site_file_has_every_key_and_changes_nothing() -> None:
 def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="login node"):
-        submit(chain(SlurmSettings()), SlurmSettings(), tmp_path)
+        submit(chain(SlurmSettings()), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,7 @@ def test_what_would_fail_after_hours_is_refused_before(
 
 
 def test_a_folder_with_a_space_is_one_value() -> None:
-    settings = SlurmSettings()
-    text = render(chain(settings)[0], settings, Path("my runs/nezha"))
+    text = render(chain(SlurmSettings())[0], Path("my runs/nezha"))
     assert "#SBATCH --output='my runs/nezha/read-%A_%a.log'\n" in text
 
 

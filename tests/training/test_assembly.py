@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.commands import run
+from pipeline.chain import run
 from pipeline.recipe import available_recipes, load_recipe
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError

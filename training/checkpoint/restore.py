@@ -16,13 +16,13 @@ from training.parallel.mesh import Mesh
 def restore_model(
     run: Path, settings: TrainSettings, config: PretrainedConfig, step: int | None = None
 ) -> tuple[PreTrainedModel, int]:
-    """The model of checkpoint `step`, by default the last one, on the CPU, and the step.
+    """The model of checkpoint `step`, by default the best or the last one, on the CPU, and the step.
 
     `config` is the run's (`read_run_model`). Raises `UserError` if there is no such checkpoint, it is damaged, or
     `config` does not fit it.
     """
     store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, Mesh())
-    step = store.latest() if step is None else step
+    step = store.chosen() if step is None else step
     if step is None:
         raise UserError(f"{run / 'checkpoints'}: no checkpoint yet; train first with `reread train`")
     if step not in store.steps():
@@ -43,5 +43,5 @@ def restore_model(
         )
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
-    copy_projections(model, spec.copied)
+    copy_projections(model, spec.copied_in(objective_of(settings).name))
     return model, step

@@ -140,6 +140,12 @@ class CheckpointStore:
             )
         return None
 
+    def chosen(self) -> int | None:
+        """The best of the intact checkpoints, if the run compared them (`train.best_by`), else the last."""
+        latest = self.latest()
+        best = None if latest is None else (self.state(latest).get("best") or {}).get("step")
+        return latest if best is None else int(best)
+
     def load(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice]) -> None:
         """Fill `tensors` in place with their parts of the checkpoint, padding with zeros.
 
@@ -268,7 +274,8 @@ class CheckpointStore:
         temporary.rename(path)
         sync_folder(self.folder)
         # Later steps than this one were skipped as damaged, so they do not count as kept
-        old = [other for other in self._steps() if other <= step][: -self.keep]
+        best = (index["state"].get("best") or {}).get("step")
+        old = [other for other in self._steps() if other <= step and other != best][: -self.keep]
         for stale in [*map(self._path, old), replaced]:
             shutil.rmtree(stale, ignore_errors=True)
 

@@ -15,6 +15,7 @@ from training.data.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
 from training.data.masking import mask
 from training.data.rows import IGNORED, Rows
 from training.data.settings import DataSettings, MaskedSettings
+from training.provenance import corpus_card, corpus_facts
 
 AnySettings = TypeVar("AnySettings", bound=DataSettings)
 AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
@@ -42,6 +43,14 @@ class Dataset(ABC, Generic[AnySettings]):
     def fingerprint(self) -> str:
         """Equal fingerprints mean equal rows at every step."""
 
+    def facts(self) -> dict[str, Any]:
+        """Fingerprints of the text and its tokenizer, and what else a run remembers of its data."""
+        return corpus_facts(self.settings.corpus)  # type: ignore[attr-defined]
+
+    def card(self) -> dict[str, Any]:
+        """`facts` and what else a model card shows of the data."""
+        return corpus_card(self.settings.corpus)  # type: ignore[attr-defined]
+
     @abstractmethod
     def verify(self) -> None:
         """Read everything once; raises `UserError` for the first block that was altered on disk."""
@@ -58,7 +67,7 @@ class Dataset(ABC, Generic[AnySettings]):
         raise self._nothing_to_show()
 
     def _nothing_to_show(self) -> UserError:
-        corpus, kind = self.settings.corpus, self.settings.kind
+        corpus, kind = self.tokenizer_folder.parent, self.settings.kind
         return UserError(f"{corpus}: data.kind is {kind}, whose text is not masked, so there is nothing to show")
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:

@@ -13,6 +13,11 @@ from training.data.samples import RowDataset, RowSettings, Samples
 from training.data.segments import Segments
 from training.data.settings import DataSettings
 from training.data.stream import Stream, StreamSettings
+from training.data.tasks.answer import AnswerDataset
+from training.data.tasks.choose import ChooseDataset
+from training.data.tasks.classify import ClassifyDataset
+from training.data.tasks.settings import AnswerSettings, ChooseSettings, ClassifySettings, TagSettings
+from training.data.tasks.tag import TagDataset
 
 
 class Kind(NamedTuple):
@@ -40,6 +45,10 @@ KINDS = {
     "packed": Kind(PackedSettings, _drawn(Packed), "masked_lm"),
     "segments": Kind(SegmentSettings, _drawn(Segments), "documents"),
     "stream": Kind(StreamSettings, _drawn(Stream), "causal_lm"),
+    "classify": Kind(ClassifySettings, ClassifyDataset.open, "classify"),
+    "tag": Kind(TagSettings, TagDataset.open, "tag"),
+    "answer": Kind(AnswerSettings, AnswerDataset.open, "answer"),
+    "choose": Kind(ChooseSettings, ChooseDataset.open, "choose"),
 }
 """`data.kind` -> its row."""
 
@@ -52,6 +61,6 @@ def open_dataset(settings: DataSettings, seed: int, split: str) -> Dataset[Any]:
     """
     dataset = KINDS[settings.kind].open(settings, seed, split)
     if split == "train" and len(dataset) == 0:
-        raise UserError(f"{settings.corpus}: no documents in the train split; look at the corpus' report.md")
+        raise UserError(f"{settings.place}: no documents in the train split; look at the corpus' report.md")
     dataset.check(settings, seed)
     return dataset

@@ -37,16 +37,25 @@ class MaskingSettings(Settings):
 class DataSettings(Settings):
     """A `data` section: where the text is and how rows are made from it. Each kind of data has its own class."""
 
-    elastic: ClassVar[frozenset[str]] = frozenset({"corpus"})
-    """Fields that a relaunch may change: a corpus may move (its fingerprint is compared), and settings of evaluation do
+    elastic: ClassVar[frozenset[str]] = frozenset()
+    """Fields that a relaunch may change: files may move (their fingerprint is compared), and settings of evaluation do
     not affect training."""
 
     framings: ClassVar[tuple[bool, ...]] = (False,)
     """What `bare` can be."""
 
     kind: str
-    corpus: Path
     sequence_length: int
+
+    @property
+    @abstractmethod
+    def place(self) -> Path:
+        """The file or folder that holds the data, for messages."""
+
+    @property
+    def held_out(self) -> Path:
+        """Where held-out text or examples are, for messages."""
+        return self.place
 
     @property
     def bare(self) -> bool:
@@ -62,7 +71,19 @@ class DataSettings(Settings):
         """Full rows in the format of the dataset, with the expected share of predictions; all ids are 0."""
 
 
-class MaskedSettings(DataSettings):
+class CorpusSettings(DataSettings):
+    """Settings of data that is read from a corpus."""
+
+    elastic: ClassVar[frozenset[str]] = frozenset({"corpus"})
+
+    corpus: Path
+
+    @property
+    def place(self) -> Path:
+        return self.corpus
+
+
+class MaskedSettings(CorpusSettings):
     """Settings of data whose masked tokens are predicted."""
 
     if TYPE_CHECKING:  # each kind has them in its own order, which fingerprints depend on

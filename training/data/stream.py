@@ -16,13 +16,13 @@ from pydantic import Field
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
 from training.data.dataset import Dataset
 from training.data.rows import IGNORED, Rows
-from training.data.settings import LONGEST, DataSettings
+from training.data.settings import LONGEST, CorpusSettings
 
 
-class StreamSettings(DataSettings):
+class StreamSettings(CorpusSettings):
     """Settings of lanes of unbroken text, for language models with memory (Transformer-XL)."""
 
-    elastic = DataSettings.elastic | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
+    elastic = CorpusSettings.elastic | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
 
     framings = (True,)
 

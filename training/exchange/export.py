@@ -20,9 +20,11 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
 from training.checkpoint.files import put_in_place, remove, save_tensors
-from training.exchange.tokenizer import frame_tokenizer
+from training.exchange.tokenizer import FRAMES, frame_tokenizer
 from training.models import model_spec
+from training.models.heads import ForQuestionAnswering, TaskHead
 from training.models.spec import ModelSpec
+from training.models.usage import usage_of
 from training.objectives.objective import Objective
 
 AUTO_CLASSES = {
@@ -32,6 +34,8 @@ AUTO_CLASSES = {
     "AutoModelForCausalLM": "ForCausalLM",
     "AutoModelForSequenceClassification": "ForSequenceClassification",
     "AutoModelForTokenClassification": "ForTokenClassification",
+    "AutoModelForQuestionAnswering": "ForQuestionAnswering",
+    "AutoModelForMultipleChoice": "ForMultipleChoice",
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
 TAG = "reread"
@@ -72,14 +76,14 @@ def _write_files(
     save_tensors(_weights(model, spec, absent), folder / "model.safetensors", {"format": "pt"})
     for file in _with_imports(code) if code else ():
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
-    ids = {}
+    ids: Mapping[str, int | None] = {}
     if tokenizer_folder:
         for file in tokenizer_folder.glob("*.*"):
             shutil.copyfile(file, folder / file.name)
-        inputs = set(inspect.signature(type(model).forward).parameters)
+        inputs = set(inspect.signature(type(model.base_model).forward).parameters)
         if spec.one_token_type:
             inputs.discard("token_type_ids")
-        ids = frame_tokenizer(folder, spec.frame, inputs, spec.longest(model.config))
+        ids = frame_tokenizer(folder, _frame(model, spec), inputs, _longest(model.config, spec))
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
 
 
@@ -102,8 +106,10 @@ def model_card(
     }
     if examples and objective.card.pipeline == "fill-mask":
         header["widget"] = [{"text": text} for text in examples]
-    code = _USE_TRANSFORMERS if _in_transformers(spec.config) else _USE
-    use = [code.replace("AUTO", objective.card.auto_class), spec.usage.get(objective.name, "")]
+    windows = not _in_transformers(spec.config)
+    code = _USE if windows else _USE_TRANSFORMERS
+    use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows)]
+    use.append(spec.usage.get(objective.name, ""))
     parts = [f"---\n{_yaml(header)}---", f"# {spec.name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"
@@ -169,23 +175,42 @@ def _spec(config: PretrainedConfig) -> ModelSpec:
 
 
 def _weights(model: PreTrainedModel, spec: ModelSpec, absent: Collection[str]) -> dict[str, Tensor]:
-    tied = model._tied_weights_keys or {}
+    tied = set(model._tied_weights_keys or {})
+    # transformers 4's own class loads a tied bias that is not in the file as zeros
+    kept = {name for name in tied if name.endswith(".bias") and _in_transformers(type(model.config))}
     vocabulary = [pattern for pattern, kind in spec.tensor_plan.items() if kind == "vocabulary"]
     weights = {}
     for name, tensor in model.state_dict().items():
-        if name in tied or name in absent:
+        if name in tied - kept or name in absent:
             continue
-        if any(fnmatchcase(known, pattern) for known in (name, name.rpartition(".")[0]) for pattern in vocabulary):
-            weights[name] = tensor[: model.config.vocab_size].contiguous()
-        else:
-            weights[name] = tensor.contiguous()
+        padded = any(fnmatchcase(known, glob) for known in (name, name.rpartition(".")[0]) for glob in vocabulary)
+        rows = tensor[: model.config.vocab_size] if padded else tensor
+        weights[name] = rows.clone() if name in kept else rows.contiguous()
     return weights
 
 
-def _config_json(model: PreTrainedModel, ids: Mapping[str, int]) -> str:
+def _frame(model: PreTrainedModel, spec: ModelSpec) -> str:
+    """The key of `FRAMES`: heads of tasks read pairs as the task needs them."""
+    if not spec.frame or not isinstance(model, TaskHead):
+        return spec.frame
+    kind = "answer" if isinstance(model, ForQuestionAnswering) else "pair"
+    return f"{spec.frame} {kind}" if f"{spec.frame} {kind}" in FRAMES else spec.frame
+
+
+def _longest(config: PretrainedConfig, spec: ModelSpec) -> int | None:
+    """The tokenizer's `model_max_length`; None where a text of any length is read.
+
+    Without the reader in windows that is where positions end, or else the length that they were made for."""
+    if getattr(config, "reading", None):
+        return None
+    return spec.longest(config) or getattr(config, "max_position_embeddings", None)
+
+
+def _config_json(model: PreTrainedModel, ids: Mapping[str, int | None]) -> str:
     """The model's configuration with `ids` of special tokens, its class, and the files that hold its classes."""
     config: PretrainedConfig = copy.deepcopy(model.config)
-    config.update(dict(ids))
+    counted_from = _in_transformers(type(config))  # Longformer's positions count from the padding id it was built with
+    config.update({name: number for name, number in ids.items() if not (counted_from and name == "pad_token_id")})
     config.architectures = [type(model).__name__]
     if _in_transformers(type(config)):
         return config.to_json_string()

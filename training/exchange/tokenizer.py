@@ -14,19 +14,13 @@ from transformers import PretrainedConfig
 
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
+from preprocessing.tokens.base import FILES
 from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.vocabulary import read_vocabulary
+from training.models.build import vocabulary_of
 
 log = logging.getLogger("reread")
 
-FILES = (
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-)
 GPT2 = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 """Names of the two files of GPT-2's BPE."""
 
@@ -41,9 +35,17 @@ INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 FRAMES = {
     "segments": ("$A {sep} {cls}", "$A {sep} $B:1 {sep}:1 {cls}"),
+    "segments answer": ("$A {sep} {cls}", "$A {sep} $B {sep} {cls}"),
     "bare": ("$A", "$A $B:1"),
+    "bare pair": ("$A", "$B:1 {sep}:1 $A"),
+    "bare answer": ("$A", "$A {sep} $B:1"),
 }
-"""`ModelSpec.frame` -> templates of one text and of two; "" keeps the tokenizer's own."""
+"""`ModelSpec.frame`, for heads of tasks with the kind of their pairs -> templates of one text and of two; other frames
+keep the tokenizer's own. A question and its text are given to a tokenizer as transformers' pipeline does it: question
+first, but text first where padding stands on the left."""
+
+NAMES = ({"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]"}, {"pad": "<pad>", "cls": "<s>", "sep": "</s>"})
+"""BERT's and RoBERTa's special tokens."""
 
 
 def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind: str = "") -> Path | None:
@@ -112,31 +114,50 @@ def _write_bpe(vocabulary: Path, tokens: list[str], folder: Path) -> None:
 
 def frame_tokenizer(
     folder: Path, frame: str, inputs: Collection[str] = INPUTS, longest: int | None = None
-) -> dict[str, int]:
-    """Set the special tokens that the tokenizer in `folder` adds to those of pretraining (`ModelSpec.frame`).
+) -> dict[str, int | None]:
+    """Set the special tokens that the tokenizer in `folder` adds to those of training (a key of `FRAMES`).
 
     It returns those of INPUTS that are among `inputs`, and warns of more than `longest` tokens. A segment is
-    "tokens [SEP] [CLS]", padded on the left, so that [CLS] is in the last position. Returns the configuration's
-    pad_token_id, cls_token_id and sep_token_id for segments.
+    "tokens [SEP] [CLS]", padded on the left, so that [CLS] is in the last position. Returns the ids of special tokens
+    by their keys in a configuration; BERT's have no token of a text's begin and end.
     """
-    ids = _put_frame(folder, frame) if frame in FRAMES else {}
+    if frame in FRAMES:
+        _put_frame(folder, frame)
     _join_merges(folder / "tokenizer.json")
     path = folder / "tokenizer_config.json"
     settings = _read(path)
     if set(INPUTS) - set(inputs):
         settings["model_input_names"] = [name for name in settings.get("model_input_names", INPUTS) if name in inputs]
-    if frame == "segments":
-        settings.pop("model_max_length", None)  # a document of any length is read whole
+    if frame.startswith("segments"):
         settings["padding_side"] = "left"
-    elif longest is not None:
+    settings.pop("model_max_length", None)
+    if longest is not None:
         settings["model_max_length"] = longest
     if settings != _read(path):
         _write(path, settings)
-    return ids if frame == "segments" else {}
+    return special_ids(folder)
 
 
-def _put_frame(folder: Path, frame: str) -> dict[str, int]:
-    """Rewrite the template in tokenizer.json; returns the ids of pad, cls and sep by their keys in a configuration."""
+def special_ids(folder: Path) -> dict[str, int | None]:
+    """The ids of special tokens of the tokenizer in `folder`, by their keys in a configuration.
+
+    The keys of begin and end are always there, None without such a token; the others only where there is one."""
+    given = {**_read(folder / "special_tokens_map.json"), **_read(folder / "tokenizer_config.json")}
+    vocabulary = vocabulary_of(folder)
+    ids: dict[str, int | None] = {"bos_token_id": None, "eos_token_id": None}
+    for role in ("pad", "cls", "sep", "bos", "eos"):
+        name = given.get(f"{role}_token")
+        name = name["content"] if isinstance(name, dict) else name
+        known = [names[role] for names in NAMES if role in names]
+        if found := [one for one in ([name] if name else known) if one in vocabulary]:
+            ids[f"{role}_token_id"] = vocabulary[found[0]]
+    if ids.get("cls_token_id") is not None and ids.get("cls_token_id") == vocabulary.get("<s>"):  # RoBERTa's are both
+        ids |= {"bos_token_id": ids["cls_token_id"], "eos_token_id": ids.get("sep_token_id")}
+    return ids
+
+
+def _put_frame(folder: Path, frame: str) -> None:
+    """Rewrite the template in tokenizer.json."""
     path, settings_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
     settings = _read(settings_path)
     if not path.exists() or settings.get("tokenizer_class") != "PreTrainedTokenizerFast":
@@ -145,19 +166,16 @@ def _put_frame(folder: Path, frame: str) -> dict[str, int]:
         load_tokenizer(folder, TokenizerSettings(path=folder, lowercase=lowercase)).save(folder)
         settings = _read(settings_path)
     if "cls_token" not in settings:
-        return {}  # whole words, without a frame
+        return  # whole words, without a frame
     backend = Tokenizer.from_file(str(path))
-    names = {role: settings[f"{role}_token"] for role in ("pad", "cls", "sep")}
-    vocabulary = backend.get_vocab()
-    ids = {role: vocabulary[name] for role, name in names.items()}
+    names = {role: settings[f"{role}_token"] for role in ("cls", "sep")}
     single, pair = (template.format(**names) for template in FRAMES[frame])
     backend.post_processor = TemplateProcessing(
-        single=single, pair=pair, special_tokens=[(names[role], ids[role]) for role in ("cls", "sep")]
+        single=single, pair=pair, special_tokens=[(name, backend.token_to_id(name)) for name in names.values()]
     )
     values = _read(path)
     values["post_processor"] = json.loads(backend.to_str())["post_processor"]
     _write(path, values)
-    return {f"{role}_token_id": number for role, number in ids.items()}
 
 
 def _join_merges(path: Path) -> None:

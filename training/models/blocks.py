@@ -104,9 +104,25 @@ def chosen(hidden: Tensor, positions: Tensor | None) -> Tensor:
     return hidden if positions is None else hidden.flatten(0, 1).index_select(0, positions)
 
 
+def at_places(x: Tensor, places: Tensor) -> Tensor:
+    """x [B, L, ...] at places [B, n] -> [B, n, ...]."""
+    return x.take_along_dim(places.view(*places.shape, *[1] * (x.dim() - 2)), dim=1)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean over labels [...] that are not -100, from logits [..., classes]."""
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def given_once(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
+    """Raises ValueError unless one of the two is given."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("give input_ids or inputs_embeds, and not both")
+
+
+def attention_weights(wanted: bool | None, config: PretrainedConfig) -> list[Tensor] | None:
+    """An empty list for the attention of each layer if the caller or else the configuration wants it, or None."""
+    return [] if (config.output_attentions if wanted is None else wanted) else None
 
 
 def returned(model: PreTrainedModel, output: ModelOutput, return_dict: bool | None) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as reports
@@ -51,7 +52,7 @@ def model_config(
 
 def check_vocabulary(init: Path, tokenizer: Path) -> None:
     """Raises `UserError` if the corpus' folder `tokenizer` and `init` have different vocabularies."""
-    ours, theirs = _vocabulary(tokenizer), _vocabulary(init)
+    ours, theirs = vocabulary_of(tokenizer), vocabulary_of(init)
     if not ours or not theirs:
         return
     # Tokens of blanks occur in no text, and one of transformers' two readers of vocab.txt drops them
@@ -94,10 +95,21 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
-    parts = {"random": missing, "not used": sorted(found["unexpected_keys"])}
-    notes = "".join(f"; {what}: {_some(names)}" for what, names in parts.items() if names)
+    known = model.state_dict().keys()
+    unused = [name for name in _names(init) if not {name, f"{model.base_model_prefix}.{name}"} & known]
+    parts = {"random": missing, "not used": unused}
+    notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
     return model.float()  # transformers 5 keeps the type of the file
+
+
+def _names(folder: Path) -> list[str]:
+    """The names of all tensors in a folder; transformers leaves out those that a class ignores."""
+    names: list[str] = []
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            names += file.keys()
+    return sorted(names)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -223,7 +235,7 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
         raise UserError(f"train.init: {path}: {error}") from None
 
 
-def _vocabulary(folder: Path) -> dict[str, int]:
+def vocabulary_of(folder: Path) -> dict[str, int]:
     """Token -> id from the first tokenizer file that exists; empty if none does."""
     for name in ("tokenizer.json", "vocab.json", "vocab.txt"):
         if not (folder / name).exists():

@@ -12,7 +12,8 @@ class ModelSpec:
     name: str
     config: type[PretrainedConfig]
     heads: Mapping[str, type[PreTrainedModel]]
-    """Objective -> the class that is trained; `reread convert` makes the first."""
+    """Objective -> the class that is trained; `reread convert` makes the first. The objectives of fine-tuning are the
+    tasks: classify, tag, answer, choose."""
     tensor_plan: Mapping[str, str]
     """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); others are whole."""
     flops: Callable[[Any, int, Mapping[str, float]], float]
@@ -22,7 +23,7 @@ class ModelSpec:
     longest: Callable[[Any], int | None] = lambda config: getattr(config, "longest", None)
     """Configuration -> maximum tokens in a row; None if positions are unlimited."""
     copied: Mapping[str, str] = field(default_factory=dict)
-    """Modules that pretraining does not train -> their siblings whose weights they get when a run is exported."""
+    """Modules that only global tokens reach -> their siblings, whose weights they get where no task trains them."""
     one_token_type: bool = False
     """Whether it takes token types, but is pretrained with type 0 alone."""
     usage: Mapping[str, str] = field(default_factory=dict)
@@ -32,3 +33,7 @@ class ModelSpec:
     def converted(self) -> type[PreTrainedModel]:
         """The class that `reread convert` makes."""
         return next(iter(self.heads.values()))
+
+    def copied_in(self, objective: str) -> Mapping[str, str]:
+        """`copied` for an objective that has no global tokens, as pretraining and tags; else nothing."""
+        return {} if objective in ("classify", "answer", "choose") else self.copied

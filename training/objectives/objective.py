@@ -18,6 +18,7 @@ from training.data.dataset import Dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.data.settings import DataSettings
+from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.parallel.layout import Slice
 from training.parallel.mesh import Mesh
@@ -146,6 +147,10 @@ class Objective(ABC):
             sums = sums.clone()
             dist.all_reduce(sums, group=self.mesh.data_group)
         return dict(zip(self.figures, sums.tolist(), strict=True))
+
+    def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
+        """Training FLOPs of the rows that the summed `figures` count."""
+        return spec.flops(config, self.settings.data.sequence_length, totals)
 
     def seed_dropout(self, step: int, *words: int) -> None:
         """Seed dropout by the step and `words`, so that it does not depend on when the run was last resumed."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Adam as RoBERTa uses it, or LAMB, with initialised state; biases and layer norms are not decayed."""
     common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
-    groups = _groups(named_parameters, settings.weight_decay)
+    groups = _groups(named_parameters, settings.weight_decay, settings.layer_decay)
     optimizer = OPTIMIZERS[settings.name].make(groups, common, settings, mesh)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -84,14 +85,31 @@ def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
             group["step"] = steps
 
 
-def _groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
-    for name, parameter in named_parameters:
-        undecayed = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
-        (plain if undecayed else decayed).append(parameter)
-    groups = ((decayed, weight_decay), (plain, 0.0))
-    return [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
+def _groups(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, layer_decay: float
+) -> list[dict[str, Any]]:
+    """Parameters by weight decay and `scale`, the factor of their layer on the learning rate."""
+    named = list(named_parameters)
+    layers = 1 + max((int(found[1]) for name, _ in named if (found := _LAYER.search(name))), default=-1)
+    groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
+    for name, parameter in named:
+        plain = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
+        below = _layers_below_the_head(name, layers) if layer_decay != 1 else 0
+        groups.setdefault((plain, below), []).append(parameter)
+    return [
+        {"params": groups[plain, below], "weight_decay": 0.0 if plain else weight_decay, "scale": layer_decay**below}
+        for plain, below in sorted(groups)
+    ]
+
+
+_LAYER = re.compile(r"\.layer\.(\d+)\.")
+
+
+def _layers_below_the_head(name: str, layers: int) -> int:
+    """1 for the top layer, `layers` for the lowest, one more for embeddings, 0 for the rest: heads and poolers."""
+    if found := _LAYER.search(name):
+        return layers - int(found[1])
+    return layers + 1 if ".embeddings." in name else 0
 
 
 def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:

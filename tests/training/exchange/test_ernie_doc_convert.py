@@ -399,7 +399,13 @@ def test_the_released_english_vocabulary_is_read(tmp_path: Path, model: ErnieDoc
     folder = tmp_path / "out"
     folder.mkdir()
     copy_tokenizer([tmp_path], folder, 50265)
-    assert frame_tokenizer(folder, "segments") == {"pad_token_id": 1, "cls_token_id": 0, "sep_token_id": 2}
+    assert frame_tokenizer(folder, "segments") == {
+        "pad_token_id": 1,
+        "cls_token_id": 0,
+        "sep_token_id": 2,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     rows = (tmp_path / "vocab.txt").read_text().splitlines()
     numbers = json.loads((tmp_path / "encoder.json").read_text())
     wanted = [rows.index(str(numbers[token])) for token in ("It", "Ġis", "Ġa", "Ġtruth", "Ġuniversally", ".")]

@@ -82,6 +82,8 @@ def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
         shifted = block.shifted(block.product(q, table))
         if added is None:
             part.copy_(shifted)
+        elif torch.is_grad_enabled():  # only under torch.export, which records no out=
+            part.copy_(shifted + added)
         else:
             torch.add(shifted, added, out=part)
     return bias
@@ -202,6 +204,29 @@ def relative_attention(
     return z.transpose(1, 2)
 
 
+def relative_probabilities(
+    q: Tensor,
+    k: Tensor,
+    r: Tensor,
+    biases: tuple[Tensor, Tensor],
+    term: Tensor | None,
+    mask: Tensor | None,
+) -> Tensor:
+    """a_ij of `relative_attention` [B, N, T, S], at least float32, without dropout."""
+    content, q = (((q + bias) * q.shape[-1] ** -0.5).to(k.dtype) for bias in biases)
+    scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, term)
+    scores = at_least_float32(scores)
+    return (scores if mask is None else scores + mask).softmax(-1)
+
+
+def moved(weights: Tensor, places: Tensor) -> Tensor:
+    """a_ij [B, N, T, M + T] with the queries, and the keys behind the memory, that stand at `places` [B, T]."""
+    slots = weights.shape[3] - weights.shape[2]
+    memory = torch.arange(slots, device=places.device).expand(len(places), -1)
+    keys = torch.cat([memory, places + slots], dim=1)
+    return weights.take_along_dim(places[:, None, :, None], dim=2).take_along_dim(keys[:, None, None], dim=3)
+
+
 class Surroundings(NamedTuple):
     """Inputs that all layers share."""
 
@@ -249,19 +274,30 @@ class ErnieDocSelfAttention(nn.Module):
         (q_i + u) (k_j + t_j) + (s - u) t_j; all but the first product is the kernel's additive bias.
         """
         context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
-        q, k, v = self.query(hidden), self.key(context), self.value(context)
+        q, k, r, biases, term = self._terms(hidden, context, positions, types, key_types)
+        v = self._heads(self.value(context))
+        dropout = self.dropout if self.training else 0.0
+        return relative_attention(q, k, v, r, biases, term, mask, dropout=dropout, official=self.official).flatten(2)
+
+    def probabilities(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
+        """a_ij [B, N, T, S] without dropout, for the arguments of `forward`, which does not compute them alone."""
+        context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
+        terms = self._terms(hidden, context, around.positions, around.types, around.key_types)
+        return relative_probabilities(*terms, around.mask)
+
+    def _terms(
+        self, hidden: Tensor, context: Tensor, positions: Tensor, types: Tensor | None, key_types: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor], Tensor | None]:
+        """q [B, T, N, h], k + t [B, S, N, h], r [P, N, h], u and w, and the term of the keys' types."""
         u, w, s = (self._heads(bias) for bias in (self.content_bias, self.position_bias, self.token_type_bias))
-        q, k, v = (self._heads(x) for x in (q, k, v))
+        q, k = self._heads(self.query(hidden)), self._heads(self.key(context))
         term = None
         if types is not None and key_types is not None:
             t = self._heads(self.token_type(types))
             k = k + torch.einsum("bjt,tnh->bjnh", key_types, t)
             term = (t * (s - u)).sum(-1) * self.head_size**-0.5
             term = (key_types @ term).transpose(1, 2).unsqueeze(2)
-        r = self._heads(self.position(positions))
-        dropout = self.dropout if self.training else 0.0
-        z = relative_attention(q, k, v, r, (u, w), term, mask, dropout=dropout, official=self.official)
-        return z.flatten(2)
+        return q, k, self._heads(self.position(positions)), (u, w), term
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size))

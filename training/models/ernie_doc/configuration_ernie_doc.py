@@ -4,6 +4,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from ..reading import checked_reading
+
 RECURRENCES = ("enhanced", "shifted", "none")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
 
@@ -22,12 +24,15 @@ class ErnieDocConfig(PretrainedConfig):
     reorder_classes: classes of the segment-reordering head, the permutations of 1 to m chunks; 33 for m = 4.
     intermediate_size: None is 4 * hidden_size.
     segment_length: tokens of the segments that `ErnieDocModel.read` cuts a document into; None is the longest.
+    classifier_dropout: dropout of the heads of tasks; None is hidden_dropout_prob.
+    reading: how the heads read texts longer than a segment, see `checked_reading`; None: rows as they are given.
     cls_token_id, sep_token_id: the tokens that `ErnieDocModel.read` puts at a segment's end, and needs.
 
     Raises ValueError for values that contradict each other.
     """
 
     model_type = "ernie_doc"
+    keys_to_ignore_at_inference = ["mems"]
 
     def __init__(
         self,
@@ -40,6 +45,8 @@ class ErnieDocConfig(PretrainedConfig):
         hidden_act: str = "gelu",
         hidden_dropout_prob: float = 0.1,
         attention_probs_dropout_prob: float = 0.1,
+        classifier_dropout: float | None = 0.1,
+        reading: dict[str, Any] | None = None,
         max_position_embeddings: int = 512,
         segment_length: int | None = None,
         memory_length: int = 128,
@@ -63,6 +70,7 @@ class ErnieDocConfig(PretrainedConfig):
         self.hidden_act = hidden_act
         self.hidden_dropout_prob = hidden_dropout_prob
         self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.classifier_dropout = classifier_dropout
         self.max_position_embeddings = max_position_embeddings
         self.segment_length = segment_length
         self.memory_length = memory_length
@@ -72,6 +80,7 @@ class ErnieDocConfig(PretrainedConfig):
         self.reorder_classes = reorder_classes
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps
+        self.reading = checked_reading(reading, self.longest)
         self._check(tie_word_embeddings)
         kwargs.update(
             pad_token_id=pad_token_id,

@@ -12,6 +12,7 @@ Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidd
 V vocabulary, P = M + 2T distances between a query and a key, the last of them unused.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,13 +29,24 @@ from ..blocks import (
     ResidualOutput,
     Transform,
     at_least_float32,
+    at_places,
+    attention_weights,
     chosen,
     cross_entropy,
+    given_once,
     initialise,
     returned,
     truncated_normal,
 )
-from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings
+from ..heads import (
+    ForMultipleChoice,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    ForTokenClassification,
+    TaskHead,
+    Windows,
+)
+from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, moved
 from .configuration_ernie_doc import ErnieDocConfig
 
 
@@ -53,9 +65,9 @@ class ErnieDocEmbeddings(nn.Module):
         self.token_type_layer_norm = nn.LayerNorm(config.hidden_size, eps=1e-5)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D]."""
-        return self.dropout(self.word_layer_norm(self.word_embeddings(input_ids)))
+    def forward(self, words: Tensor) -> Tensor:
+        """[B, T, D], of `word_embeddings` -> [B, T, D]."""
+        return self.dropout(self.word_layer_norm(words))
 
     def positions(self, length: int, slots: int) -> Tensor:
         """[P, D] for `length` tokens after `slots` of memory.
@@ -106,17 +118,27 @@ class ErnieDocEncoder(nn.Module):
         self.gradient_checkpointing = False
 
     def forward(
-        self, hidden: Tensor, mems: tuple[Tensor, ...], around: Surroundings, valid: Tensor, every: bool = False
+        self,
+        hidden: Tensor,
+        mems: tuple[Tensor, ...],
+        around: Surroundings,
+        valid: Tensor,
+        every: bool = False,
+        weights: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """hidden [B, T, D]; mems, N tensors [B, M, D] or none; valid [B, S], True where a state may be remembered.
+        The probabilities of each layer [B, N, T, S] are appended to `weights`.
 
         Returns the last layer's output [B, T, D] (`every`: after the input and all outputs before it) and new mems.
         """
         update = _Update.of(valid, self.config.slots) if self.config.slots else None
         states, new = [hidden], []
+        layer: Any
         for number, layer in enumerate(self.layer):
             memory = mems[number] if mems else None
             before = hidden
+            if weights is not None:
+                weights.append(layer.attention.self.probabilities(hidden, memory, around))
             if self.gradient_checkpointing and self.training:
                 hidden = checkpoint(layer, hidden, memory, around, use_reentrant=False)
             else:
@@ -176,6 +198,7 @@ class ErnieDocModelOutput(ModelOutput):
     pooler_output: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
@@ -184,6 +207,7 @@ class ErnieDocMaskedLMOutput(ModelOutput):
     logits: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
@@ -193,6 +217,7 @@ class ErnieDocForPreTrainingOutput(ModelOutput):
     reorder_logits: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
     @property
     def logits(self) -> Tensor | None:
@@ -249,25 +274,29 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, T]; mems as they were returned.
 
         Slots of `mems` that are zero are empty: zero a row to begin a document there. None means all are empty.
+        inputs_embeds [B, T, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, T, S].
         A segment ends with [SEP], padding, and [CLS] in last position. Memory has the type of its row's first token.
         Returns last_hidden_state [B, T, D], pooler_output [B, D] and mems, N tensors [B, memory_length, D] without
         gradient: the last states of [mems; segment] that belong to tokens.
 
         Raises ValueError for segments longer than `max_position_embeddings`.
         """
-        hidden = self.embeddings(input_ids)
-        batch, length = input_ids.shape
+        given_once(input_ids, inputs_embeds)
+        hidden = self.embeddings(self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
+        batch, length = hidden.shape[:2]
         official = self.config.official_memory
         mems = mems or (self.empty_mems(batch) if official else ())
         if mems and len(mems) != (self.config.num_hidden_layers if self.config.slots else 0):
@@ -275,10 +304,11 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         mems = tuple(memory.to(hidden.dtype) for memory in mems)
         slots = mems[0].shape[1] if mems else 0
         filled = mems[0].any(-1) if mems else hidden.new_ones(batch, 0, dtype=torch.bool)
-        tokens = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+        tokens = torch.ones(batch, length, dtype=torch.bool, device=hidden.device)
+        tokens = tokens if attention_mask is None else attention_mask != 0
         mask = None
         if official:
-            token_type_ids = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+            token_type_ids = tokens.long() * 0 if token_type_ids is None else token_type_ids
             filled = torch.ones_like(filled)
             if attention_mask is not None:
                 seen = torch.cat([filled, tokens], dim=1)[:, None, None] & tokens[:, None, :, None]
@@ -294,12 +324,14 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             key_types = F.one_hot(key_types, self.config.type_vocab_size).to(hidden.dtype)
         around = Surroundings(self.embeddings.positions(length, slots), types, key_types, mask)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states, mems = self.encoder(hidden, mems, around, torch.cat([filled, tokens], dim=1), every)
+        weights = attention_weights(output_attentions, self.config)
+        states, mems = self.encoder(hidden, mems, around, torch.cat([filled, tokens], dim=1), every, weights)
         output = ErnieDocModelOutput(
             last_hidden_state=states[-1],
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
             mems=mems,
             hidden_states=tuple(states) if every else None,
+            attentions=None if weights is None else tuple(weights),
         )
         return returned(self, output, return_dict)
 
@@ -354,14 +386,16 @@ class ErnieDocForPreTraining(ErnieDocPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         masked_positions: Tensor | None = None,
         labels: Tensor | None = None,
         reorder_labels: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -372,7 +406,14 @@ class ErnieDocForPreTraining(ErnieDocPreTrainedModel):
         mean losses whose labels are given.
         """
         encoded = self.ernie_doc(
-            input_ids, attention_mask, token_type_ids, mems, output_hidden_states=output_hidden_states, return_dict=True
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            mems,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
         reorder = at_least_float32(self.cls.segment_reorder(encoded.pooler_output))
@@ -387,6 +428,7 @@ class ErnieDocForPreTraining(ErnieDocPreTrainedModel):
             reorder_logits=reorder,
             mems=encoded.mems,
             hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
         )
         return returned(self, output, return_dict)
 
@@ -405,19 +447,28 @@ class ErnieDocForMaskedLM(ErnieDocPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         masked_positions: Tensor | None = None,
         labels: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """As `ErnieDocForPreTraining` without reordering; logits [B, T, V] or [n, V]."""
         encoded = self.ernie_doc(
-            input_ids, attention_mask, token_type_ids, mems, output_hidden_states=output_hidden_states, return_dict=True
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            mems,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
         output = ErnieDocMaskedLMOutput(
@@ -425,5 +476,88 @@ class ErnieDocForMaskedLM(ErnieDocPreTrainedModel):
             logits=logits,
             mems=encoded.mems,
             hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
         )
         return returned(self, output, return_dict)
+
+
+class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
+    """What ERNIE-Doc's heads of tasks share: a row is a segment, text [SEP] other [SEP] ... [CLS]."""
+
+    body = ErnieDocModel
+
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The first part."""
+        ends = self.separators(ids).nonzero().flatten().tolist()
+        if not ends:
+            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
+        return 0, ends[0]
+
+    def walk(
+        self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
+    ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
+        """The rows' windows one after the other, each row with its memory, which begins as `given` has it."""
+        mems = tuple(given.get("mems") or self.empty_mems(len(windows)))
+        if retrospective and mems:
+            with torch.no_grad():
+                mems = self._walk(windows, given, mems)[1]
+        return self._walk(windows, given, mems)
+
+    def _walk(
+        self, windows: list[Windows], given: Mapping[str, Any], mems: tuple[Tensor, ...]
+    ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
+        logits: list[list[Tensor]] = [[] for _ in windows]
+        places = [one.places for one in windows]
+        for number in range(max(map(len, places))):
+            rows = [row for row, parts in enumerate(places) if number < len(parts)]
+            index = torch.tensor(rows, device=given["input_ids"].device)
+            pairs = [(row, places[row][number]) for row in rows]
+            found, new = self.read_windows(pairs, given, tuple(memory[index] for memory in mems))
+            pairs_of_memory = zip(mems, new, strict=True)
+            mems = tuple(memory.index_copy(0, index, one.to(memory.dtype)) for memory, one in pairs_of_memory)
+            for row, one in zip(rows, found, strict=True):
+                logits[row].append(one)
+        return logits, mems
+
+    def encode(self, rows: Mapping[str, Any]) -> Any:
+        """The encoder's output. It reads padding after all tokens, where distances between tokens and to the memory do
+        not depend on it, wherever padding stands in the row; the pooled vector is that of the last token, [CLS].
+
+        A row without `mems` is a whole text, so it is skimmed first if config.reading says so."""
+        reading = self.config.reading
+        if rows.get("mems") is None and reading and reading["retrospective"] and self.config.slots:
+            with torch.no_grad():
+                rows = {**rows, "mems": self.encode({**rows, "mems": ()}).mems}
+        mask = rows.get("attention_mask")
+        if mask is None:
+            return super().encode(rows)
+        order = (mask != 0).byte().argsort(dim=1, descending=True, stable=True)
+        places = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
+        encoded = super().encode({name: at_places(x, order) if name in places else x for name, x in rows.items()})
+        hidden = encoded.last_hidden_state
+        if self.pooling:
+            cls = (mask != 0).sum(1, keepdim=True).clamp(min=1) - 1
+            encoded.pooler_output = getattr(self, self.base_model_prefix).pooler(at_places(hidden, cls))
+        back = order.argsort(dim=1)
+        encoded.last_hidden_state = at_places(hidden, back)
+        if encoded.hidden_states is not None:
+            encoded.hidden_states = tuple(at_places(states, back) for states in encoded.hidden_states)
+        if encoded.attentions is not None:
+            encoded.attentions = tuple(moved(weights, back) for weights in encoded.attentions)
+        return encoded
+
+
+class ErnieDocForSequenceClassification(ErnieDocHead, ForSequenceClassification):
+    """Classes of a segment and its memory."""
+
+
+class ErnieDocForTokenClassification(ErnieDocHead, ForTokenClassification):
+    """A tag for each token."""
+
+
+class ErnieDocForQuestionAnswering(ErnieDocHead, ForQuestionAnswering):
+    """An answer within a segment; a row is text [SEP] question [SEP] [CLS], all of type 0."""
+
+
+class ErnieDocForMultipleChoice(ErnieDocHead, ForMultipleChoice):
+    """One of several options, with a row and a memory for each."""

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 
 from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
-from training.models.ernie_doc.modeling_ernie_doc import ErnieDocForPreTraining
+from training.models.ernie_doc.modeling_ernie_doc import (
+    ErnieDocForMultipleChoice,
+    ErnieDocForPreTraining,
+    ErnieDocForQuestionAnswering,
+    ErnieDocForSequenceClassification,
+    ErnieDocForTokenClassification,
+)
 from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
@@ -57,7 +63,13 @@ its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts
 SPEC = ModelSpec(
     "ernie_doc",
     ErnieDocConfig,
-    {"documents": ErnieDocForPreTraining},
+    {
+        "documents": ErnieDocForPreTraining,
+        "classify": ErnieDocForSequenceClassification,
+        "tag": ErnieDocForTokenClassification,
+        "answer": ErnieDocForQuestionAnswering,
+        "choose": ErnieDocForMultipleChoice,
+    },
     TENSOR_PLAN,
     flops,
     frame="segments",

@@ -2,6 +2,21 @@
 
 from transformers import LongformerConfig
 
-from training.models.longformer.modeling_longformer import LongformerForMaskedLM, LongformerModel
+from training.models.longformer.modeling_longformer import (
+    LongformerForMaskedLM,
+    LongformerForMultipleChoice,
+    LongformerForQuestionAnswering,
+    LongformerForSequenceClassification,
+    LongformerForTokenClassification,
+    LongformerModel,
+)
 
-__all__ = ["LongformerConfig", "LongformerForMaskedLM", "LongformerModel"]
+__all__ = [
+    "LongformerConfig",
+    "LongformerForMaskedLM",
+    "LongformerForMultipleChoice",
+    "LongformerForQuestionAnswering",
+    "LongformerForSequenceClassification",
+    "LongformerForTokenClassification",
+    "LongformerModel",
+]

@@ -73,7 +73,8 @@ class Sight:
     """The masks of attention, computed once a forward pass for all layers.
 
     marks [B, L]: 0 for padding, 1 for a token with a window, 2 for a global one; None if all are 1. With marks, the
-    host waits for the device once, for whether there is padding and how many tokens are global.
+    host waits for the device once, for whether there is padding and how many tokens are global. torch.export cannot
+    know either: what it records has masks for padding and, if `may_be_global`, a column for each token.
     """
 
     real: Tensor | None = None
@@ -83,12 +84,15 @@ class Sight:
     chosen: Tensor
     """bool [B, G]: whether a place is that of a global token."""
 
-    def __init__(self, marks: Tensor | None) -> None:
+    def __init__(self, marks: Tensor | None, may_be_global: bool = True) -> None:
         self._masks: dict[tuple[int, torch.dtype], Tensor | None] = {}
         if marks is None:
             return
         count = (marks > 1).sum(1)
-        padded, most = torch.stack([(marks <= 0).any(), count.max()]).tolist()
+        if _exporting():
+            padded, most = True, marks.shape[1] if may_be_global else 0
+        else:
+            padded, most = torch.stack([(marks <= 0).any(), count.max()]).tolist()
         if padded:
             self.real = marks > 0
         if most:
@@ -125,6 +129,11 @@ class Sight:
     def whole(self, like: Tensor) -> Tensor | None:
         """The term [B, 1, 1, L] of the scores of global queries, which see all but padding."""
         return None if self.real is None else _term(self.real, like)[:, None, None]
+
+
+def _exporting() -> bool:
+    """Whether torch.export is recording; torch 2.6 does not tell it from torch.compile."""
+    return bool(getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)())
 
 
 def _term(seen: Tensor, like: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, V vocabul
 (half of `attention_window`).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,6 +20,14 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 
 from ..blocks import ResidualOutput, at_least_float32, chosen, cross_entropy, returned
+from ..heads import (
+    ForMultipleChoice,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    ForTokenClassification,
+    TaskHead,
+    head_dropout,
+)
 from .attention_longformer import LongformerSelfAttention, Sight
 
 
@@ -215,7 +224,7 @@ class LongformerModel(LongformerPreTrainedModel):
             marks = marks if attention_mask is None else marks * attention_mask
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states = self.encoder(hidden, Sight(marks), every)
+        states = self.encoder(hidden, Sight(marks, global_attention_mask is not None), every)
         output = BaseModelOutputWithPooling(
             last_hidden_state=states[-1],
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
@@ -273,3 +282,121 @@ class LongformerForMaskedLM(LongformerPreTrainedModel):
             hidden_states=encoded.hidden_states,
         )
         return returned(self, output, return_dict)
+
+
+class LongformerHead(LongformerPreTrainedModel, TaskHead):
+    """What Longformer's heads of tasks share: without `global_attention_mask` the task chooses the global tokens."""
+
+    body = LongformerModel
+
+    def encode(self, rows: Mapping[str, Any]) -> Any:
+        if "global_attention_mask" not in rows:
+            chosen_tokens = self.global_tokens(rows["input_ids"])
+            rows = rows if chosen_tokens is None else {**rows, "global_attention_mask": chosen_tokens.long()}
+        return super().encode(rows)
+
+    def global_tokens(self, input_ids: Tensor) -> Tensor | None:
+        """Which of input_ids [B, L] are global tokens, bool [B, L]; None for none."""
+        return None
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """As `LongformerModel`, with logits and loss as `TaskHead.forward`."""
+        rows = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "global_attention_mask": global_attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "output_hidden_states": output_hidden_states,
+        }
+        return self.classified(rows, labels, return_dict)
+
+
+class LongformerClassificationHead(nn.Module):
+    """W tanh(V x + b) + c with x the first token, each map after dropout."""
+
+    def __init__(self, config: LongformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(head_dropout(config))
+        labels: Any = config.num_labels
+        self.out_proj = nn.Linear(config.hidden_size, labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, L, D] -> [B, labels]."""
+        return self.out_proj(self.dropout(self.dense(self.dropout(hidden[:, 0])).tanh()))
+
+
+class LongformerForSequenceClassification(LongformerHead, ForSequenceClassification):
+    """Classes of a text or of a pair, from its first token, which is global."""
+
+    pooling = False
+
+    def linear(self, config: Any) -> nn.Module:
+        return LongformerClassificationHead(config)
+
+    def logits(self, encoded: Any) -> Tensor:
+        return at_least_float32(getattr(self, self.layer)(encoded.last_hidden_state))
+
+    def global_tokens(self, input_ids: Tensor) -> Tensor | None:
+        return (torch.arange(input_ids.shape[1], device=input_ids.device) == 0).expand_as(input_ids)
+
+
+class LongformerForTokenClassification(LongformerHead, ForTokenClassification):
+    """A tag for each token, without global tokens."""
+
+
+class LongformerForQuestionAnswering(LongformerHead, ForQuestionAnswering):
+    """An answer within a text; what stands before the first separator, the question, is global."""
+
+    def __init__(self, config: LongformerConfig) -> None:
+        config.num_labels = 2  # transformers' own class has as many outputs as labels
+        super().__init__(config)
+
+    def global_tokens(self, input_ids: Tensor) -> Tensor | None:
+        return self.separators(input_ids).cumsum(1) == 0
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        *,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """As `LongformerModel`, with logits and loss as `ForQuestionAnswering.forward`."""
+        rows = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "global_attention_mask": global_attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "output_hidden_states": output_hidden_states,
+        }
+        return self.answered(rows, start_positions, end_positions, return_dict)
+
+
+class LongformerForMultipleChoice(LongformerHead, ForMultipleChoice):
+    """One of several options, with a row for each; what follows the text and its separators is global."""
+
+    def global_tokens(self, input_ids: Tensor) -> Tensor | None:
+        """Places from the first token behind the first separator on: RoBERTa puts two there, and BERT one."""
+        separators = self.separators(input_ids)
+        behind = (separators.cumsum(1) > 0) & ~separators
+        return behind.int().cummax(dim=1).values.bool()

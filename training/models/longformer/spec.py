@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from transformers import LongformerConfig
 
-from training.models.longformer.modeling_longformer import LongformerForMaskedLM, windows
+from training.models.longformer.modeling_longformer import (
+    LongformerForMaskedLM,
+    LongformerForMultipleChoice,
+    LongformerForQuestionAnswering,
+    LongformerForSequenceClassification,
+    LongformerForTokenClassification,
+    windows,
+)
 from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
@@ -46,14 +53,32 @@ _USAGE = """Name the tokens that a task turns on in `global_attention_mask` [bat
 see the whole text and are seen by it: the first for classification, those of the question for question answering."""
 
 
+_LENGTH = """A text is read in one sequence, as far as positions go (`tokenizer.model_max_length`); transformers' class
+does not cut a longer one into windows."""
+_SEPARATORS = """Where the tokenizer puts one [SEP] between two parts, as BERT's does, transformers' class cannot find
+them: give it `global_attention_mask`, 1 for the tokens of"""
+_USAGE_OF_TASKS = {
+    "classify": f"Its first token is global. {_LENGTH}",
+    "tag": f"No token is global. {_LENGTH}",
+    "answer": f"The question is global. {_SEPARATORS} the question. {_LENGTH}",
+    "choose": f"What follows the text is global. {_SEPARATORS} question and option. {_LENGTH}",
+}
+
+
 SPEC = ModelSpec(
     "longformer",
     LongformerConfig,
-    {"masked_lm": LongformerForMaskedLM},
+    {
+        "masked_lm": LongformerForMaskedLM,
+        "classify": LongformerForSequenceClassification,
+        "tag": LongformerForTokenClassification,
+        "answer": LongformerForQuestionAnswering,
+        "choose": LongformerForMultipleChoice,
+    },
     TENSOR_PLAN,
     flops,
     longest=longest,
     copied=COPIED,
     one_token_type=True,
-    usage={"masked_lm": _USAGE},
+    usage={"masked_lm": _USAGE, **_USAGE_OF_TASKS},
 )

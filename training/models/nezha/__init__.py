@@ -1,6 +1,23 @@
 """NEZHA (Wei et al. 2019, arXiv:1909.00204)."""
 
 from training.models.nezha.configuration_nezha import NezhaConfig
-from training.models.nezha.modeling_nezha import NezhaForMaskedLM, NezhaForPreTraining, NezhaModel
+from training.models.nezha.modeling_nezha import (
+    NezhaForMaskedLM,
+    NezhaForMultipleChoice,
+    NezhaForPreTraining,
+    NezhaForQuestionAnswering,
+    NezhaForSequenceClassification,
+    NezhaForTokenClassification,
+    NezhaModel,
+)
 
-__all__ = ["NezhaConfig", "NezhaForMaskedLM", "NezhaForPreTraining", "NezhaModel"]
+__all__ = [
+    "NezhaConfig",
+    "NezhaForMaskedLM",
+    "NezhaForMultipleChoice",
+    "NezhaForPreTraining",
+    "NezhaForQuestionAnswering",
+    "NezhaForSequenceClassification",
+    "NezhaForTokenClassification",
+    "NezhaModel",
+]

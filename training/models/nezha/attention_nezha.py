@@ -121,10 +121,15 @@ def clipped_attention(
     """
     key_table, value_table = (table.to(q.dtype) for table in positions)
     q = q * q.shape[-1] ** -0.5
-    scores = at_least_float32(q @ k.transpose(-1, -2) + _Spread.apply(q @ key_table.T))
-    probabilities = (scores if mask is None else scores + mask).softmax(-1).to(v.dtype)
+    probabilities = _softmax(q @ k.transpose(-1, -2) + _Spread.apply(q @ key_table.T), mask).to(v.dtype)
     probabilities = F.dropout(probabilities, dropout) if dropout else probabilities
     return probabilities @ v + _Collect.apply(probabilities, len(value_table) // 2) @ value_table
+
+
+def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Probabilities, at least float32, of scores [B, N, L, L]."""
+    scores = at_least_float32(scores)
+    return (scores if mask is None else scores + mask).softmax(-1)
 
 
 class NezhaSelfAttention(nn.Module):
@@ -148,17 +153,35 @@ class NezhaSelfAttention(nn.Module):
         q, k, v = (self._heads(project(hidden)) for project in (self.query, self.key, self.value))
         mask = None if mask is None else mask.to(q.dtype)
         dropout = self.dropout if self.training else 0.0
-        if self.relative_keys is not None and self.relative_values is not None:
-            rows = torch.arange(self.relative_keys.num_embeddings, device=hidden.device)
-            tables = self.relative_keys(rows), self.relative_values(rows)
-            z = clipped_attention(q, k, v, tables, mask, dropout=dropout)
-        elif positions is None:
+        positions = self._tables() or positions
+        if positions is None:
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         elif positions[1].is_complex():
             z = rotated_attention(q, k, v, positions, mask, dropout=dropout)
         else:
             z = clipped_attention(q, k, v, positions, mask, dropout=dropout)
         return z.transpose(1, 2).flatten(2)
+
+    def probabilities(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
+        """a_ij [B, N, L, L] without dropout, for the arguments of `forward`, which does not compute them alone."""
+        q, k = (self._heads(project(hidden)) for project in (self.query, self.key))
+        q = q * self.head_size**-0.5
+        positions = self._tables() or positions
+        if positions is None:
+            return _softmax(q @ k.transpose(-1, -2), mask)
+        features, turns = positions
+        if turns.is_complex():
+            q = torch.cat([q, _rotate(q, turns)], dim=-1)
+            k = torch.cat([k, features.to(k.dtype).expand_as(k)], dim=-1)
+            return _softmax(q @ k.transpose(-1, -2), mask)
+        return _softmax(q @ k.transpose(-1, -2) + _Spread.apply(q @ features.to(q.dtype).T), mask)
+
+    def _tables(self) -> Positions:
+        """The learned tables of distances of keys and of values, if this layer has them."""
+        if self.relative_keys is None or self.relative_values is None:
+            return None
+        rows = torch.arange(self.relative_keys.num_embeddings, device=self.relative_keys.weight.device)
+        return self.relative_keys(rows), self.relative_values(rows)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], -1, self.head_size).transpose(1, 2)

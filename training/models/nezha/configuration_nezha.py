@@ -4,6 +4,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from ..reading import checked_reading
+
 POSITION_TYPES = ("functional", "parametric_absolute", "parametric_relative")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
 SPAN_POSITIONS = 20
@@ -24,6 +26,9 @@ class NezhaConfig(PretrainedConfig):
         127 in nezha-en-base); None, with functional positions only, is the paper's formula, which clips nothing.
     span_boundary: whether `NezhaForPreTraining` also predicts the tokens of masked spans from the two tokens around
         them (SpanBERT, section 3.2).
+    classifier_dropout: dropout of the heads of tasks; None is hidden_dropout_prob.
+    reading: how the heads read texts longer than a window, see `checked_reading`; None: rows as they are given.
+    cls_token_id, sep_token_id: the tokens that frame a row; a head that reads in windows needs the latter.
     hidden_act: "gelu" is the exact form; "gelu_new" the tanh form that the TensorFlow releases were trained with.
 
     Raises ValueError for values that contradict each other.
@@ -50,10 +55,11 @@ class NezhaConfig(PretrainedConfig):
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-12,
         classifier_dropout: float | None = 0.1,
+        reading: dict[str, Any] | None = None,
         use_cache: bool = True,
         pad_token_id: int = 0,
-        bos_token_id: int = 2,
-        eos_token_id: int = 3,
+        cls_token_id: int | None = None,
+        sep_token_id: int | None = None,
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -73,15 +79,16 @@ class NezhaConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps
         self.classifier_dropout = classifier_dropout
+        self.reading = checked_reading(reading, self.longest)
         self.use_cache = use_cache
         self._check(tie_word_embeddings)
         kwargs.update(
             pad_token_id=pad_token_id,
-            bos_token_id=bos_token_id,
-            eos_token_id=eos_token_id,
             tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
         )
         super().__init__(**kwargs)
+        self.cls_token_id = cls_token_id
+        self.sep_token_id = sep_token_id
 
     def _check(self, tied: bool) -> None:
         heads, clip = self.num_attention_heads, self.max_relative_position

@@ -23,11 +23,14 @@ from ..blocks import (
     ResidualOutput,
     Transform,
     at_least_float32,
+    attention_weights,
     chosen,
     cross_entropy,
+    given_once,
     initialise,
     returned,
 )
+from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
@@ -44,16 +47,16 @@ class NezhaEmbeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """input_ids, token_type_ids [B, L] -> [B, L, D]."""
+    def forward(self, words: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """words [B, L, D], of `word_embeddings`, and token_type_ids [B, L] -> [B, L, D]."""
         if token_type_ids is None:
-            token_type_ids = torch.zeros_like(input_ids)
-        embeddings = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
+            token_type_ids = torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
+        embeddings = words + self.token_type_embeddings(token_type_ids)
         if self.position_embeddings is not None:
-            length, rows = input_ids.shape[1], self.position_embeddings.num_embeddings
+            length, rows = words.shape[1], self.position_embeddings.num_embeddings
             if length > rows:
                 raise ValueError(f"{length} tokens, but parametric_absolute positions end at {rows}")
-            embeddings = embeddings + self.position_embeddings(torch.arange(length, device=input_ids.device))
+            embeddings = embeddings + self.position_embeddings(torch.arange(length, device=words.device))
         return self.dropout(self.LayerNorm(embeddings))
 
 
@@ -86,11 +89,18 @@ class NezhaEncoder(nn.Module):
         self.layer = nn.ModuleList(NezhaLayer(config) for _ in range(config.num_hidden_layers))
         self.gradient_checkpointing = False
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, every: bool = False) -> list[Tensor]:
-        """hidden [B, L, D], mask [B, 1, 1, L] -> the last layer's output [B, L, D]; `every`: after all before it."""
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None, every: bool = False, weights: list[Tensor] | None = None
+    ) -> list[Tensor]:
+        """hidden [B, L, D], mask [B, 1, 1, L] -> the last layer's output [B, L, D]; `every`: after all before it.
+
+        The probabilities of each layer [B, N, L, L] are appended to `weights`."""
         positions = self._positions(hidden.shape[1], hidden)
         states = [hidden]
+        layer: Any
         for layer in self.layer:
+            if weights is not None:
+                weights.append(layer.attention.self.probabilities(hidden, mask, positions))
             if self.gradient_checkpointing and self.training:
                 hidden = checkpoint(layer, hidden, mask, positions, use_reentrant=False)
             else:
@@ -166,6 +176,7 @@ class NezhaForPreTrainingOutput(ModelOutput):
     seq_relationship_logits: Tensor | None = None
     span_logits: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
     @property
     def logits(self) -> Tensor | None:
@@ -210,28 +221,36 @@ class NezhaModel(NezhaPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, L].
 
+        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, L, L].
+
         Functional and relative positions take any length, whatever `max_position_embeddings` is.
         Returns last_hidden_state [B, L, D] and pooler_output [B, D].
         """
-        hidden = self.embeddings(input_ids, token_type_ids)
+        given_once(input_ids, inputs_embeds)
+        words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden = self.embeddings(words, token_type_ids)
         mask = None
         if attention_mask is not None:
             mask = (1 - attention_mask[:, None, None].to(hidden.dtype)) * MASKED
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states = self.encoder(hidden, mask, every)
+        weights = attention_weights(output_attentions, self.config)
+        states = self.encoder(hidden, mask, every, weights)
         output = BaseModelOutputWithPooling(
             last_hidden_state=states[-1],
             pooler_output=None if self.pooler is None else self.pooler(states[-1]),
             hidden_states=tuple(states) if every else None,
+            attentions=None if weights is None else tuple(weights),
         )
         return returned(self, output, return_dict)
 
@@ -255,14 +274,16 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
         masked_positions: Tensor | None = None,
         span_boundaries: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -277,7 +298,13 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
         span_logits, too.
         """
         encoded = self.nezha(
-            input_ids, attention_mask, token_type_ids, output_hidden_states=output_hidden_states, return_dict=True
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
         relationship = at_least_float32(self.cls.seq_relationship(encoded.pooler_output))
@@ -297,6 +324,7 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
             seq_relationship_logits=relationship,
             span_logits=span_logits,
             hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
         )
         return returned(self, output, return_dict)
 
@@ -315,23 +343,61 @@ class NezhaForMaskedLM(NezhaPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         masked_positions: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """As `NezhaForPreTraining` without next sentences; logits [B, L, V] or [n, V]."""
         encoded = self.nezha(
-            input_ids, attention_mask, token_type_ids, output_hidden_states=output_hidden_states, return_dict=True
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
         output = MaskedLMOutput(
             loss=None if labels is None else cross_entropy(logits, labels),
             logits=logits,
             hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
         )
         return returned(self, output, return_dict)
+
+
+class NezhaHead(NezhaPreTrainedModel, TaskHead):
+    """What NEZHA's heads of tasks share: a row is [CLS] text [SEP], or [CLS] a [SEP] b [SEP] with types 0 and 1."""
+
+    body = NezhaModel
+
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The first part, behind [CLS]; of an answer's row the part after the question."""
+        ends = self.separators(ids).nonzero().flatten().tolist()
+        if not ends:
+            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
+        return (ends[0] + 1, len(ids) - 1) if isinstance(self, ForQuestionAnswering) else (1, ends[0])
+
+
+class NezhaForSequenceClassification(NezhaHead, ForSequenceClassification):
+    """Classes of a text or of a pair."""
+
+
+class NezhaForTokenClassification(NezhaHead, ForTokenClassification):
+    """A tag for each token."""
+
+
+class NezhaForQuestionAnswering(NezhaHead, ForQuestionAnswering):
+    """An answer within a text; a row is [CLS] question [SEP] text [SEP]."""
+
+
+class NezhaForMultipleChoice(NezhaHead, ForMultipleChoice):
+    """One of several options, with a row for each."""

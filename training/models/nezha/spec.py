@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 
 from training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
-from training.models.nezha.modeling_nezha import NezhaForPreTraining
+from training.models.nezha.modeling_nezha import (
+    NezhaForMultipleChoice,
+    NezhaForPreTraining,
+    NezhaForQuestionAnswering,
+    NezhaForSequenceClassification,
+    NezhaForTokenClassification,
+)
 from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
@@ -37,4 +43,16 @@ def flops(config: NezhaConfig, length: int, totals: Mapping[str, float]) -> floa
     return 3.0 * (config.num_hidden_layers * layer + 2 * totals["predicted"] * width * head)
 
 
-SPEC = ModelSpec("nezha", NezhaConfig, {"masked_lm": NezhaForPreTraining}, TENSOR_PLAN, flops)
+SPEC = ModelSpec(
+    "nezha",
+    NezhaConfig,
+    {
+        "masked_lm": NezhaForPreTraining,
+        "classify": NezhaForSequenceClassification,
+        "tag": NezhaForTokenClassification,
+        "answer": NezhaForQuestionAnswering,
+        "choose": NezhaForMultipleChoice,
+    },
+    TENSOR_PLAN,
+    flops,
+)

@@ -4,6 +4,8 @@ from training.models.ran.configuration_ran import RanConfig
 from training.models.ran.modeling_ran import (
     RanForCausalLM,
     RanForMaskedLM,
+    RanForMultipleChoice,
+    RanForQuestionAnswering,
     RanForSequenceClassification,
     RanForTokenClassification,
     RanModel,
@@ -13,6 +15,8 @@ __all__ = [
     "RanConfig",
     "RanForCausalLM",
     "RanForMaskedLM",
+    "RanForMultipleChoice",
+    "RanForQuestionAnswering",
     "RanForSequenceClassification",
     "RanForTokenClassification",
     "RanModel",

@@ -202,13 +202,26 @@ class RanLayer(nn.Module):
         Returns tokens [B, L, D], the last cell [B, D] and each window's raw cell output [B, n, D].
         """
         z = self.dropout(self.LayerNorm(hidden))
-        context, cells = self._attend(z, cell, windows)
+        q, key, value, mask, cells = self._attend(z, cell, windows)
+        context = self.attention.heads(q, key, value, mask).unflatten(0, (len(z), -1))
         outputs = self.attention.finish(context, windows.cut(z))
         outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
         return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
 
-    def _attend(self, z: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, "_Cells"]:
-        """The heads' output [B, n, P, N * h] for tokens z [B, L, D], and the chain of cells from `cell` [B, D]."""
+    def probabilities(self, hidden: Tensor, cell: Tensor, windows: Windows) -> Tensor:
+        """Of each token, for the arguments of `forward` and without dropout, the attention to the cell before its
+        window and to the P places of its window [B, N, L, 1 + P], at least float32."""
+        q, key, _, mask, _ = self._attend(self.dropout(self.LayerNorm(hidden)), cell, windows)
+        scores = at_least_float32(q @ key.transpose(-1, -2)) * q.shape[-1] ** -0.5
+        a = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)  # [B * n, N, P, 1 + P]
+        a = a.unflatten(0, (len(hidden), -1)).transpose(2, 3).flatten(3)
+        return windows.join(a, hidden.shape[1]).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
+
+    def _attend(
+        self, z: Tensor, cell: Tensor, windows: Windows
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, "_Cells"]:
+        """The chain of cells from `cell` [B, D] for tokens z [B, L, D], and what all windows attend with at once:
+        queries [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
         q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
         cells = _Cells(self, self.initial(cell), windows)
@@ -225,8 +238,7 @@ class RanLayer(nn.Module):
             values.append(v_cell)
         mask = None if windows.visible is None else windows.visible.flatten(0, 1)
         key, value = (torch.cat([torch.stack(x, 1), y], 3).flatten(0, 1) for x, y in ((keys, k), (values, v)))
-        context = self.attention.heads(q.flatten(0, 1), key, value, mask)
-        return context.unflatten(0, (len(z), -1)), cells
+        return q.flatten(0, 1), key, value, mask, cells
 
     def _review(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
         if self.review is None:

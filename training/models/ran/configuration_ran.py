@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from ..reading import checked_reading
+
 PROFILES: dict[str, dict[str, Any]] = {
     "rannet": {
         "min_window_size": 16,
@@ -55,7 +57,7 @@ CHOICES = {
 }
 
 
-INHERITED = ("self", "__class__", "kwargs", "pad_token_id", "tie_word_embeddings")
+INHERITED = ("self", "__class__", "kwargs", "pad_token_id", "cls_token_id", "sep_token_id", "tie_word_embeddings")
 """Names in `RanConfig.__init__` that are not settings of its own."""
 
 
@@ -98,6 +100,9 @@ class RanConfig(PretrainedConfig):
     positions), pooling "mean" (O in eq. 11; "max"), window_size, num_hidden_layers, and cell_handover false (each
     layer begins with an empty cell instead of the last cell of the layer below).
     cell_pooling: G in eq. 10: the "last" cell, or "mean" or "max" of G'_i.
+    classifier_dropout: dropout of the heads of tasks; None is hidden_dropout_prob.
+    reading: how the heads read texts longer than a window, see `checked_reading`; None: rows as they are given.
+    sep_token_id: the token between the parts of a row, such as a question and its text.
     layer_residual: from the second layer on, a layer's input is added to its output, as in the authors' examples with
         more than two layers.
     official_padding: as in rannet, windows are cut by the padded length, windows of padding alone change the cell,
@@ -141,11 +146,14 @@ class RanConfig(PretrainedConfig):
         hidden_dropout_prob: float = 0.1,
         attention_probs_dropout_prob: float = 0.1,
         classifier_dropout: float | None = 0.1,
+        reading: dict[str, Any] | None = None,
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-7,
         cutoffs: Sequence[int] = (),
         div_val: int = 1,
         pad_token_id: int = 0,
+        cls_token_id: int | None = None,
+        sep_token_id: int | None = None,
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -156,12 +164,15 @@ class RanConfig(PretrainedConfig):
             setattr(self, name, PROFILES[profile].get(name) if value is None else value)
         if first_cell_residual is None and self.cell_residual == "none":
             self.first_cell_residual = False
+        self.reading = checked_reading(reading)
         self._check(tie_word_embeddings)
         kwargs.update(
             pad_token_id=pad_token_id,
             tie_word_embeddings=tie_word_embeddings,  # transformers 5 has no default: without, the decoder loads untied
         )
         super().__init__(**kwargs)
+        self.cls_token_id = cls_token_id
+        self.sep_token_id = sep_token_id
 
     def _check(self, tied: bool) -> None:
         for name, choices in CHOICES.items():

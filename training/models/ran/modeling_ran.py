@@ -19,11 +19,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from ..blocks import Predictions, at_least_float32, chosen, cross_entropy, initialise, returned, truncated_normal
+from ..blocks import (
+    Predictions,
+    at_least_float32,
+    attention_weights,
+    chosen,
+    cross_entropy,
+    given_once,
+    initialise,
+    returned,
+    truncated_normal,
+)
+from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
 from .configuration_ran import RanConfig
 from .windows_ran import Windows
@@ -41,9 +52,9 @@ class RanEmbeddings(nn.Module):
         self.LayerNorm = RanLayerNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """[B, L] -> [B, L, D]."""
-        return self.dropout(self.LayerNorm(self.table(input_ids)))
+    def forward(self, words: Tensor) -> Tensor:
+        """[B, L, D], of `table` -> [B, L, D]."""
+        return self.dropout(self.LayerNorm(words))
 
     @property
     def table(self) -> Any:
@@ -62,17 +73,26 @@ class RanEncoder(nn.Module):
         self.gradient_checkpointing = False
 
     def forward(
-        self, hidden: Tensor, memory: Tensor | None, windows: Windows, every: bool = False
+        self,
+        hidden: Tensor,
+        memory: Tensor | None,
+        windows: Windows,
+        every: bool = False,
+        weights: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """hidden [B, L, D]; memory [layers, B, D], each layer's first cell; None for the last cell of the layer below.
 
         Returns the last layer's output [B, L, D] (`every`: after the input and all outputs before it), the last cell of
-        each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D].
+        each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D]. The probabilities of each
+        layer [B, N, L, 1 + P] are appended to `weights`.
         """
         states, cells = [hidden], []
         cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
+        layer: Any
         for number, layer in enumerate(self.layer):
             cell = cell if memory is None else memory[number]
+            if weights is not None:
+                weights.append(layer.probabilities(hidden, cell, windows))
             if self.gradient_checkpointing and self.training:
                 output, cell, raw = checkpoint(layer, hidden, cell, windows, use_reentrant=False)
             else:
@@ -129,7 +149,7 @@ class RanTransform(nn.Module):
         return self.LayerNorm(F.silu(self.dense(self.dropout(x))))
 
 
-class RanHead(nn.Module):
+class RanPredictions(nn.Module):
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
         self.predictions = Predictions(config, RanTransform(config))
@@ -138,13 +158,14 @@ class RanHead(nn.Module):
 @dataclass
 class RanModelOutput(ModelOutput):
     """`cell` is the last one [B, D]; `mems` one tensor [layers, B, D] with causal and prefix masks; `hidden_states` the
-    embeddings and each layer's output [B, L, D]."""
+    embeddings and each layer's output [B, L, D]; `attentions` each layer's probabilities [B, N, L, 1 + P]."""
 
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
     cell: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
@@ -156,6 +177,7 @@ class RanCausalLMOutput(ModelOutput):
     logits: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class RanPreTrainedModel(PreTrainedModel):
@@ -165,7 +187,7 @@ class RanPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _no_split_modules = ["RanLayer"]
     config: RanConfig
-    cls: RanHead
+    cls: RanPredictions
 
     mems_dim = 1
     """The batch dimension of `mems`."""
@@ -218,17 +240,21 @@ class RanModel(RanPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         causal: bool = False,
         segment_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
 
+        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are the probabilities
+        [B, N, L, 1 + P] of the cell before a token's window and of the places of its window, and not of memory review.
         causal: tokens see the tokens before them in their window, and the cells of the windows before.
         segment_ids [B, L]: a prefix mask, see `Windows.of`. All tokens review the windows that are all prefix.
         mems: for causal and prefix masks, those returned for the text before; rows of zeros are empty.
@@ -239,20 +265,23 @@ class RanModel(RanPreTrainedModel):
         masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask or of
         another shape.
         """
+        given_once(input_ids, inputs_embeds)
+        words = self.embeddings.table(input_ids) if inputs_embeds is None else inputs_embeds
         ordered = causal or segment_ids is not None
         if mems and not ordered:
             raise ValueError("mems need tokens that see only those before them: set causal or segment_ids")
-        expected = (self.config.num_hidden_layers, len(input_ids), self.config.hidden_size)
+        expected = (self.config.num_hidden_layers, len(words), self.config.hidden_size)
         if mems and [tuple(tensor.shape) for tensor in mems] != [expected]:
             raise ValueError(f"mems are one tensor {list(expected)}, not {[list(tensor.shape) for tensor in mems]}")
-        hidden = self.embeddings(input_ids)
+        hidden = self.embeddings(words)
         tokens = None if attention_mask is None else attention_mask != 0
         windows = Windows.of(self.config, hidden, tokens, segment_ids, causal)
         memory = None
         if ordered:
-            memory = (mems or self.empty_mems(len(input_ids)))[0].to(hidden.dtype)
+            memory = (mems or self.empty_mems(len(words)))[0].to(hidden.dtype)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states, cells, raw = self.encoder(hidden, memory, windows, every)
+        weights = attention_weights(output_attentions, self.config)
+        states, cells, raw = self.encoder(hidden, memory, windows, every, weights)
         if memory is not None and windows.filled is not None:  # a row of nothing but padding keeps its memory
             cells = torch.where(windows.filled.any(1)[:, None], cells, memory)
         pooled = None
@@ -265,6 +294,7 @@ class RanModel(RanPreTrainedModel):
             cell=cells[-1],
             mems=(cells.detach(),) if ordered else None,
             hidden_states=tuple(states) if every else None,
+            attentions=None if weights is None else tuple(weights),
         )
         return returned(self, output, return_dict)
 
@@ -285,7 +315,7 @@ class RanLanguageModel(RanPreTrainedModel):
             self.transform = nn.Linear(config.hidden_size, config.hidden_size)
             self.softmax = AdaptiveSoftmax(*_adaptive(config), tied=[True] * len(config.clusters))
         else:
-            self.cls = RanHead(config)
+            self.cls = RanPredictions(config)
         self.post_init()
 
 
@@ -297,11 +327,13 @@ class RanForMaskedLM(RanLanguageModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         masked_positions: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -310,10 +342,17 @@ class RanForMaskedLM(RanLanguageModel):
         masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n] and
         logits [n, V].
         """
-        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
+        encoded = self.ran(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
         logits = self.cls.predictions(chosen(encoded.last_hidden_state, masked_positions))
         loss = None if labels is None else cross_entropy(logits, labels)
-        output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
+        output = MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
         return returned(self, output, return_dict)
 
 
@@ -324,13 +363,15 @@ class RanForCausalLM(RanLanguageModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         labels: Tensor | None = None,
         next_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -347,6 +388,8 @@ class RanForCausalLM(RanLanguageModel):
             causal=True,
             segment_ids=segment_ids,
             mems=mems,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
@@ -364,7 +407,7 @@ class RanForCausalLM(RanLanguageModel):
             else:
                 losses = self.softmax.losses(hidden.flatten(0, 1), next_ids.flatten(), table).view_as(next_ids)
                 loss = losses.sum() / (next_ids != -100).sum().clamp(min=1)
-        output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states)
+        output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states, encoded.attentions)
         return returned(self, output, return_dict)
 
     def predict_next(
@@ -375,71 +418,29 @@ class RanForCausalLM(RanLanguageModel):
         return cast(RanCausalLMOutput, self(input_ids, mems, next_ids=next_ids if self.config.cutoffs else None))
 
 
-class RanClassifier(RanPreTrainedModel):
-    """The common part of classifiers: dropout and a linear layer."""
+class RanHead(RanPreTrainedModel, TaskHead):
+    """What RAN's heads of tasks share: a row is a text, or several parts with one [SEP] between them."""
 
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^ran\.pooler\."]
+    body = RanModel
 
-    def __init__(self, config: RanConfig, pooling: bool) -> None:
-        super().__init__(config)
-        self.num_labels = cast(int, config.num_labels)
-        self.ran = RanModel(config, add_pooling_layer=pooling)
-        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
-        self.post_init()
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """The last part."""
+        known = self.config.sep_token_id is not None
+        ends = self.separators(ids).nonzero().flatten().tolist() if known else []
+        return (ends[-1] + 1 if ends else 0), len(ids)
 
 
-class RanForSequenceClassification(RanClassifier):
-    """Classifies texts by the pooled vector."""
-
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__(config, pooling=True)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """logits [B, labels] in float32. By config.problem_type, or else num_labels and the type of `labels`, the loss
-        is a mean square (labels [B], numbers), cross entropy ([B], classes) or binary cross entropy ([B, labels])."""
-        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
-        logits = at_least_float32(self.classifier(self.dropout(encoded.pooler_output)))
-        loss = None if labels is None else self._loss(logits, labels)
-        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
-        return returned(self, output, return_dict)
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        kind = self.config.problem_type
-        if kind == "regression" or (kind is None and self.num_labels == 1):
-            return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
-        if kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
-            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return cross_entropy(logits, labels)
+class RanForSequenceClassification(RanHead, ForSequenceClassification):
+    """Classes of a text or of a pair, from the vector of eq. 10."""
 
 
-class RanForTokenClassification(RanClassifier):
-    """Classifies each token."""
+class RanForTokenClassification(RanHead, ForTokenClassification):
+    """A tag for each token."""
 
-    def __init__(self, config: RanConfig) -> None:
-        super().__init__(config, pooling=False)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """logits [B, L, labels] in float32; labels [B, L], -100 where there is none."""
-        encoded = self.ran(input_ids, attention_mask, output_hidden_states=output_hidden_states, return_dict=True)
-        logits = at_least_float32(self.classifier(self.dropout(encoded.last_hidden_state)))
-        loss = None if labels is None else cross_entropy(logits, labels)
-        output = TokenClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
-        return returned(self, output, return_dict)
+class RanForQuestionAnswering(RanHead, ForQuestionAnswering):
+    """An answer within a text; a row is question [SEP] text."""
+
+
+class RanForMultipleChoice(RanHead, ForMultipleChoice):
+    """One of several options, with a row for each; the text comes last."""

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 
 from training.models.ran.configuration_ran import RanConfig
-from training.models.ran.modeling_ran import RanForCausalLM, RanForMaskedLM
+from training.models.ran.modeling_ran import (
+    RanForCausalLM,
+    RanForMaskedLM,
+    RanForMultipleChoice,
+    RanForQuestionAnswering,
+    RanForSequenceClassification,
+    RanForTokenClassification,
+)
 from training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
@@ -66,7 +73,14 @@ with torch.no_grad():
 SPEC = ModelSpec(
     "ran",
     RanConfig,
-    {"masked_lm": RanForMaskedLM, "causal_lm": RanForCausalLM},
+    {
+        "masked_lm": RanForMaskedLM,
+        "causal_lm": RanForCausalLM,
+        "classify": RanForSequenceClassification,
+        "tag": RanForTokenClassification,
+        "answer": RanForQuestionAnswering,
+        "choose": RanForMultipleChoice,
+    },
     TENSOR_PLAN,
     flops,
     frame="bare",

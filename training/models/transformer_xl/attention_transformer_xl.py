@@ -77,9 +77,8 @@ class TransformerXLSelfAttention(nn.Module):
         -> [B, T, N h], or this device's heads of it. No tensor has more than T S numbers a head.
         """
         keys = torch.cat([memory, hidden], dim=1)
-        q, k, v = (self._heads(x) for x in (self.query(hidden), self.key(keys), self.value(keys)))
-        content, position = (q + bias[:, None] for bias in biases)
-        scores = self._position_scores(position * self.head_size**-0.5, positions)
+        content, k, scores = self._terms(hidden, keys, biases, positions)
+        v = self._heads(self.value(keys))
         z = F.scaled_dot_product_attention(
             content,
             k,
@@ -88,6 +87,22 @@ class TransformerXLSelfAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
         )
         return z.transpose(1, 2).flatten(2)
+
+    def probabilities(
+        self, hidden: Tensor, memory: Tensor, *, biases: tuple[Tensor, Tensor], positions: Positions, masked: Tensor
+    ) -> Tensor:
+        """The softmax [B, N, T, S] of `forward` for its arguments, at least float32 and without dropout."""
+        content, k, scores = self._terms(hidden, torch.cat([memory, hidden], dim=1), biases, positions)
+        scores = (scores + content @ k.transpose(-1, -2) * self.head_size**-0.5).masked_fill(masked, MASKED)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1)
+
+    def _terms(
+        self, hidden: Tensor, keys: Tensor, biases: tuple[Tensor, Tensor], positions: Positions
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q + u [B, N, T, h], k [B, N, S, h], and the scores of positions [B, N, T, S]."""
+        q, k = self._heads(self.query(hidden)), self._heads(self.key(keys))
+        content, position = (q + bias[:, None] for bias in biases)
+        return content, k, self._position_scores(position * self.head_size**-0.5, positions)
 
     def _position_scores(self, q: Tensor, positions: Positions) -> Tensor:
         """q [B, N, T, h], v added -> q_i W_r R(d_ij) [B, N, T, S]."""

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from ..blocks import attention_weights, given_once
 from .attention_transformer_xl import Positions, TransformerXLSelfAttention, sinusoids
 from .configuration_transformer_xl import TransformerXLConfig
 
@@ -73,10 +74,11 @@ class TransformerXLLayer(nn.Module):
 
 @dataclass
 class TransformerXLModelOutput(ModelOutput):
-    """`mems`: see `TransformerXLModel.forward`."""
+    """`mems`, `attentions`: see `TransformerXLModel.forward`."""
 
     last_hidden_state: Tensor | None = None
     mems: Mems | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
@@ -87,6 +89,7 @@ class TransformerXLLMOutput(ModelOutput):
     losses: Tensor | None = None
     logits: Tensor | None = None
     mems: Mems | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class TransformerXLPreTrainedModel(PreTrainedModel):
@@ -152,12 +155,14 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         mems: Sequence[Tensor] | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         sentence_ends: Tensor | None = None,
         paragraph_ends: Tensor | None = None,
         mem_len: int | None = None,
+        output_attentions: bool | None = None,
     ) -> TransformerXLModelOutput:
         """One segment of each row's text, input_ids [B, T]: last_hidden_state [B, T, D] and new mems.
 
@@ -166,19 +171,22 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             this segment's first token. M is free. A slot of zeros is empty: zero a row to reset it.
         sentence_ends, paragraph_ends (bool [B, T]): whether a token is the last of its sentence or paragraph; needed
             by Segatron's positions alone.
+        inputs_embeds [B, T, D]: what the table of words gives, instead of input_ids.
         mem_len: slots of the new mems, instead of the configuration's; slots without a token are zero.
+        output_attentions: whether to return each layer's probabilities [B, N, T, S], at least float32.
         Raises ValueError for mems of another model, or if the ends are missing.
         """
         config = self.config
         length = config.mem_len if mem_len is None else mem_len
-        hidden = self.dropout(self.embeddings(input_ids))
+        given_once(input_ids, inputs_embeds)
+        hidden = self.dropout(self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
         memories, past = self._recall(mems, hidden, length)
         memory_length, seen = memories[0].shape[1], hidden.shape[1]
         indices = None
         if past is not None:
             if sentence_ends is None or paragraph_ends is None:
                 raise ValueError(f"positions {config.positions} need sentence_ends and paragraph_ends")
-            ends = torch.stack([torch.ones_like(input_ids), sentence_ends.long(), paragraph_ends.long()], dim=-1)
+            ends = torch.stack([torch.ones_like(sentence_ends), sentence_ends, paragraph_ends], dim=-1).long()
             counts = ends.cumsum(dim=1)
             indices = torch.cat([past, counts - ends], dim=1)
         shared: dict[str, Any] = {
@@ -186,9 +194,12 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             "positions": self._positions(memory_length, seen, indices, like=hidden),
             "masked": self._masked(memories[-1], seen, length),
         }
-        new = []
+        new, weights = [], attention_weights(output_attentions, config)
+        layer: Any
         for layer, memory in zip(self.layer, memories, strict=True):
             before = hidden
+            if weights is not None:
+                weights.append(layer.attention.self.probabilities(hidden, memory, **shared))
             if self.gradient_checkpointing and self.training:
                 hidden = checkpoint(layer, hidden, memory, use_reentrant=False, **shared)
             else:
@@ -197,7 +208,9 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         if indices is not None:
             new.append(_last(indices[:, :0], indices - counts[:, -1:], length))
         return TransformerXLModelOutput(
-            last_hidden_state=self.dropout(hidden), mems=() if config.recurrence == "none" else tuple(new)
+            last_hidden_state=self.dropout(hidden),
+            mems=() if config.recurrence == "none" else tuple(new),
+            attentions=None if weights is None else tuple(weights),
         )
 
     def _recall(self, mems: Sequence[Tensor] | None, hidden: Tensor, length: int) -> tuple[list[Tensor], Tensor | None]:
@@ -283,13 +296,15 @@ class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         mems: Sequence[Tensor] | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         sentence_ends: Tensor | None = None,
         paragraph_ends: Tensor | None = None,
         mem_len: int | None = None,
+        output_attentions: bool | None = None,
     ) -> TransformerXLLMOutput:
         """As `TransformerXLModel`. Without labels, log-probabilities of the next token [B, T, V] as `logits`.
 
@@ -297,14 +312,21 @@ class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
         logits but `losses` [B, T], negative log-likelihoods in nats in float32, 0 where left out, and their mean.
         """
         output = self.transformer(
-            input_ids, mems, sentence_ends=sentence_ends, paragraph_ends=paragraph_ends, mem_len=mem_len
+            input_ids,
+            mems,
+            inputs_embeds=inputs_embeds,
+            sentence_ends=sentence_ends,
+            paragraph_ends=paragraph_ends,
+            mem_len=mem_len,
+            output_attentions=output_attentions,
         )
         hidden, embedding = output.last_hidden_state, self.transformer.embeddings
         if labels is None:
-            return TransformerXLLMOutput(logits=self.softmax(hidden, embedding), mems=output.mems)
+            logits = self.softmax(hidden, embedding)
+            return TransformerXLLMOutput(logits=logits, mems=output.mems, attentions=output.attentions)
         losses = self.softmax.losses(hidden.flatten(0, 1), labels.flatten(), embedding).view_as(labels)
         loss = losses.sum() / (labels != -100).sum().clamp(min=1)
-        return TransformerXLLMOutput(loss=loss, losses=losses, mems=output.mems)
+        return TransformerXLLMOutput(loss=loss, losses=losses, mems=output.mems, attentions=output.attentions)
 
     def predict_next(
         self,

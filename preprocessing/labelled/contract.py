@@ -1,0 +1,89 @@
+"""`jsonl`, our own format: one JSON object a line, with exactly the fields of the task's example."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from preprocessing.labelled.conll import joiner_of
+from preprocessing.labelled.examples import (
+    Answer,
+    AnswerExample,
+    ChooseExample,
+    ClassifyExample,
+    Example,
+    TagExample,
+)
+from preprocessing.labelled.source import Source
+from preprocessing.settings import Settings
+
+
+class _Line(Settings):
+    id: str | int | None = None
+
+
+class _Classify(_Line):
+    text: str
+    second: str | None = None
+    label: Any = None
+
+
+class _Tag(_Line):
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    joiner: Literal["", " "] | None = None
+
+
+class _Span(Settings):
+    start: int
+    text: str
+
+
+class _Answer(_Line):
+    text: str
+    question: str
+    answers: tuple[_Span, ...] | None = None
+
+
+class _Choose(_Line):
+    text: str
+    question: str
+    options: tuple[str, ...]
+    label: int | None = None
+    group: str | None = None
+
+
+LINES: dict[str, type[_Line]] = {"classify": _Classify, "tag": _Tag, "answer": _Answer, "choose": _Choose}
+"""The fields of a line for each task."""
+
+
+def read_contract(source: Source) -> Iterator[Example]:
+    """The examples of a file in our own format; without `id`, a line's number is its id."""
+    lines = _lines(source)
+    joiner = ""
+    if source.task == "tag":
+        lines = iter(parsed := list(lines))
+        joiner = joiner_of(
+            source, (line.tokens for _, line in parsed if isinstance(line, _Tag) and line.joiner is None)
+        )
+    for number, line in lines:
+        identity, place = str(number if line.id is None else line.id), source.place(number)
+        if isinstance(line, _Classify):
+            try:
+                label = source.label(line.label)
+            except ValueError as error:
+                source.mistake(place, str(error))
+                continue
+            yield ClassifyExample(identity, place, line.text, line.second, label)
+        elif isinstance(line, _Tag):
+            yield TagExample(identity, place, line.tokens, line.tags, joiner if line.joiner is None else line.joiner)
+        elif isinstance(line, _Answer):
+            spans = None if line.answers is None else tuple(Answer(span.start, span.text) for span in line.answers)
+            yield AnswerExample(identity, place, line.text, line.question, spans)
+        elif isinstance(line, _Choose):
+            yield ChooseExample(identity, place, line.text, line.question, line.options, line.label, line.group)
+
+
+def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
+    for number, values in source.json_lines():
+        line = source.parse(LINES[source.task], values, source.place(number))
+        if line is not None:
+            yield number, line

@@ -1,0 +1,87 @@
+"""The formats of labelled data: which tasks each is for, how it is read, and how it is recognised."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from preprocessing.errors import UserError
+from preprocessing.input.streams import split_name
+from preprocessing.labelled.conll import read_conll
+from preprocessing.labelled.contract import LINES, read_contract
+from preprocessing.labelled.examples import Example
+from preprocessing.labelled.folders import read_folders
+from preprocessing.labelled.questions import read_c3, read_cail, read_cmrc2019, read_squad
+from preprocessing.labelled.semeval import read_semeval
+from preprocessing.labelled.source import Source
+from preprocessing.labelled.tables import NAMES, read_clue, read_csv, read_tsv
+
+_HEAD = 1 << 16
+"""Bytes in which a file of one JSON value shows what it is."""
+
+
+class Format(NamedTuple):
+    tasks: tuple[str, ...]
+    read: Callable[[Source], Iterator[Example]]
+    looks: str
+    """What it looks like, for messages and documentation."""
+    columns: tuple[str, ...] = ()
+    """The fields that `columns` may name."""
+    labels: tuple[str, ...] = ("one",)
+    """What a text to classify may have: one label, a set of labels, a number."""
+
+
+_NAMED, _LABELS = tuple(NAMES), ("one", "set", "number")
+FORMATS: dict[str, Format] = {
+    "jsonl": Format(
+        tuple(LINES), read_contract, "a JSON object a line with exactly the fields of the task's example", (), _LABELS
+    ),
+    "tsv": Format(("classify",), read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
+    "csv": Format(("classify",), read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
+    "clue": Format(("classify",), read_clue, 'lines such as {"sentence": .., "label": ..} (CLUE)', _NAMED, _LABELS),
+    "squad": Format(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
+    "c3": Format(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
+    "cmrc2019": Format(("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'),
+    "conll": Format(("tag",), read_conll, "a word or character and its tag a line, a blank line after each sentence"),
+    "folders": Format(("classify",), read_folders, "a folder or tar archive with a folder a class, a file a text"),
+    "cail": Format(("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'),
+    "semeval": Format(("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")),
+}
+
+
+def recognise(source: Source) -> tuple[str, str]:
+    """The format of a file and the reason, from its name and its first bytes; raises `UserError` if none fits."""
+    name = split_name(str(source.path))[0]
+    if source.path.is_dir():
+        return "folders", "it is a folder"
+    for suffix, format in ((".tar", "folders"), (".xml", "semeval"), (".tsv", "tsv"), (".csv", "csv")):
+        if name.endswith(suffix):
+            return format, f"by the name *{suffix}"
+    head = source.data[:_HEAD].lstrip()
+    if head.startswith(b"{"):
+        return _recognise_object(source, head)
+    if head.startswith(b"["):
+        return "c3", "JSON that begins with a list"
+    if source.task == "tag":
+        return "conll", "the task is tag, and it is not JSON"
+    if b"\t" in head.partition(b"\n")[0]:
+        return "tsv", "its first line has tabs"
+    known = "; ".join(f"{name}: {format.looks}" for name, format in FORMATS.items() if source.task in format.tasks)
+    raise UserError(f"{source.path}: of no known format; name it by `format` ({known})")
+
+
+def _recognise_object(source: Source, head: bytes) -> tuple[str, str]:
+    if b'"paragraphs"' in head and b'"data"' in head:
+        return "squad", 'JSON with "data" and "paragraphs"'
+    if b'"context_id"' in head and b'"data"' in head:
+        return "cmrc2019", 'JSON with "data" and "context_id"'
+    try:
+        fields = set(json.loads(next(line for _, line in source.lines() if line.strip())))
+    except (ValueError, RecursionError):  # the reader describes the mistake
+        fields = set()
+    if {"A", "B", "C"} <= fields:
+        return "cail", "its first line has the fields A, B and C"
+    found = sorted(fields & {*NAMES["text"], *source.columns.values()})
+    # With our own name of the text it is our own format, in which a misspelt field is an error.
+    if source.task == "classify" and found and ("text" not in fields or source.columns):
+        return "clue", f"its first line has the field {found[0]}"
+    return "jsonl", "its first line is a JSON object"

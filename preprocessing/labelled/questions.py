@@ -1,0 +1,166 @@
+"""`squad`, `c3`, `cmrc2019` and `cail`: questions about texts, answered by spans or by one of several options."""
+
+import logging
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from preprocessing.errors import UserError
+from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample
+from preprocessing.labelled.source import Source
+from preprocessing.settings import Settings
+
+_LOG = logging.getLogger("reread")
+_BLANK = re.compile(r"\[BLANK\d+\]")
+
+
+class _Published(Settings):
+    """Part of a published file: fields that are not named here are left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Span(_Published):
+    text: str
+    answer_start: int
+
+
+class _Question(_Published):
+    id: str | int
+    question: str
+    answers: list[_Span] | None = None
+    is_impossible: bool = False
+
+
+class _Paragraph(_Published):
+    context: str
+    qas: list[Any]
+
+
+class _Article(_Published):
+    paragraphs: list[Any]
+
+
+class _Options(_Published):
+    question: str
+    choice: Annotated[list[str], Field(min_length=1)]
+    answer: str = ""
+
+
+class _Document(_Published):
+    lines: list[str]
+    questions: list[Any]
+    id: str | int
+
+
+class _Cloze(_Published):
+    context_id: str | int
+    context: str
+    choices: list[str]
+    answers: list[int] | None = None
+
+
+class _Cases(_Published):
+    A: str
+    B: str
+    C: str
+    label: Literal["B", "C"] | None = None
+
+
+def _data(source: Source) -> list[Any]:
+    values = source.json()
+    data = values.get("data") if isinstance(values, dict) else None
+    if not isinstance(data, list):
+        raise UserError(f"{source.path}: no list under `data` at the top; is it another format?")
+    return data
+
+
+def read_squad(source: Source) -> Iterator[AnswerExample]:
+    """SQuAD 1 and 2 and what has their form: CMRC2018, DRCD, DuReader, TriviaQA.
+
+    A question without the field `answers` is unlabelled; one with an empty list has no answer.
+    """
+    for where, article in source.parse_each(_Article, _data(source), "article"):
+        for position, paragraph in source.parse_each(_Paragraph, article.paragraphs, f"{where}, paragraph"):
+            for question in paragraph.qas:
+                yield from _question(source, paragraph.context, question, position)
+
+
+def _question(source: Source, context: str, values: Any, position: str) -> Iterator[AnswerExample]:
+    name = values.get("id", "without id") if isinstance(values, dict) else type(values).__name__
+    place = source.place(f"{position}, question {name}")
+    question = source.parse(_Question, values, place)
+    if question is None:
+        return
+    answers = question.answers
+    if question.is_impossible:
+        if answers:
+            source.mistake(place, "`is_impossible`, but it has answers; delete one of the two")
+            return
+        answers = []
+    spans = None if answers is None else tuple(Answer(span.answer_start, span.text) for span in answers)
+    yield AnswerExample(str(question.id), place, context, question.question, spans)
+
+
+def read_c3(source: Source) -> Iterator[ChooseExample]:
+    """C3: lines of a document or dialogue, and questions with options, the answer given as its text.
+
+    An option that repeats another one is left out, since no model can distinguish the two.
+    """
+    data = source.json()
+    if not isinstance(data, list):
+        raise UserError(f"{source.path}: a JSON {type(data).__name__}, not a list of documents; is it another format?")
+    repeated = 0
+    for number, values in enumerate(data, 1):
+        place = source.place(f"document {number}")
+        if not isinstance(values, list) or len(values) != 3:
+            source.mistake(place, "not a list of lines, questions and an id")
+            continue
+        document = source.parse(_Document, dict(zip(("lines", "questions", "id"), values, strict=True)), place)
+        if document is None:
+            continue
+        text, group = "\n".join(document.lines), str(document.id)
+        for order, inner in enumerate(document.questions, 1):
+            place = source.place(f"document {number}, question {order}")
+            question = source.parse(_Options, inner, place)
+            if question is None:
+                continue
+            options = tuple(dict.fromkeys(question.choice))
+            repeated += len(options) < len(question.choice)
+            if question.answer and question.answer not in options:
+                source.mistake(place, f"the answer `{question.answer}` is none of its options")
+                continue
+            label = options.index(question.answer) if question.answer else None
+            yield ChooseExample(f"{group}-{order}", place, text, question.question, options, label, group)
+    if repeated:
+        _LOG.info(f"{source.path}: {repeated:,} questions have an option twice; the copies are left out")
+
+
+def read_cmrc2019(source: Source) -> Iterator[ChooseExample]:
+    """CMRC2019: passages with blanks, each filled by one of the passage's sentences; one example for each blank."""
+    for position, passage in source.parse_each(_Cloze, _data(source), "article"):
+        place = source.place(position)
+        blanks = _BLANK.findall(passage.context)
+        if not blanks or len(set(blanks)) < len(blanks):
+            source.mistake(place, "a blank stands twice in its text" if blanks else "no [BLANK1] in its text")
+            continue
+        if passage.answers is not None and len(passage.answers) != len(blanks):
+            source.mistake(place, f"{len(passage.answers)} answers for {len(blanks)} blanks")
+            continue
+        group, options = str(passage.context_id), tuple(passage.choices)
+        for order, blank in enumerate(blanks):
+            name = f"{place}, {blank[1:-1]}"
+            label = None if passage.answers is None else passage.answers[order]
+            yield ChooseExample(f"{group}-{blank[1:-1]}", name, passage.context, blank, options, label, group)
+
+
+def read_cail(source: Source) -> Iterator[ChooseExample]:
+    """CAIL2019-SCM: is case B or case C nearer to case A? The question is empty, the options are B and C."""
+    for number, values in source.json_lines():
+        place = source.place(number)
+        cases = source.parse(_Cases, values, place)
+        if cases is not None:
+            label = None if cases.label is None else "BC".index(cases.label)
+            yield ChooseExample(str(number), place, cases.A, "", (cases.B, cases.C), label)

@@ -1,0 +1,81 @@
+"""Fine-tuning on real process groups: the split of the work changes only rounding."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distributed.test_training import agree, curve, state_of
+from tests.tasks import LETTERS, task_values, write_lines, write_tokenizer
+from training.config import TrainSettings
+
+FIGURES = ("loss", "gradient_norm", "accuracy", "validation_accuracy", "validation_macro-f1")
+
+
+def finetune_in_process(values: dict[str, Any], run: Path) -> dict[int, list[float]]:
+    """Train, and return the probabilities that this rank has for each held-out example."""
+    from training.parallel.rendezvous import close_mesh, init_mesh
+    from training.trainer import Trainer
+
+    mesh = init_mesh(values["parallel"]["tensor"])
+    trainer: Any = Trainer(TrainSettings.parse(values, "test"), run, mesh)
+    trainer.train()
+    predictions = trainer.objective.predict(trainer.objective.held_out)
+    close_mesh()
+    return {example: probabilities.tolist() for example, probabilities in predictions.items()}
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Texts of one to five windows with three classes."""
+    folder, generator = tmp_path_factory.mktemp("task"), np.random.default_rng(0)
+    files = {}
+    for name, count in (("train", 20), ("dev", 11)):
+        lines = []
+        for _ in range(count):
+            words = generator.choice(list(LETTERS), int(generator.integers(1, 50)))
+            lines.append({"text": " ".join(words), "label": "pqr"[int(generator.integers(3))]})
+        files[name] = str(write_lines(folder / f"{name}.jsonl", lines))
+    return {**files, "tokenizer": write_tokenizer(folder), "sequence_length": 12, "labels": ["p", "q", "r"]}
+
+
+def values_of(model: str, task: dict[str, Any], tensor: int, dropout: float) -> dict[str, Any]:
+    more = {"head_dropout": dropout, "retrospective": model == "ernie_doc"}
+    values = task_values(model, "classify", **task, **more)
+    values["model"] |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    values["optimizer"] = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # a small eps makes much of rounding
+    values |= {"steps": 4, "micro_batch": 2, "log_every": 1, "validate_every": 2, "parallel": {"tensor": tensor}}
+    return {**values, "best_by": "accuracy", "checkpoint": {"every_steps": 2, "keep": 2}}
+
+
+@pytest.mark.parametrize(
+    ("model", "dropout", "splits"),
+    [
+        ("nezha", 0.0, [(2, 1), (1, 2), (2, 2)]),
+        ("ernie_doc", 0.0, [(2, 1), (1, 2), (2, 2)]),
+        ("nezha", 0.1, [(1, 4)]),
+        ("ernie_doc", 0.1, [(1, 4)]),
+    ],
+)
+def test_losses_scores_and_predictions_are_the_same_at_every_split(
+    ranks_in_float64, task, tmp_path, model, dropout, splits
+) -> None:
+    """Splits (tensor, data) against one process; with dropout over data-parallel ranks, as in pretraining."""
+    found = {}
+    for tensor, data in ((1, 1), *splits):
+        run = tmp_path / f"{tensor}x{data}"
+        run.mkdir()
+        predictions = ranks_in_float64(tensor * data, finetune_in_process, values_of(model, task, tensor, dropout), run)
+        assert all(one == predictions[0] for one in predictions)
+        found[tensor, data] = [curve(run, name) for name in FIGURES], predictions[0], state_of(run, 4)
+    curves, predictions, state = found[1, 1]
+    assert [len(one) for one in curves] == [4, 4, 4, 2, 2]
+    assert sorted(predictions) == list(range(11))
+    for split in splits:
+        curves_there, predictions_there, state_there = found[split]
+        for name, one, other in zip(FIGURES, curves_there, curves, strict=True):
+            assert one == pytest.approx(other, rel=1e-9), (split, name)
+        for example, probabilities in predictions.items():
+            assert predictions_there[example] == pytest.approx(probabilities, rel=1e-9), (split, example)
+        agree(state_there, state)

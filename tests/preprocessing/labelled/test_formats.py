@@ -1,0 +1,272 @@
+"""Each format of labelled data gives the examples that stand in it; the texts are our own."""
+
+import bz2
+import gzip
+import json
+import logging
+import lzma
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocessing.labelled.contract import LINES
+from preprocessing.labelled.examples import (
+    Answer,
+    AnswerExample,
+    ChooseExample,
+    ClassifyExample,
+    Example,
+    TagExample,
+)
+from preprocessing.labelled.formats import FORMATS
+from preprocessing.labelled.read import read_examples
+from tests.preprocessing.labelled.files import REVIEWS, squad, tar, write
+
+CLASSES = {"classify": ClassifyExample, "tag": TagExample, "answer": AnswerExample, "choose": ChooseExample}
+
+
+def read(path: Path, task: Any = "classify", **settings: Any) -> list[Any]:
+    found = read_examples(path, task, **settings)
+    assert not found.skipped
+    return found.examples
+
+
+def labelled(examples: list[Any]) -> list[tuple[Any, ...]]:
+    return [(example.text, example.second, example.label) for example in examples]
+
+
+# --- our own format ---
+
+
+@pytest.mark.parametrize("task", CLASSES)
+def test_a_line_of_our_format_has_exactly_the_fields_of_the_example(task: str) -> None:
+    assert set(LINES[task].model_fields) == {field.name for field in fields(CLASSES[task])} - {"place"}
+
+
+def test_our_format_gives_every_task(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, [{"id": 7, "text": "好", "second": "坏", "label": 3}, {"text": "中\u2028文", "label": None}])
+    assert read(path) == [
+        ClassifyExample("7", f"{path}:1", "好", "坏", "3"),
+        ClassifyExample("2", f"{path}:2", "中\u2028文"),
+    ]
+    write(path, [{"id": "x", "tokens": ["John", "ran"], "tags": ["B-PER", "O"], "joiner": " "}])
+    assert read(path, "tag") == [TagExample("x", f"{path}:1", ("John", "ran"), ("B-PER", "O"), " ")]
+    write(path, [{"tokens": ["我", "A"]}, {"tokens": ["x", "y"], "joiner": " "}, {"tokens": ["去", "B", "吧"]}])
+    assert [(example.id, example.text) for example in read(path, "tag")] == [("1", "我A"), ("2", "x y"), ("3", "去B吧")]
+    values = {"text": "水在山下", "question": "何处？"}
+    write(path, [values | {"answers": [{"start": 2, "text": "山下"}]}, values | {"answers": []}, values])
+    assert [example.answers for example in read(path, "answer")] == [(Answer(2, "山下"),), (), None]
+    write(path, [values | {"options": ["山上", "山下"], "label": 1, "group": "g"}])
+    assert read(path, "choose") == [ChooseExample("1", f"{path}:1", "水在山下", "何处？", ("山上", "山下"), 1, "g")]
+
+
+@pytest.mark.parametrize(
+    ("labels", "value", "expected"),
+    [
+        ("one", "a", "a"),
+        ("one", True, "true"),
+        ("one", 0, "0"),
+        ("set", ["b", 2, "b"], ("b", "2")),
+        ("set", [], ()),
+        ("number", 2, 2.0),
+        ("number", "-1.5", -1.5),
+    ],
+)
+def test_a_label_is_a_name_a_set_or_a_number(labels: Any, value: object, expected: object, tmp_path: Path) -> None:
+    example = read(write(tmp_path / "a.jsonl", [{"text": "x", "label": value}]), labels=labels)[0]
+    assert (example.label, type(example.label)) == (expected, type(expected))
+
+
+# --- tables ---
+
+
+def test_a_quotation_mark_in_tsv_is_a_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'label\ttext_a\n1\t"好\n0\t很"坏"\u2028\r, 真的\n')
+    assert labelled(read(path)) == [('"好', None, "1"), ('很"坏"\u2028\r, 真的', None, "0")]
+    assert [(example.id, example.place) for example in read(path)] == [("2", f"{path}:2"), ("3", f"{path}:3")]
+
+
+def test_csv_is_quoted_and_may_hold_line_ends(tmp_path: Path) -> None:
+    text = "x" * 200_000  # beyond the csv module's own limit
+    path = write(tmp_path / "a.csv", f'id,review,label\r\n5,"a ""b"",\nc",1\r\n\r\n6,{text},0\r\n')
+    assert labelled(read(path)) == [('a "b",\nc', None, "1"), (text, None, "0")]
+    assert [(example.id, example.place) for example in read(path)] == [("5", f"{path}:2"), ("6", f"{path}:5")]
+
+
+def test_columns_name_what_the_header_calls_otherwise(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "\ufeffnr\tpremise\thypo\tgold\tmood\nq1\tA\tB\tno\tx, y\n")
+    assert labelled(read(path)) == [("A", "B", None)]
+    found = read(path, columns={"label": "gold", "id": "nr"})
+    assert (found[0].id, *labelled(found)[0]) == ("q1", "A", "B", "no")
+    assert labelled(read(path, columns={"label": "mood"}, labels="set")) == [("A", "B", ("x", "y"))]
+
+
+def test_clue_lines_are_split_at_line_feeds_alone(tmp_path: Path) -> None:
+    lines = [
+        {"label": 11, "label_des": "薅羊毛", "sentence": "一\u2028二\x85三", "id": 4},
+        {"id": 5, "sentence": "无标签"},
+    ]
+    path = write(tmp_path / "train.json", lines)
+    assert labelled(read(path)) == [("一\u2028二\x85三", None, "11"), ("无标签", None, None)]
+    assert read(path)[0].id == "4"
+    write(path, lines[:1])
+    assert labelled(read(path, columns={"label": "label_des"})) == [("一\u2028二\x85三", None, "薅羊毛")]
+    write(path, [{"sentence": "长" * 50_000, "keywords": ""}])
+    assert len(read(path)[0].text) == 50_000
+    write(path, [{"sentence1": "甲", "sentence2": "乙", "label": "0"}])
+    assert labelled(read(path)) == [("甲", "乙", "0")]
+
+
+# --- tags ---
+
+
+def test_conll_takes_tabs_or_blanks_and_joins_by_the_script(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "李 B-PER\n来 O\n\n \n。 O\n2008年 O\n走 O\n")
+    assert read(path, "tag") == [
+        TagExample("1", f"{path}:1", ("李", "来"), ("B-PER", "O")),
+        TagExample("5", f"{path}:5", ("。", "2008年", "走"), ("O", "O", "O")),
+    ]
+    write(path, "Ann\tB-PER\r\nruns\tO\r\n.\tO\r\n\r\n")
+    (example,) = read(path, "tag")
+    assert (example.text, example.tags) == ("Ann runs .", ("B-PER", "O", "O"))
+    write(path, "走\n了\n\n好\n")
+    assert [(example.text, example.tags) for example in read(path, "tag")] == [("走了", None), ("好", None)]
+
+
+# --- questions ---
+
+
+def test_squad_has_several_answers_or_none_or_is_unlabelled(tmp_path: Path) -> None:
+    answers = [{"text": "山下", "answer_start": 2, "id": "1"}, {"text": "山下", "answer_start": 5}]
+    questions = [
+        {"id": 1, "question": "何处？", "answers": answers},
+        {"id": "b", "question": "何时？", "answers": [], "is_impossible": True, "plausible_answers": answers},
+        {"id": "c", "question": "谁？"},
+    ]
+    path = write(tmp_path / "a.json", squad(*questions))
+    found = read(path, "answer")
+    assert [(example.id, example.answers) for example in found] == [
+        ("1", (Answer(2, "山下"), Answer(5, "山下"))),
+        ("b", ()),
+        ("c", None),
+    ]
+    assert found[0].place == f"{path}: article 1, paragraph 1, question 1"
+
+
+def test_c3_options_that_repeat_are_one_option(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    questions = [
+        {"question": "几点？", "choice": ["六点", "五点", "六点"], "answer": "五点"},
+        {"question": "谁？", "choice": ["男", "女"], "answer": ""},
+    ]
+    path = write(tmp_path / "a.json", json.dumps([[["女：五点。", "男：好。"], questions, "9-1"]], indent=1))
+    with caplog.at_level(logging.INFO, logger="reread"):
+        found = read(path, "choose")
+    assert found == [
+        ChooseExample(
+            "9-1-1", f"{path}: document 1, question 1", "女：五点。\n男：好。", "几点？", ("六点", "五点"), 1, "9-1"
+        ),
+        ChooseExample(
+            "9-1-2", f"{path}: document 1, question 2", "女：五点。\n男：好。", "谁？", ("男", "女"), None, "9-1"
+        ),
+    ]
+    assert "1 questions have an option twice" in caplog.text
+
+
+def test_cmrc2019_gives_an_example_for_each_blank(tmp_path: Path) -> None:
+    context = "早上，[BLANK1]。后来[BLANK2]。"
+    article = {"context_id": "D0", "context": context, "choices": ["他走了", "天亮了", "下雨"], "answers": [1, 0]}
+    unlabelled = {"context_id": "D1", "context": context, "choices": ["一", "二"]}
+    path = write(tmp_path / "a.json", [{"data": [article, unlabelled]}])
+    found = read(path, "choose")
+    assert [(example.id, example.question, example.label, example.group) for example in found] == [
+        ("D0-BLANK1", "[BLANK1]", 1, "D0"),
+        ("D0-BLANK2", "[BLANK2]", 0, "D0"),
+        ("D1-BLANK1", "[BLANK1]", None, "D1"),
+        ("D1-BLANK2", "[BLANK2]", None, "D1"),
+    ]
+    assert found[0].options == ("他走了", "天亮了", "下雨") and found[0].text == context
+
+
+def test_cail_options_are_the_two_cases(tmp_path: Path) -> None:
+    lines = [{"A": "甲\n\n一", "B": "乙", "C": "丙", "label": "C"}, {"A": "一", "B": "二", "C": "三"}]
+    path = write(tmp_path / "input.txt", lines)
+    assert read(path, "choose") == [
+        ChooseExample("1", f"{path}:1", "甲\n\n一", "", ("乙", "丙"), 1),
+        ChooseExample("2", f"{path}:2", "一", "", ("二", "三")),
+    ]
+
+
+# --- folders and XML ---
+
+
+def test_a_folder_for_each_class_reads_as_its_archive_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, text in REVIEWS.items():
+        write(tmp_path / "aclImdb" / name, text)
+    expected = [("neg/0_3.txt", "bad", "neg"), ("neg/1_1.txt", "worse\n<br />", "neg"), ("pos/0_9.txt", "good", "pos")]
+    paths = [tmp_path / "aclImdb", tmp_path / "aclImdb" / "train", tar(tmp_path / "a.tar.xz", REVIEWS)]
+    paths.append(tar(tmp_path / "a.tgz", REVIEWS, "w:gz"))
+    with caplog.at_level(logging.INFO, logger="reread"):
+        for path in paths:
+            assert [(example.id, example.text, example.label) for example in read(path)] == expected
+    assert "in no class are left out: 2 above, 1 in unsup/" in caplog.text
+
+
+ARTICLES = """<?xml version="1.0" encoding="UTF-8"?><articles>
+  <article id="0001" published-at="2017-09-10" title="A  title">
+Before <p>One <a href="x">lin</a>k.</p><p>Two&#160;&amp;
+lines.<br/>Three</p> after</article>
+  <article id="0002" title=""><p>Other</p></article></articles>"""
+TRUTH = '<articles><article hyperpartisan="true" id="0001"/><article hyperpartisan="false" id="0002"/></articles>'
+
+
+def test_semeval_keeps_paragraphs_apart_and_words_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "articles-training-2.xml", ARTICLES)
+    assert [example.label for example in read(path)] == [None, None]
+    write(tmp_path / "ground-truth-training-2.xml.gz", gzip.compress(TRUTH.encode()))
+    body = "Before\nOne link.\nTwo\xa0& lines.\nThree\nafter"
+    first, second = read(path)
+    assert (first.id, first.text, first.label) == ("0001", body, "true")
+    assert (second.text, second.label) == ("Other", "false")
+    parts = read(path, columns={"text": "title+body"})
+    assert [example.text for example in parts] == [f"A title\n{body}", "Other"]
+
+
+# --- the format is recognised ---
+
+
+def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    article = {"context_id": 1, "context": "[BLANK1]", "choices": ["a", "b"]}
+    files: dict[str, tuple[Any, Any, str]] = {
+        "a.jsonl": ("classify", [{"text": "x", "label": "y"}], "jsonl"),
+        "a.json": ("classify", [{"sentence": "x", "label": "y"}], "clue"),
+        "b.json": ("answer", squad({"id": 1, "question": "?"}), "squad"),
+        "c.json": ("choose", '[[["x"], [{"question": "?", "choice": ["a", "b"]}], 1]]', "c3"),
+        "d.json": ("choose", [{"data": [article]}], "cmrc2019"),
+        "a.txt": ("choose", [{"A": "x", "B": "y", "C": "z"}], "cail"),
+        "b.txt": ("tag", "x O\n", "conll"),
+        "c.txt": ("classify", "label\ttext\n1\tx\n", "tsv"),
+        "a.tsv": ("classify", "label\ttext\n1\tx\n", "tsv"),
+        "a.csv": ("classify", "label,text\n1,x\n", "csv"),
+        "articles.xml": ("classify", ARTICLES, "semeval"),
+        "folder/pos/1.txt": ("classify", "x", "folders"),
+    }
+    assert {format for _, _, format in files.values()} == set(FORMATS)
+    for name, (task, content, format) in files.items():
+        path = write(tmp_path / name, content)
+        path = tmp_path / "folder" if format == "folders" else path
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="reread"):
+            found: list[Example] = read(path, task)
+        assert found and sum(f"{path}: read as {format} (" in message for message in caplog.messages) == 1
+        assert read(path, task, format=format) == found
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_compressed_files_read_as_plain_ones(suffix: str, compress: Any, tmp_path: Path) -> None:
+    content = "label\ttext\n1\t好\n"
+    plain = read(write(tmp_path / "a.tsv", content))
+    packed = read(write(tmp_path / f"a.tsv.{suffix}", compress(content.encode())))
+    assert labelled(packed) == labelled(plain) == [("好", None, "1")]

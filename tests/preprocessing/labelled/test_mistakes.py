@@ -1,0 +1,215 @@
+"""Each mistake in labelled data is one line with file and position; it is refused, or left out and counted."""
+
+import json
+import lzma
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocessing.errors import UserError
+from preprocessing.labelled.examples import Answer
+from preprocessing.labelled.read import read_examples
+from tests.preprocessing.labelled.files import REVIEWS, squad, tar, write
+
+GOOD: dict[str, dict[str, Any]] = {
+    "classify": {"text": "好", "label": "1"},
+    "tag": {"tokens": ["好"], "tags": ["O"]},
+    "answer": {"text": "水在山下", "question": "何处？", "answers": [{"start": 2, "text": "山下"}]},
+    "choose": {"text": "水", "question": "何处？", "options": ["a", "b"], "label": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "reason"),
+    [
+        ("classify", {"text": " \n"}, "text is empty"),
+        ("classify", {"second": ""}, "second is empty"),
+        ("classify", {"text": 5}, "input should be a valid string (got 5)"),
+        ("classify", {"txet": "x"}, "unknown key `txet`; did you mean `text`?"),
+        ("classify", {"place": "x"}, "unknown key `place`"),
+        ("classify", {"label": ["a"]}, "did you mean `labels: set`?"),
+        ("classify", {"label": 0.5}, "did you mean `labels: number`?"),
+        ("classify", {"label": {"a": 1}}, "neither text nor a whole number"),
+        ("tag", {"tags": ["O", "O"]}, "2 tags for 1 tokens"),
+        ("tag", {"tokens": ["a", ""], "tags": ["O", "O"]}, "a token is empty"),
+        ("tag", {"tokens": [], "tags": []}, "text is empty"),
+        ("answer", {"question": ""}, "question is empty"),
+        ("answer", {"answers": [{"start": 1, "text": "山下"}]}, "`山下` does not stand at character 1; it stands at 2"),
+        ("answer", {"answers": [{"start": -2, "text": "山下"}]}, "does not stand at character -2"),
+        (
+            "answer",
+            {"answers": [{"start": 3, "text": "下。"}]},
+            "at character 3; the text does not hold it",
+        ),
+        ("answer", {"answers": [{"start": 0, "text": ""}]}, "it is empty"),
+        ("answer", {"answers": [{"strat": 0, "text": "水"}]}, "answers"),
+        ("choose", {"label": 2}, "label 2 for 2 options; they are counted from 0 to 1"),
+        ("choose", {"label": -1}, "label -1 for 2 options"),
+        ("choose", {"options": ["a"], "label": 0}, "1 options"),
+        ("choose", {"options": ["a", " "]}, "option 1 is empty"),
+    ],
+)
+def test_a_wrong_example_is_refused_or_left_out(task: Any, change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [GOOD[task], GOOD[task] | change, GOOD[task]])
+    with pytest.raises(UserError, match=rf"a\.jsonl:2: .*{re.escape(reason)}.*`wrong: skip`"):
+        read_examples(path, task, "jsonl")
+    found = read_examples(path, task, "jsonl", wrong="skip")
+    assert [example.id for example in found.examples] == ["1", "3"]
+    assert found.skipped and all(line.startswith(f"{path}:2: ") for line in found.skipped)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"text": ', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'["text"]', "a JSON list; each line has to be one object"),
+        ('{"text": "中"}'.encode("gb18030"), "not UTF-8 (byte 0xd6 after 10 bytes); convert it: iconv"),
+        (rb'{"sentence": "\ud83d"}', "half of a surrogate pair"),
+        (b'{"sentence": 3}', "`sentence` holds int"),
+        (b'{"label": 3}', "no column for the text among label"),
+        (b'{"sentence": "x", "text": "y"}', "both `text` and `sentence` may be the text"),
+    ],
+)
+def test_a_wrong_line_costs_no_other(line: bytes, reason: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", b'{"sentence": "x"}\n' + line + b'\n{"sentence": "x"}\n')
+    found = read_examples(path, "classify", "clue", wrong="skip")
+    assert [example.id for example in found.examples] == ["1", "3"]
+    assert len(found.skipped) == 1 and found.skipped[0].startswith(f"{path}:2: ") and reason in found.skipped[0]
+    with pytest.raises(UserError, match=r"a\.json:2: "):
+        read_examples(path, "classify", "clue")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "places"),
+    [
+        ("a.tsv", "label\ttext\n1\tx\n0\tx\ty\n0\n1\t\udcd6\n", {3: "3 columns", 4: "1 columns", 5: "UTF-8"}),
+        ("a.csv", 'label,text\n1,x\n1,x,y\n1,"a"b\n0,\udcd6\n0,"x\n', {3: "3 columns", 4: "CSV", 5: "UTF-8", 6: "CSV"}),
+        ("a.txt", "x O\n\nx O\ny\n\nx y O\n\nx \n\n\udcd6 O\n", {4: "1 columns", 6: "3 col", 8: "empty", 10: "UTF-8"}),
+    ],
+)
+def test_a_wrong_row_is_named_by_its_line(name: str, content: str, places: dict[int, str], tmp_path: Path) -> None:
+    path = write(tmp_path / name, content.encode("utf-8", "surrogateescape"))
+    found = read_examples(path, "tag" if name == "a.txt" else "classify", wrong="skip")
+    assert len(found.examples) == 1
+    for (line, reason), skipped in zip(places.items(), found.skipped, strict=True):
+        assert skipped.startswith(f"{path}:{line}: ") and reason in skipped
+
+
+def test_an_id_stands_once_in_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"id": name, "text": name} for name in "abca"])
+    with pytest.raises(UserError, match=r"a\.jsonl:4: id `a` stands already at .*a\.jsonl:1; give it another"):
+        read_examples(path, "classify")
+    assert [example.id for example in read_examples(path, "classify", wrong="skip").examples] == ["a", "b", "c"]
+
+
+def test_the_first_of_many_mistakes_is_printed_with_their_number(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text": "x"}, {"text": ""}, {"text": ""}, {"text": ""}])
+    with pytest.raises(UserError, match=r"a\.jsonl:2: text is empty.* \(the first of 3 mistakes\)"):
+        read_examples(path, "classify")
+
+
+def test_a_question_keeps_its_right_answers_and_goes_with_the_last(tmp_path: Path) -> None:
+    right, wrong = {"text": "山下", "answer_start": 2}, {"text": "山下", "answer_start": 3}
+    questions = [
+        {"id": "some", "question": "?", "answers": [wrong, right, wrong]},
+        {"id": "none", "question": "?", "answers": [wrong, wrong]},
+        {"id": "both", "question": "?", "answers": [right], "is_impossible": True},
+        {"id": "lost", "question": "?", "answers": [{"text": "山下"}]},
+    ]
+    path = write(tmp_path / "a.json", squad(*questions))
+    found = read_examples(path, "answer", wrong="skip")
+    kept: list[Any] = list(found.examples)
+    assert [(example.id, example.answers) for example in kept] == [("some", (Answer(2, "山下"),))]
+    names = [line.removeprefix(f"{path}: ").split(": ")[0].rpartition(" ")[2] for line in found.skipped]
+    assert Counter(names) == {"some": 2, "none": 3, "both": 1, "lost": 1}
+
+
+def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
+    question = {"question": "?", "choice": ["a", "b"], "answer": "a"}
+    data = [[["x"], [question | {"answer": "c"}, question, 5], "d1"], [["x"], question], 7, [["x"], [question], "d2"]]
+    found = read_examples(write(tmp_path / "a.json", json.dumps(data)), "choose", wrong="skip")
+    assert [example.id for example in found.examples] == ["d1-2", "d2-1"]
+    assert "`c` is none of its options" in found.skipped[0] and len(found.skipped) == 4
+    article = {"context_id": 1, "context": "[BLANK1] [BLANK2]", "choices": ["a", "b"], "answers": [0, 1]}
+    changes: list[dict[str, Any]] = [{}, {"answers": [0]}, {"context": "x"}, {"context": "[BLANK1] [BLANK1]"}]
+    changes += [{"context_id": 2, "answers": [0, 2]}, {"choices": 5}]
+    path = write(tmp_path / "b.json", [{"data": [article | change for change in changes]}])
+    found = read_examples(path, "choose", wrong="skip")
+    assert [example.id for example in found.examples] == ["1-BLANK1", "1-BLANK2", "2-BLANK1"]
+    places = [line.removeprefix(f"{path}: ").split(": ")[0] for line in found.skipped]
+    assert places == ["article 2", "article 3", "article 4", "article 5, BLANK2", "article 6"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task", "reason"),
+    [
+        ("a.json", b"{", "answer", "not JSON"),
+        ("a.tsv", b"1\tgood\n0\tbad\n", "classify", r"a\.tsv:1: no column for the text among 1, good.*header"),
+        ("a.tsv", b"text\ttext\nx\ty\n", "classify", "two columns have the same name"),
+        ("a.tsv", b"text\tlabel\n", "classify", "no examples in it; it should hold a header"),
+        ("a.tsv", b"", "classify", "no column for the text"),
+        ("a.tsv", "text\tlabel\nx\t1\n".encode("utf-16"), "classify", "not UTF-8 but utf-16; convert it"),
+        ("a.tsv.xz", lzma.compress(b"text\nx\n" * 9999)[:-20], "classify", "damaged or cut short"),
+        ("a.txt", b"hello", "classify", "of no known format; name it by `format` .*tsv: a header"),
+        ("a.xml", b"<articles><article id='1'>x", "classify", "not XML"),
+        ("ground-truth.xml", b"<articles/>", "classify", "give the file of the articles"),
+        ("a.tsv", b"text\nx\n", "tag", r"tsv \(by the name \*\.tsv\) is for classify, not for tag, .* jsonl, conll"),
+        ("a.tar", b"text", "classify", "damaged"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(
+    name: str, content: bytes, task: Any, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=reason) as caught:
+        read_examples(write(tmp_path / name, content), task, wrong="skip")
+    assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_json_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '{"a": 1}')
+    for task, format in (("answer", "squad"), ("choose", "cmrc2019"), ("choose", "c3")):
+        with pytest.raises(UserError, match="is it another format"):
+            read_examples(path, task, format)  # type: ignore[arg-type]
+
+
+def test_wrong_settings_name_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "label\ttext\tbody\n1\tx\ty\n")
+    with pytest.raises(UserError, match="`tvs` is unknown; did you mean `tsv`"):
+        read_examples(path, "classify", "tvs")
+    with pytest.raises(UserError, match="`txt` is unknown to format tsv; did you mean `text`"):
+        read_examples(path, "classify", columns={"txt": "body"})
+    with pytest.raises(UserError, match="no column `bdoy` for `text`; did you mean `body`"):
+        read_examples(path, "classify", columns={"text": "bdoy"})
+    lines = write(tmp_path / "a.json", [{"text": "x", "labell": 1}])
+    with pytest.raises(UserError, match="unknown key `labell`; did you mean `label`"):
+        read_examples(lines, "classify")
+    assert read_examples(lines, "classify", columns={"label": "labell"}).examples[0].id == "1"
+    with pytest.raises(UserError, match="`text` is unknown to format conll; it has none to name"):
+        read_examples(path, "tag", "conll", columns={"text": "body"})
+    with pytest.raises(UserError, match="labels: format folders gives each text one label, not `number`"):
+        read_examples(tmp_path, "classify", labels="number")
+    with pytest.raises(FileNotFoundError):
+        read_examples(tmp_path / "missing.tsv", "classify")
+
+
+def test_folders_of_two_splits_are_refused(tmp_path: Path) -> None:
+    path = tar(tmp_path / "a.tar.xz", REVIEWS | {"test/pos/0_9.txt": "x"})
+    with pytest.raises(UserError, match=r"folders of classes in aclImdb/test and in aclImdb/train; give one of them"):
+        read_examples(path, "classify")
+    with pytest.raises(UserError, match=r"no file CLASS/NAME\.txt in it"):
+        read_examples(write(tmp_path / "flat" / "a.txt", "x").parent, "classify")
+
+
+def test_an_article_without_truth_is_a_mistake(tmp_path: Path) -> None:
+    body = "".join(f'<article id="{name}" title="t"><p>x</p></article>' for name in (1, 2))
+    path = write(tmp_path / "articles-a.xml", f"<articles>{body}</articles>")
+    write(tmp_path / "ground-truth-a.xml", '<articles><article id="1" hyperpartisan="true"/></articles>')
+    with pytest.raises(UserError, match="article 2, id 2: the ground truth has no such id"):
+        read_examples(path, "classify")
+    write(tmp_path / "ground-truth-a.xml", '<articles><article id="1"/></articles>')
+    with pytest.raises(UserError, match=r"ground-truth-a\.xml: article 1 has no attribute `hyperpartisan`"):
+        read_examples(path, "classify")

@@ -1,0 +1,167 @@
+"""Labelled documents as windows: what is read, what is learned, and that predictions find what the labels say."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocessing.errors import UserError
+from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample, ClassifyExample, TagExample
+from preprocessing.tokens.wordpiece import WordPiece
+from training.data.rows import IGNORED
+from training.data.tasks.answer import AnswerDataset
+from training.data.tasks.choose import ChooseDataset
+from training.data.tasks.classify import ClassifyDataset
+from training.data.tasks.dataset import TaskDataset
+from training.data.tasks.settings import AnswerSettings, ChooseSettings, ClassifySettings, TagSettings
+from training.data.tasks.tag import TagDataset
+from training.data.tasks.windows import window_count
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+FRAMES = ("", "segments", "bare")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vocabulary of letters, each a word of its own between blanks."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *LETTERS, "?"]), encoding="utf-8")
+    WordPiece(folder / "vocab.txt", [*SPECIAL, *LETTERS, "?"], True, False).save(folder)
+    return folder
+
+
+def settings(kind: type[Any], tokenizer: Path, frame: str, length: int, **more: Any) -> Any:
+    values = {"train": "train", "tokenizer": tokenizer, "frame": frame, "sequence_length": length, **more}
+    return kind.parse({"kind": kind.__name__.removesuffix("Settings").lower(), **values}, "test")
+
+
+def words(count: int) -> str:
+    return " ".join(LETTERS[number % 26] for number in range(count))
+
+
+@given(st.integers(0, 400), st.integers(1, 60), st.integers(1, 60))
+def test_windows_reach_the_end_and_none_is_needless(tokens: int, room: int, step: int) -> None:
+    step = min(step, room)
+    begins, covered = [0], room
+    while covered < tokens:
+        begins.append(begins[-1] + step)
+        covered = begins[-1] + room
+    assert window_count(tokens, room, step) == len(begins)
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_every_token_of_a_text_is_read_and_the_rest_of_a_row_is_special(tokenizer: Path, frame: str) -> None:
+    examples = [ClassifyExample(str(n), "", words(n), None, "a") for n in (1, 7, 30, 61)]
+    data = ClassifyDataset(settings(ClassifySettings, tokenizer, frame, 12, labels=["a", "b"]), 0, examples)
+    specials = {data.special[name] for name in ("cls", "sep", "pad")}
+    read: dict[int, list[int]] = {n: [] for n in range(4)}
+    for rows in data.passes(range(4), 64, training=True):
+        assert rows["input_ids"].shape[1] <= 12
+        for example, ids, mask in zip(rows["example"], rows["input_ids"], rows["attention_mask"], strict=True):
+            read[int(example)] += [one for one in ids[mask == 1].tolist() if one not in specials]
+            if frame == "segments":
+                assert ids[-1] == data.special["cls"] and mask[-1] == 1
+    for n, example in enumerate(examples):
+        assert read[n] == [data._tokenizer.token_to_id(word) for word in example.text.split()]
+
+
+def test_longest_leaves_text_out_and_the_table_tells_how_much(tokenizer: Path) -> None:
+    examples = [ClassifyExample("x", "", words(40), None, "a"), ClassifyExample("y", "", words(5), None, "a")]
+    data = ClassifyDataset(settings(ClassifySettings, tokenizer, "", 12, labels=["a"], longest=15), 0, examples)
+    assert dict(data.reading())["tokens read"] == "44.44 % of 45; 1 examples are cut"
+
+
+def test_a_question_that_fills_the_window_is_one_line(tokenizer: Path) -> None:
+    data = AnswerDataset(settings(AnswerSettings, tokenizer, "", 12), 0, [AnswerExample("q", "", "a b", words(30))])
+    with pytest.raises(UserError, match=r"task\.sequence_length: 12 leaves no room beside 33 tokens"):
+        data.verify()
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@given(length=st.integers(1, 50), where=st.integers(0, 49), size=st.integers(1, 6), room=st.integers(9, 20))
+def test_gold_logits_give_the_gold_answer_through_any_windows(
+    tokenizer: Path, frame: str, length: int, where: int, size: int, room: int
+) -> None:
+    where = min(where, length - 1)
+    size = min(size, length - where, (room - 6) // 2)
+    text = words(length)
+    gold = " ".join(text.split()[where : where + size])
+    example = AnswerExample("q", "", text, "a ?", (Answer(2 * where, gold),))
+    data = AnswerDataset(settings(AnswerSettings, tokenizer, frame, room, without="skip"), 0, [example])
+    outputs = oracle(data, lambda rows, row: np.stack([rows["starts"][row], rows["ends"][row]], -1) * 10.0)
+    prediction = data.decode(0, outputs)
+    assert data.scored(0, prediction) == gold
+    assert data.scores({0: prediction}) == {"f1": 100, "em": 100, "average": 100}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@given(tags=st.lists(st.sampled_from(["O", "B-X", "I-X"]), min_size=1, max_size=60), room=st.integers(6, 20))
+def test_gold_logits_give_the_gold_tags_and_each_word_is_scored_once(
+    tokenizer: Path, frame: str, tags: list[str], room: int
+) -> None:
+    example = TagExample("t", "", tuple(words(len(tags)).split()), tuple(tags))
+    labels = ["O", "B-X", "I-X"]
+    data = TagDataset(settings(TagSettings, tokenizer, frame, max(room, 8), labels=labels), 0, [example])
+    scored = sum(int((rows["labels"] != IGNORED).sum()) for rows in data.passes([0], 4, training=True))
+    assert scored == len(tags)
+    outputs = oracle(data, lambda rows, row: np.eye(3)[np.maximum(rows["labels"][row], 0)])
+    assert data.decode(0, outputs) == tuple(tags)
+
+
+def test_a_character_without_pieces_keeps_its_place(tokenizer: Path) -> None:
+    example = TagExample("t", "", ("a", "\u200d", "b"), ("O", "O", "B-X"))
+    data = TagDataset(settings(TagSettings, tokenizer, "", 12, labels=["O", "B-X"]), 0, [example])
+    (rows,) = data.passes([0], 4, training=True)
+    assert rows["labels"][0].tolist() == [IGNORED, 0, 0, 1, IGNORED]
+
+
+def test_the_order_of_options_changes_no_prediction(tokenizer: Path) -> None:
+    options = ("a b", "c", "d e f")
+    first = ChooseExample("x", "", words(30), "q ?", options, 2)
+    second = ChooseExample("x", "", words(30), "q ?", options[::-1], 0)
+    chosen = []
+    for example in (first, second):
+        data = ChooseDataset(settings(ChooseSettings, tokenizer, "", 16), 0, [example])
+        prediction = data.decode(0, oracle(data, lambda rows, row: np.array([1.0 * rows["is_right"][row]])))
+        chosen.append(example.options[data.scored(0, prediction)])
+        assert data.scores({0: prediction})["accuracy"] == 100
+    assert chosen == ["d e f", "d e f"]
+
+
+def oracle(data: TaskDataset[Any, Any], output: Callable[[Any, int], Any]) -> dict[tuple[int, int], Any]:
+    """What a model would give that knows the targets: (option, window) -> `output`, without padding."""
+    found = {}
+    for rows in data.passes([0], 4, training=True):
+        for row in range(len(rows["example"])):
+            value = np.asarray(output(rows, row), float)
+            real = rows["attention_mask"][row] == 1
+            place = int(rows["option"][row]), int(rows["window"][row])
+            found[place] = value[real] if value.ndim == 2 else value
+    return found
+
+
+def test_a_step_has_the_same_passes_on_any_number_of_ranks(tokenizer: Path) -> None:
+    examples = [ClassifyExample(str(n), "", words(1 + n * 7 % 40), None, "a") for n in range(23)]
+    data = ClassifyDataset(settings(ClassifySettings, tokenizer, "", 12, labels=["a"]), 3, examples)
+
+    def passes(ranks: int) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {}
+        for rank in range(ranks):
+            for group, rows in data.step_passes(5, 8, 2, ranks, rank):
+                found.setdefault(group, []).append({name: values.tolist() for name, values in rows.items()})
+        return found
+
+    assert json.dumps(passes(1), sort_keys=True) == json.dumps(passes(4), sort_keys=True)
+
+
+def test_an_epoch_has_each_example_once(tokenizer: Path) -> None:
+    examples = [ClassifyExample(str(n), "", words(1 + n), None, "a") for n in range(24)]
+    data = ClassifyDataset(settings(ClassifySettings, tokenizer, "", 64, labels=["a"]), 3, examples)
+    seen = [int(one) for step in range(3) for _, rows in data.step_passes(step, 8, 4, 1, 0) for one in rows["example"]]
+    assert sorted(seen) == list(range(24))

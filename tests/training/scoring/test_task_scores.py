@@ -1,0 +1,67 @@
+"""The table of scores: each kind's names, needs, direction and default."""
+
+import subprocess
+import sys
+
+import pytest
+
+from preprocessing.errors import UserError
+from training.scoring.task_scores import SCORES, chosen_score, scores
+
+PERFECT = {
+    "classify-one": (
+        {"1": "a", "2": "b"},
+        {"1": "a", "2": "b"},
+        {"labels": ("a", "b"), "positive": "b", "probabilities": {"1": 0.1, "2": 0.9}},
+    ),
+    "classify-set": ({"1": {"a"}, "2": {"a", "b"}}, {"1": ["a"], "2": ["b", "a"]}, {}),
+    "classify-number": ({"1": 1.0, "2": 2.0, "3": 4.0}, {"1": 10.0, "2": 20.0, "3": 40.0}, {}),
+    "tag": ({"1": ["B-X", "I-X", "O"]}, {"1": ["B-X", "I-X", "O"]}, {"scheme": "BIO"}),
+    "answer": ({"1": ["甲", "乙丙"], "2": []}, {"1": "乙丙。", "2": ""}, {"style": "cmrc"}),
+    "choose": ({"1": 0, "2": 1}, {"1": 0, "2": 1}, {"groups": {"1": "x", "2": "x"}}),
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_a_perfect_prediction_gives_100_in_every_score_of_every_kind(kind) -> None:
+    gold, predicted, given = PERFECT[kind]
+    assert scores(kind, gold, predicted, **given) == dict.fromkeys(SCORES[kind], 100)
+
+
+@pytest.mark.parametrize("kind", sorted(SCORES.keys() - {"classify-number"}))
+def test_no_prediction_at_all_gives_0(kind) -> None:
+    gold, _, given = PERFECT[kind]
+    given = {name: value for name, value in given.items() if name != "probabilities"}
+    assert set(scores(kind, gold, {}, **given).values()) == {0}
+
+
+def test_a_score_whose_needs_are_not_given_is_left_out() -> None:
+    gold, predicted, _ = PERFECT["classify-one"]
+    assert list(scores("classify-one", gold, predicted)) == ["accuracy"]
+    assert list(scores("classify-one", gold, predicted, labels=("a", "b"))) == ["accuracy", "macro-f1"]
+    with pytest.raises(TypeError, match=r"need \['style'\]"):
+        scores("answer", {"1": ["x"]}, {"1": "x"})
+    with pytest.raises(TypeError, match=r"do not take \['scheme'\]"):
+        scores("choose", {"1": 0}, {"1": 0}, scheme="BIO")
+
+
+def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
+    assert {kind: chosen_score(kind)[0] for kind in SCORES} == {
+        "classify-one": "accuracy",
+        "classify-set": "micro-f1",
+        "classify-number": "spearman",
+        "tag": "entity-f1",
+        "answer": "f1",
+        "choose": "accuracy",
+    }
+    assert all(score.higher_is_better for table in SCORES.values() for score in table.values())
+    assert chosen_score("answer", "em")[0] == "em"
+    with pytest.raises(UserError, match="`tag` has no score `entity_f1`; did you mean `entity-f1`"):
+        chosen_score("tag", "entity_f1")
+
+
+def test_scoring_needs_neither_torch_nor_scikit_learn() -> None:
+    names = ["answers", "baselines", "classification", "entities", "options", "spans", "task_scores"]
+    code = "".join(f"import training.scoring.{name}\n" for name in names)
+    code += "import sys; sys.exit(bool({'torch', 'sklearn', 'transformers'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,77 @@
+"""How a document is cut into windows, and how a window is framed with special tokens."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from training.data.rows import Rows
+
+
+def window_count(tokens: int, room: int, step: int) -> int:
+    """Windows of `room` tokens, `step` apart, that cover `tokens` tokens: 1 if they fit, else as many as reach the
+    end."""
+    return 1 if tokens <= room else 1 + -(-(tokens - room) // step)
+
+
+class Row(NamedTuple):
+    """A window with special tokens."""
+
+    ids: list[int]
+    types: list[int]
+    content: int
+    """Place of the document's first token."""
+
+
+class Framing(NamedTuple):
+    """Special tokens around the parts of a row (`ModelSpec.frame`)."""
+
+    frame: str
+    cls: int
+    sep: int
+    pair: int
+    """[SEP] between two parts: RoBERTa has two."""
+
+    def special(self, others: int) -> int:
+        """Number of special tokens around a text and `others` other parts."""
+        if self.frame == "bare":
+            return others
+        return 2 + others * (1 if self.frame == "segments" else self.pair)
+
+    def row(self, window: Sequence[int], others: Sequence[Sequence[int]], is_question: bool = False) -> Row:
+        """A window and other parts, such as a second text.
+
+        BERT and NEZHA: [CLS] window [SEP] other [SEP], RoBERTa with two [SEP] between them; ERNIE-Doc: window [SEP]
+        other [SEP] [CLS]; RAN: window [SEP] other. A question stands before the window, but for ERNIE-Doc, where it
+        follows with type 0.
+        """
+        is_first = is_question and self.frame != "segments"
+        parts = [*others, window] if is_first else [window, *others]
+        between = [self.sep] * (self.pair if self.frame == "" else 1)
+        end = [] if self.frame == "bare" else [self.sep]
+        ids = [self.cls] if self.frame == "" else []
+        types, content = [0] * len(ids), 0
+        for number, part in enumerate(parts):
+            if number == (len(others) if is_first else 0):
+                content = len(ids)
+            after = between if number < len(parts) - 1 else end
+            ids += [*part, *after]
+            types += [int(number > 0 and (is_first or not is_question))] * (len(part) + len(after))
+        if self.frame == "segments":
+            ids, types = [*ids, self.cls], [*types, 0]
+        return Row(ids, types, content)
+
+
+def padded(rows: Sequence[Row], pad: int, frame: str) -> Rows:
+    """input_ids, attention_mask, token_type_ids int32 [B, L], as long as the longest row; a segment's [CLS] is in the
+    last place."""
+    lengths = [len(row.ids) for row in rows]
+    shape = (len(rows), max(lengths))
+    ids, mask, types = np.full(shape, pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        ids[number, :length], mask[number, :length], types[number, :length] = row.ids, 1, row.types
+        if frame == "segments" and length < shape[1]:
+            ids[number, [length - 1, -1]] = pad, row.ids[-1]
+            mask[number, [length - 1, -1]] = 0, 1
+            types[number, [length - 1, -1]] = 0, row.types[-1]
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}

@@ -1,0 +1,387 @@
+"""Heads of the four tasks that a pretrained encoder is fine-tuned for; copied beside exported weights.
+
+A model's class for a task joins what the heads of the model share (a subclass of its `PreTrainedModel` that names the
+encoder's class as `body`) with a task, such as `ForSequenceClassification`. Parameters have transformers' names.
+
+A row with more tokens than `config.reading` gives a window is read in windows, as in training: its text is cut, what
+stands around it is repeated in each window, and the logits returned are those of the whole text.
+
+Shapes: B rows, L tokens, D hidden size, K labels, or options of a question; n tokens of a text, W windows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from .blocks import at_least_float32, cross_entropy, returned
+
+OUTSIDE = -1e4
+"""Logits of places that are padding: finite, and below all others."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A row that is read in windows, each with all that stands around the content."""
+
+    tokens: Tensor
+    """int64 [n + others], the places of its tokens in the row."""
+    content: tuple[int, int]
+    """Which of the tokens are content: the first, and the one after the last."""
+
+    @property
+    def others(self) -> int:
+        """Tokens beside the content: special tokens, a question, an option."""
+        return len(self.tokens) - (self.content[1] - self.content[0])
+
+    def cut(self, room: int, step: int) -> "Windows":
+        """Windows of `room` tokens of content that begin `step` apart, the last where one reaches the end."""
+        first, end = self.content
+        step = min(step, room)  # no token stands between two windows
+        count = 1 + max(0, -(-(end - first - room) // step))
+        spans = [(begin, min(begin + room, end)) for begin in range(first, first + count * step, step)]
+        return Windows(self, spans)
+
+
+@dataclass(frozen=True)
+class Windows:
+    text: Text
+    spans: list[tuple[int, int]]
+    """The tokens of content in each window, as `Text.content`."""
+
+    @property
+    def places(self) -> list[Tensor]:
+        """The places in the row of each window's tokens."""
+        tokens, (first, end) = self.text.tokens, self.text.content
+        return [torch.cat([tokens[:first], tokens[begin:stop], tokens[end:]]) for begin, stop in self.spans]
+
+    def joined(self, logits: list[Tensor], length: int) -> Tensor:
+        """Logits [length, K] of all places of the row, from each window's, [its tokens, K].
+
+        A token's are those of the window with the most context around it: the greatest min(tokens before, tokens after)
+        + 0.01 * tokens of content in the window, and the first of equals. Tokens that all windows have take the first.
+        """
+        context = torch.full((len(self.spans), length), -1, device=logits[0].device)  # a hundred times as much
+        index = torch.zeros_like(context)
+        for number, (places, (begin, stop)) in enumerate(zip(self.places, self.spans, strict=True)):
+            index[number, places] = torch.arange(len(places), device=places.device)
+            tokens = torch.arange(stop - begin, device=places.device)
+            context[number, self.text.tokens[begin:stop]] = 100 * torch.minimum(tokens, tokens.flip(0)) + len(tokens)
+        context[0, self.text.tokens] = context[0, self.text.tokens].clamp(min=0)
+        owner = context.argmax(0)
+        padded = torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
+        joined = padded[owner, index.gather(0, owner[None])[0]]
+        return joined.masked_fill((context.amax(0) < 0)[:, None], OUTSIDE)
+
+
+def merged(logits: Tensor, kind: str, predict: str) -> Tensor:
+    """Logits [..., K] of a text from those of its windows [W, ..., K]: of the last, or of the mean of probabilities.
+
+    kind: "classes", whose softmax is averaged over the windows and returned as its logarithm; "set", whose sigmoids
+    are; or "numbers", which are averaged themselves.
+    """
+    if predict == "last":
+        return logits[-1]
+    if kind == "numbers":
+        return logits.mean(0)
+    if kind == "set":
+        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
+    return logits.log_softmax(-1).logsumexp(0) - torch.tensor(float(len(logits))).log().item()
+
+
+@dataclass
+class HeadOutput(ModelOutput):
+    """`loss` is a scalar; `logits` float32; `mems` as the encoder returns them, if it has a memory."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    mems: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class SpanOutput(ModelOutput):
+    """As `HeadOutput`, with logits [B, L] of the first and of the last token of an answer."""
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    mems: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+def head_dropout(config: Any) -> float:
+    """`classifier_dropout`; None, or a configuration without it, stands for `hidden_dropout_prob`."""
+    share: float | None = getattr(config, "classifier_dropout", None)
+    return float(config.hidden_dropout_prob if share is None else share)
+
+
+class TaskHead(PreTrainedModel):
+    """An encoder, dropout and a linear layer; a model's heads add `content`."""
+
+    body: type[Any]
+    """The encoder's class."""
+    pooling = True
+    """Whether the linear layer reads the pooled vector [B, D], or all hidden states [B, L, D]."""
+    overlaps = False
+    """Whether a window moves by half its room, not by all of it, if config.reading names no step."""
+    layer = "classifier"
+    """The linear layer's name."""
+    _keys_to_ignore_on_load_unexpected = [r"^(cls|lm_head|softmax|transform)\.", r"^[^.]+\.pooler\."]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        setattr(self, self.base_model_prefix, self.body(config, add_pooling_layer=self.pooling))
+        self.dropout = nn.Dropout(head_dropout(config))
+        setattr(self, self.layer, self.linear(config))
+        self.post_init()
+
+    def linear(self, config: Any) -> nn.Module:
+        """The layer on top; one with an output for each label."""
+        return nn.Linear(config.hidden_size, config.num_labels)
+
+    def encode(self, rows: Mapping[str, Any]) -> Any:
+        """The encoder's output for the arguments `rows`."""
+        return self.base_model(**rows, return_dict=True)
+
+    def logits(self, encoded: Any) -> Tensor:
+        """[B, K] or [B, L, K], float32, from the encoder's output."""
+        features = encoded.pooler_output if self.pooling else encoded.last_hidden_state
+        return at_least_float32(getattr(self, self.layer)(self.dropout(features)))
+
+    def content(self, ids: Tensor) -> tuple[int, int]:
+        """Which of a row's tokens `ids` [n] are the text that windows cut: the first, and the one after the last.
+
+        Raises ValueError for a row that is not framed as the exported tokenizer frames it."""
+        raise ValueError(f"{type(self).__name__} does not read in windows: set config.reading to None")
+
+    def separators(self, input_ids: Tensor) -> Tensor:
+        """Which of input_ids are [SEP], bool. Raises ValueError if the configuration does not name it."""
+        if self.config.sep_token_id is None:
+            raise ValueError("config.sep_token_id is None, so the parts of a row cannot be found")
+        return input_ids.eq(self.config.sep_token_id)
+
+    def read(self, rows: Mapping[str, Any], options: int = 1) -> tuple[Tensor, dict[str, Any]]:
+        """The logits for the encoder's arguments, of which None are not given, and its other outputs.
+
+        `options` rows, one after the other, belong to a question. Of a text in windows only `mems` are returned beside
+        the logits, those behind its last window."""
+        given = {name: value for name, value in rows.items() if value is not None}
+        ids, reading = given.get("input_ids"), getattr(self.config, "reading", None)
+        if reading and ids is not None and ids.shape[1] > reading["length"]:
+            windows = self.windows(ids, given.get("attention_mask"), reading, options)
+            logits, mems = self.walk(windows, given, reading["retrospective"])
+            return self.whole(windows, logits, ids.shape[1], reading["predict"], options), {"mems": mems}
+        encoded = self.encode(given)
+        others = ("mems", "hidden_states", "attentions")
+        return self.logits(encoded), {name: getattr(encoded, name, None) for name in others}
+
+    def windows(self, ids: Tensor, mask: Tensor | None, reading: Mapping[str, Any], options: int) -> list[Windows]:
+        """The windows of each row of ids [B, L]. The options of a question are cut at the same places.
+
+        Raises ValueError where a question and its option leave no room for text."""
+        there = torch.ones_like(ids) if mask is None else mask
+        texts = []
+        for row, real in zip(ids, there, strict=True):
+            places = real.nonzero().flatten()
+            texts.append(Text(places, self.content(row[places])))
+        windows = []
+        for begin in range(0, len(texts), options):
+            others = max(text.others for text in texts[begin : begin + options])
+            if others >= reading["length"]:
+                raise ValueError(f"{others} tokens beside the text leave it no room in {reading['length']}")
+            room = reading["length"] - others
+            step = reading["step"] or (max(1, room // 2) if self.overlaps else room)
+            windows += [text.cut(room, step) for text in texts[begin : begin + options]]
+        return windows
+
+    def walk(
+        self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
+    ) -> tuple[list[list[Tensor]], Any]:
+        """Each row's logits of each of its windows, and the memory behind the last; here all windows as one batch."""
+        pairs = [(row, places) for row, one in enumerate(windows) for places in one.places]
+        logits = iter(self.read_windows(pairs, given)[0])
+        return [[next(logits) for _ in one.spans] for one in windows], None
+
+    def read_windows(
+        self, pairs: list[tuple[int, Tensor]], given: Mapping[str, Any], mems: tuple[Tensor, ...] = ()
+    ) -> tuple[list[Tensor], Any]:
+        """Logits of windows as one batch, and its memory; pairs: each window's row, and its tokens' places there."""
+        rows = torch.tensor([row for row, _ in pairs], device=pairs[0][1].device)
+        places = torch.nn.utils.rnn.pad_sequence([places for _, places in pairs], batch_first=True)
+        lengths = torch.tensor([len(places) for _, places in pairs], device=places.device)
+        names = [name for name in ("input_ids", "token_type_ids") if name in given]
+        batch: dict[str, Any] = {name: given[name][rows].gather(1, places) for name in names}
+        batch["attention_mask"] = (torch.arange(places.shape[1], device=places.device) < lengths[:, None]).long()
+        encoded = self.encode({**batch, "mems": mems} if mems else batch)
+        logits = list(self.logits(encoded))
+        if not self.pooling:
+            logits = [one[: len(places)] for one, (_, places) in zip(logits, pairs, strict=True)]
+        return logits, getattr(encoded, "mems", None)
+
+    def whole(
+        self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
+    ) -> Tensor:
+        """The logits of rows of `length` tokens from those of their windows; here [B, L, K], those of tokens."""
+        return torch.stack([one.joined(parts, length) for one, parts in zip(windows, logits, strict=True)])
+
+    def classified(self, rows: Mapping[str, Any], labels: Tensor | None, return_dict: bool | None) -> Any:
+        """What `forward` of all tasks but answers returns."""
+        logits, others = self.read(rows)
+        loss = None if labels is None else self.loss(logits, labels)
+        return returned(self, HeadOutput(loss, logits, **others), return_dict)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean over labels that are not -100."""
+        return cross_entropy(logits, labels)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        mems: tuple[Tensor, ...] | None = None,
+        *,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """As the encoder, which raises TypeError for token types or memory that it does not know; with logits, and
+        the loss if `labels` are given. Classes: logits [B, K], labels by `ForSequenceClassification.loss`. Tags:
+        [B, L, K], labels [B, L], -100 where there is none. Options: inputs [B, K, L], logits [B, K], labels [B].
+        """
+        rows = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "mems": mems,
+            "inputs_embeds": inputs_embeds,
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+        }
+        return self.classified(rows, labels, return_dict)
+
+
+class ForSequenceClassification(TaskHead):
+    """Classes of a text or of a pair, from the pooled vector."""
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """By config.problem_type, or else num_labels and the type of `labels`: a mean square (labels [B], numbers),
+        cross entropy ([B], classes) or binary cross entropy ([B, K], 1 for each class of the set)."""
+        kind = self.kind
+        if kind == "numbers":
+            return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
+        if kind == "set" or (self.config.problem_type is None and labels.is_floating_point()):
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return cross_entropy(logits, labels)
+
+    @property
+    def kind(self) -> str:
+        """ "numbers", "set" or "classes", as `merged` has it."""
+        known = {"regression": "numbers", "multi_label_classification": "set", None: "numbers"}
+        given = self.config.problem_type
+        return "classes" if given is None and self.num_labels > 1 else known.get(given, "classes")
+
+    def whole(
+        self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
+    ) -> Tensor:
+        return torch.stack([merged(torch.stack(parts), self.kind, predict) for parts in logits])
+
+
+class ForTokenClassification(TaskHead):
+    """A tag for each token."""
+
+    pooling = False
+    overlaps = True
+
+
+class ForMultipleChoice(TaskHead):
+    """A logit for each option of a question, from the pooled vector of the option's own row."""
+
+    def linear(self, config: Any) -> nn.Module:
+        return nn.Linear(config.hidden_size, 1)
+
+    def read(self, rows: Mapping[str, Any], options: int = 1) -> tuple[Tensor, dict[str, Any]]:
+        """rows [B, K, L] -> logits [B, K]; `mems` and the other outputs have B * K rows."""
+        given = rows["inputs_embeds"] if rows.get("input_ids") is None else rows["input_ids"]
+        flat = {name: x.flatten(0, 1) if isinstance(x, Tensor) else x for name, x in rows.items()}
+        logits, others = super().read(flat, options=given.shape[1])
+        return logits.view(given.shape[:2]), others
+
+    def whole(
+        self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
+    ) -> Tensor:
+        """Probabilities are those of the question's options in each window; an option whose text is shorter than the
+        others' keeps the logit of its last window."""
+        questions = []
+        for begin in range(0, len(logits), options):
+            parts = logits[begin : begin + options]
+            count = max(map(len, parts))
+            table = [torch.cat([*one, *one[-1:] * (count - len(one))]) for one in parts]
+            questions.append(merged(torch.stack(table, dim=-1), "classes", predict))
+        return torch.cat(questions)
+
+
+class ForQuestionAnswering(TaskHead):
+    """The first and the last token of an answer."""
+
+    pooling = False
+    overlaps = True
+    layer = "qa_outputs"
+
+    def linear(self, config: Any) -> nn.Module:
+        return nn.Linear(config.hidden_size, 2)
+
+    def answered(
+        self, rows: Mapping[str, Any], start: Tensor | None, end: Tensor | None, return_dict: bool | None
+    ) -> Any:
+        """What `forward` returns, for the places [B] of answers."""
+        logits, others = self.read(rows)
+        starts, ends = (x.contiguous() for x in logits.unbind(-1))
+        loss = None
+        if start is not None and end is not None:
+            loss = (_place_loss(starts, start) + _place_loss(ends, end)) / 2
+        return returned(self, SpanOutput(loss, starts, ends, **others), return_dict)
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        mems: tuple[Tensor, ...] | None = None,
+        *,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """As the encoder, which raises TypeError for token types or memory that it does not know; with start_logits
+        and end_logits [B, L], and the loss if the places [B] are given: the mean of two cross entropies over all L
+        places. Places outside the row are left out."""
+        rows = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "mems": mems,
+            "inputs_embeds": inputs_embeds,
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+        }
+        return self.answered(rows, start_positions, end_positions, return_dict)
+
+
+def _place_loss(logits: Tensor, places: Tensor) -> Tensor:
+    places = places.view(-1)
+    return cross_entropy(logits, torch.where((places >= 0) & (places < logits.shape[1]), places, -100))

@@ -1,0 +1,66 @@
+"""Fine-tuning: the span of the text that answers a question."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.data.rows import Rows
+from training.data.tasks.settings import AnswerSettings
+from training.objectives.objective import Card
+from training.objectives.task import TaskObjective
+
+
+class AnswerObjective(TaskObjective):
+    """The mean of two cross entropies, of the first and the last token, in each window.
+
+    With `occurrences: all` it is -log of the share of all right places in one softmax over the windows of a document
+    (over each window of a model with memory): the OR loss with shared norm of Longformer's TriviaQA.
+    """
+
+    name = "answer"
+    card = Card("AutoModelForQuestionAnswering", "question-answering", "question-answering")
+
+    data: AnswerSettings
+
+    def predicted(self, rows: Rows) -> int:
+        units, has_answer = self._units(rows)
+        return len({int(unit) for unit, right in zip(units, has_answer, strict=True) if right})
+
+    def _units(self, rows: Rows) -> tuple[Any, Any]:
+        """For each row [B] the number of its softmax, and whether it learns and has an answer."""
+        units = rows["example"] if self.data.one_softmax else range(len(rows["example"]))
+        return units, rows["learns"] & rows["starts"].any(1)
+
+    def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
+        units, has_answer = self._units(rows)
+        numbers = {int(unit): number for number, unit in enumerate(dict.fromkeys(map(int, units)))}
+        place = torch.tensor([numbers[int(unit)] for unit in units], device=output.start_logits.device)
+        padding = self.put(rows["attention_mask"] == 0)
+        losses = []
+        right = torch.ones(len(numbers), dtype=torch.bool, device=place.device)
+        learns = torch.zeros(len(numbers), dtype=torch.bool, device=place.device)
+        learns[place[self.put(has_answer)]] = True
+        for output_logits, name in ((output.start_logits, "starts"), (output.end_logits, "ends")):
+            logits = output_logits.masked_fill(padding, -torch.inf)
+            chosen = logits.masked_fill(~self.put(rows[name]), -torch.inf)
+            losses.append(_logsumexp(logits, place, len(numbers)) - _logsumexp(chosen, place, len(numbers)))
+            right &= _amax(chosen.amax(-1), place, len(numbers)) == _amax(logits.amax(-1), place, len(numbers))
+        return 0.5 * (losses[0] + losses[1])[learns].sum(), (right & learns).sum()
+
+    def outputs(self, output: Any) -> Tensor:
+        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+
+
+def _amax(values: Tensor, place: Tensor, count: int) -> Tensor:
+    """The greatest of `values` [B] of each `place` [B] in [0, count)."""
+    return values.new_full((count,), -torch.inf).scatter_reduce(0, place, values, "amax")
+
+
+def _logsumexp(logits: Tensor, place: Tensor, count: int) -> Tensor:
+    """Over the rows [B, L] of each `place` [B] together: [count], -inf where all are."""
+    greatest = _amax(logits.detach().amax(-1), place, count)
+    shift = torch.where(greatest.isfinite(), greatest, 0)
+    powers = (logits - shift[place][:, None]).exp().sum(-1)
+    sums = powers.new_zeros(count).index_add(0, place, powers)
+    return sums.clamp(min=torch.finfo(sums.dtype).tiny).log() + shift

@@ -1,0 +1,59 @@
+"""Fine-tuning: one label a text, a set of labels, or a number."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from training.data.rows import Rows
+from training.data.settings import DataSettings
+from training.data.tasks.settings import ClassifySettings
+from training.objectives.objective import Card
+from training.objectives.task import TaskObjective
+
+PROBLEM_TYPES = {
+    "one": "single_label_classification",
+    "set": "multi_label_classification",
+    "number": "regression",
+}
+"""`task.answer` -> transformers' name."""
+
+
+class ClassifyObjective(TaskObjective):
+    """Cross entropy of the label; for sets the mean of binary cross entropies, for numbers the squared error."""
+
+    name = "classify"
+    card = Card("AutoModelForSequenceClassification", "text-classification", "text-classification")
+
+    data: ClassifySettings
+
+    @staticmethod
+    def configure(config: Any, data: DataSettings) -> None:
+        TaskObjective.configure(config, data)
+        assert isinstance(data, ClassifySettings)
+        config.problem_type = PROBLEM_TYPES[data.answer]
+        if data.answer == "number":
+            config.num_labels = 1
+
+    def predicted(self, rows: Rows) -> int:
+        return int(rows["learns"].sum())
+
+    def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
+        logits = output.logits
+        learns = self.put(rows["learns"])
+        labels = torch.from_numpy(rows["labels"]).to(logits.device)
+        if labels.is_floating_point():
+            labels = labels.to(logits.dtype)
+        if self.data.answer == "one":
+            losses, right = F.cross_entropy(logits, labels, reduction="none"), logits.argmax(-1) == labels
+        elif self.data.answer == "set":
+            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1)
+            right = ((logits > 0) == (labels > 0.5)).all(-1)
+        else:
+            losses = (logits[:, 0] - labels) ** 2
+            right = losses.detach() < 0.25
+        return (losses * learns).sum(), (right & learns).sum()
+
+    def outputs(self, output: Any) -> Tensor:
+        return output.logits  # type: ignore[no-any-return]

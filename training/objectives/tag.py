@@ -1,0 +1,31 @@
+"""Fine-tuning: a tag for each word or character."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from training.data.rows import IGNORED, Rows
+from training.objectives.objective import Card
+from training.objectives.task import TaskObjective
+
+
+class TagObjective(TaskObjective):
+    """Cross entropy of each word's tag, at its first piece; a mean over words, not over texts."""
+
+    name = "tag"
+    card = Card("AutoModelForTokenClassification", "token-classification", "token-classification")
+
+    def predicted(self, rows: Rows) -> int:
+        return int((rows["labels"][rows["learns"]] != IGNORED).sum())
+
+    def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
+        logits = output.logits
+        labels = self.put(rows["labels"])
+        labels = torch.where(self.put(rows["learns"])[:, None], labels, IGNORED)
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        return losses, ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()
+
+    def outputs(self, output: Any) -> Tensor:
+        return output.logits  # type: ignore[no-any-return]

@@ -1,0 +1,190 @@
+"""What the objectives of fine-tuning share: passes over windows, predictions by example, and scores."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from preprocessing.errors import UserError
+from training.data.loader import Loader
+from training.data.rows import Rows
+from training.data.settings import DataSettings
+from training.data.tasks.dataset import TaskDataset
+from training.data.tasks.settings import TaskSettings, check_groups
+from training.models.spec import ModelSpec
+from training.objectives.memory import LaneMemory
+from training.objectives.objective import Objective, Pass
+
+TaskBatch = list[tuple[int, Rows]]
+"""The forward passes of a rank in a step: (number of the group of examples, rows)."""
+
+
+class TaskObjective(Objective):
+    """A document is read within a step: its windows at once, or one after the other with memory that is empty at its
+    beginning. The loss is a mean over the windows of a step that learn (ERNIE-Doc's code), or over what a subclass
+    counts; held-out examples are predicted one by one and scored together.
+
+    A step has `global_batch` examples and a forward pass about `micro_batch` rows.
+    """
+
+    counted = ("predicted",)
+    figures = ("loss_sum", "correct", "predicted", "rows", "skimmed", "tokens")
+    shown = {"acc": "accuracy"}
+
+    data: TaskSettings
+    dataset: TaskDataset[Any, Any]
+    held_out: TaskDataset[Any, Any]
+
+    def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The model's inputs from rows [B, L]."""
+        return inputs
+
+    @abstractmethod
+    def predicted(self, rows: Rows) -> int:
+        """Number of predictions that the rows of a pass learn from."""
+
+    @abstractmethod
+    def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of a pass's predictions, and the number of them that are right."""
+
+    @abstractmethod
+    def outputs(self, output: Any) -> Tensor:
+        """The model's output for each row [B, ...]."""
+
+    @staticmethod
+    def check(config: Any, data: Any) -> None:
+        if data.retrospective and data.frame != "segments":
+            raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
+
+    @staticmethod
+    def configure(config: Any, data: DataSettings) -> None:
+        """Set labels and the reader of long documents in the configuration, for exported models."""
+        assert isinstance(data, TaskSettings)
+        if data.head_dropout is not None:
+            config.classifier_dropout = data.head_dropout
+        if data.labels:
+            config.id2label = dict(enumerate(data.labels))
+            config.label2id = {label: number for number, label in enumerate(data.labels)}
+        config.reading = {
+            "length": data.sequence_length,
+            "step": data.step,
+            "predict": data.predict,
+            "retrospective": data.retrospective,
+        }
+
+    def batches(self, step: int) -> Loader:
+        size, micro_batch, ranks = self.settings.global_batch, self.settings.micro_batch, self.mesh.data_size
+        try:
+            check_groups(size, micro_batch, ranks)
+        except UserError as error:  # the same on all ranks
+            raise self.mesh.reported_once(error) from None
+
+        def draw() -> Iterator[Any]:
+            number = step
+            while True:
+                passes = self.dataset.step_passes(number, size, micro_batch, ranks, self.mesh.data_rank)
+                yield list(passes)
+                number += 1
+
+        return Loader(draw())
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        return {"predicted": sum(self.predicted(rows) for _, rows in batch)}
+
+    def losses(self, batch: Any, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
+        reading = _Reading(self)
+        predicted = [self.predicted(rows) for _, rows in batch]
+        last = max((number for number, count in enumerate(predicted) if count), default=-1)
+        for number, (group, rows) in enumerate(batch):
+            # Seeded by group and pass, not by rank: dropout is the same on any number of data-parallel ranks
+            self.seed_dropout(step, group, number - reading.begin(group, number))
+            counted = "rows" if predicted[number] else "skimmed"
+            figures = self.sums(tokens=float(rows["attention_mask"].sum()), **{counted: len(rows["learns"])})
+            if not predicted[number]:
+                with torch.no_grad():
+                    reading.forward(rows)  # for its memory
+                yield Pass(None, figures, False)
+                continue
+            loss, right = self.loss(reading.forward(rows), rows)
+            figures += self.sums(loss_sum=loss.detach(), correct=right, predicted=predicted[number])
+            yield Pass(loss / totals["predicted"], figures, number == last)
+
+    def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
+        """Rows have their mean length, and no token goes through a head with an output for each word."""
+        rows = max(totals["rows"] + totals["skimmed"], 1.0)
+        return spec.flops(config, round(totals["tokens"] / rows), {**totals, "predicted": 0.0})
+
+    @staticmethod
+    def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:
+        predicted = max(totals["predicted"], 1.0)
+        return {"loss": totals["loss_sum"] / predicted, "accuracy": totals["correct"] / predicted}
+
+    def evaluate(self, limit: int | None) -> Tensor:
+        raise NotImplementedError("tasks score whole examples: see held_out_summary")
+
+    def held_out_summary(self, limit: int | None) -> dict[str, float]:
+        """The scores of all held-out examples, whatever the limit (collective)."""
+        return self.held_out.scores(self.predict(self.held_out))
+
+    @torch.no_grad()
+    def predict(self, dataset: TaskDataset[Any, Any]) -> dict[int, Any]:
+        """The prediction for every example, on all ranks (collective)."""
+        self.model.eval()
+        mine: dict[int, Any] = {}
+        groups = dataset.groups(np.arange(len(dataset)), self.settings.micro_batch)
+        for group in groups[self.mesh.data_rank :: self.mesh.data_size]:
+            mine.update(self._predict(dataset, group))
+        self.model.train()
+        if self.mesh.data_size == 1:
+            return mine
+        everyone: list[Any] = [None] * self.mesh.data_size
+        dist.all_gather_object(everyone, mine, group=self.mesh.data_group)
+        return {example: prediction for found in everyone for example, prediction in found.items()}
+
+    def _predict(self, dataset: TaskDataset[Any, Any], group: list[int]) -> dict[int, Any]:
+        reading = _Reading(self)
+        found: dict[int, dict[tuple[int, int], NDArray[np.float64]]] = {example: {} for example in group}
+        for number, rows in enumerate(dataset.passes(group, self.settings.micro_batch, training=False)):
+            reading.begin(0, number)
+            values = self.outputs(reading.forward(rows)).double().cpu().numpy()
+            real = rows["attention_mask"] == 1
+            for row in np.flatnonzero(rows["learns"]):
+                value = values[row][real[row]] if values.ndim == 3 else values[row]
+                place = int(rows["option"][row]), int(rows["window"][row])
+                found[int(rows["example"][row])][place] = value
+        return {example: dataset.decode(example, outputs) for example, outputs in found.items()}
+
+
+class _Reading:
+    """Forward passes over the windows of a group of documents, with their memory if the model has one."""
+
+    def __init__(self, objective: TaskObjective) -> None:
+        self.objective, self.model = objective, objective.model
+        self.group, self.first = -1, 0
+        self.memory: LaneMemory | None = None
+
+    def begin(self, group: int, number: int) -> int:
+        """The number of the first pass of `group`, of which pass `number` is one; a new group has no memory."""
+        if group != self.group:
+            self.group, self.first, self.memory = group, number, None
+        return self.first
+
+    def forward(self, rows: Rows) -> Any:
+        put = self.objective.put
+        names = ["input_ids", "attention_mask"]
+        if not self.objective.data.bare and rows["token_type_ids"].any():
+            names.append("token_type_ids")
+        inputs = self.objective.inputs({name: put(rows[name]) for name in names})
+        if "lane" not in rows:
+            return self.model(**inputs)
+        if self.memory is None:
+            self.memory = LaneMemory(self.model, int(rows["lanes"][0]))
+        lanes = put(rows["lane"])
+        output = self.model(**inputs, mems=self.memory.of(lanes))
+        self.memory.keep(lanes, output.mems)
+        return output

@@ -1,0 +1,121 @@
+"""Scores of `answer`, in points: EM and F1 of SQuAD, TriviaQA and CMRC2018, the last also DRCD's and DuReader's.
+
+Gold is the texts of a question's answers, of which the best match counts; a question without any has `()` and is
+answered rightly by "". The score is the mean over questions.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from training.scoring.gather import paired, points
+
+Style = Literal["squad", "triviaqa", "cmrc"]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_SQUAD_DELETED = str.maketrans("", "", string.punctuation)
+_TRIVIAQA_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
+# The list of cmrc2018_evaluate.py. It lacks ‘ and, since it holds the ellipsis as one item of two characters and looks
+# up one at a time, never deletes one; ASCII . , ( ) ? are not in it.
+_CMRC_DELETED = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+_CMRC_UNIT = re.compile(
+    r"""[\u4e00-\u9fa5]|(?:[^\s\u4e00-\u9fa5;@#$%&?!()\[\]{}<>",.]|\.(?![\u4e00-\u9fa5]|\Z)|,(?=\d))+|\S"""
+)
+
+
+def squad_normal(text: str) -> str:
+    """SQuAD's normal form: lower case, no ASCII punctuation, no articles, single blanks (evaluate-v1.1.py)."""
+    return _without_articles(text.lower().translate(_SQUAD_DELETED))
+
+
+def triviaqa_normal(text: str) -> str:
+    """TriviaQA's: punctuation, four quotation marks among it, becomes a blank (triviaqa_evaluation.py)."""
+    return _without_articles(text.lower().translate(_TRIVIAQA_BLANKS))
+
+
+def cmrc_normal(text: str) -> str:
+    """CMRC2018's: lower case, stripped, without the special characters (cmrc2018_evaluate.py, `remove_punctuation`)."""
+    return text.lower().strip().translate(_CMRC_DELETED)
+
+
+@lru_cache(maxsize=1 << 14)
+def cmrc_units(text: str) -> tuple[str, ...]:
+    """The units of CMRC2018's F1: each character of U+4E00 to U+9FA5, and the words between them.
+
+    The official script takes these words by nltk's word_tokenize, whose sentence model is a download of its own. This
+    regular expression splits as its NLTKWordTokenizer does: ASCII punctuation is a unit of its own, except a full stop
+    that does not end the run and a comma before a digit; other signs stay in their word. The F1 of one annotator's
+    answers against another's is the same by both on each of CMRC's 3,219 questions and DRCD's 3,524.
+    """
+    return tuple(_CMRC_UNIT.findall(cmrc_normal(text)))
+
+
+def exact_match(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str], style: Style) -> float:
+    """EM: the share of questions whose answer equals one of the gold answers in the style's normal form."""
+    return _best(gold, predicted, _STYLES[style].normal, _equal)
+
+
+def answer_f1(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str], style: Style) -> float:
+    """F1 of an answer's units: words as a bag (squad, triviaqa), or the longest contiguous run in both (cmrc)."""
+    return _best(gold, predicted, _STYLES[style].units, _STYLES[style].overlap)
+
+
+def _best(
+    gold: Mapping[str, Sequence[str]],
+    predicted: Mapping[str, str],
+    form: Callable[[str], Sequence[str]],
+    match: Callable[[Sequence[str], Sequence[str]], float],
+) -> float:
+    """The mean over questions of the best `match` of an answer; answers whose form is empty are none (SQuAD 2.0)."""
+    values: list[float] = []
+    for answers, guess in paired(gold, predicted):
+        given = None if guess is None else form(guess)
+        wanted = [normal for normal in map(form, answers) if normal]
+        if given is None:
+            values.append(0.0)
+        else:
+            values.append(max(match(given, one) for one in wanted) if wanted else float(not given))
+    return points(values)
+
+
+def _equal(given: Sequence[str], wanted: Sequence[str]) -> float:
+    return float(given == wanted)
+
+
+def _bag_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
+    return _f1((Counter(given) & Counter(wanted)).total(), given, wanted)
+
+
+def _run_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
+    if given == wanted:
+        return 1.0
+    run = SequenceMatcher(None, given, wanted, autojunk=False).find_longest_match(0, len(given), 0, len(wanted))
+    return _f1(run.size, given, wanted)
+
+
+def _f1(shared: int, given: Sequence[str], wanted: Sequence[str]) -> float:
+    """In [0, 1], of precision shared / |given| and recall shared / |wanted|."""
+    return 2 * shared / (len(given) + len(wanted))
+
+
+def _without_articles(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+class _Style(NamedTuple):
+    """What EM compares, what F1 counts, and how."""
+
+    normal: Callable[[str], str]
+    units: Callable[[str], Sequence[str]]
+    overlap: Callable[[Sequence[str], Sequence[str]], float]
+
+
+_STYLES: dict[Style, _Style] = {
+    "squad": _Style(squad_normal, lambda text: squad_normal(text).split(), _bag_f1),
+    "triviaqa": _Style(triviaqa_normal, lambda text: triviaqa_normal(text).split(), _bag_f1),
+    "cmrc": _Style(cmrc_normal, cmrc_units, _run_f1),
+}

@@ -1,0 +1,147 @@
+"""Baselines without a neural network, which `reread evaluate` prints beside a model's scores.
+
+Each is a few lines on plain values; only `BagOfGrams` needs scikit-learn (`pip install 'reread[baselines]'`).
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+from preprocessing.errors import UserError
+from training.scoring.entities import Scheme, Tags, entities
+
+Label = TypeVar("Label", str, int)
+
+_CLAUSE = re.compile(r"[^，。！？；：、,.!?;:\n]+")
+
+
+def majority(labels: Iterable[Label]) -> Label:
+    """The most frequent label of the training data, or the best fixed place of the right option.
+
+    The first of equals in sorted order. Raises `UserError` if there is no label.
+    """
+    counts = Counter(labels)
+    if not counts:
+        raise UserError("there is no label whose majority could be taken")
+    return min(counts, key=lambda label: (-counts[label], label))
+
+
+def longest_option(options: Sequence[str]) -> int:
+    """The place of the option with the most characters; the first of equals."""
+    return _first_best([len(option) for option in options])
+
+
+def most_shared_option(text: str, options: Sequence[str]) -> int:
+    """The place of the option with the most characters that stand in the text; the first of equals."""
+    there = set(text)
+    return _first_best([sum(character in there for character in option) for option in options])
+
+
+def likeliest_clause(context: str, question: str) -> tuple[int, int]:
+    """The characters [start, end) of the clause with the most different pairs of characters of the question.
+
+    Clauses lie between marks of punctuation; the first of equals counts. (0, 0) if the context holds no clause.
+    """
+    wanted = _pairs(question)
+    clauses = list(_CLAUSE.finditer(context))
+    if not clauses:
+        return 0, 0
+    found = clauses[_first_best([len(wanted & _pairs(clause[0])) for clause in clauses])]
+    return found.start(), found.end()
+
+
+class KnownEntities:
+    """Tags text by the entities of the training data: from the left, the longest one that matches.
+
+    An entity that has several types gets the most frequent, and names of fewer than `shortest` tokens are left out,
+    since a single character mostly stands for something else.
+    """
+
+    def __init__(
+        self,
+        texts: Iterable[tuple[Sequence[str], Tags]],
+        scheme: Scheme = "BIO",
+        shortest: int = 2,
+    ) -> None:
+        types: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+        for tokens, tags in texts:
+            for type_, start, end in entities(tags, scheme):
+                if end - start >= shortest:
+                    types[tuple(tokens[start:end])][type_] += 1
+        self.scheme = scheme
+        self.types = {name: majority(counts.elements()) for name, counts in types.items()}
+        lengths: dict[str, set[int]] = defaultdict(set)
+        for name in self.types:
+            lengths[name[0]].add(len(name))
+        self._lengths = {first: sorted(each, reverse=True) for first, each in lengths.items()}
+
+    def tags(self, tokens: Sequence[str]) -> list[str]:
+        """One tag for each token of a text."""
+        found = ["O"] * len(tokens)
+        place = 0
+        while place < len(tokens):
+            for length in self._lengths.get(tokens[place], ()):
+                name = tuple(tokens[place : place + length])  # shorter at the end of the text
+                if type_ := self.types.get(name):
+                    found[place : place + len(name)] = self._entity(type_, len(name))
+                    place += len(name)
+                    break
+            else:
+                place += 1
+        return found
+
+    def _entity(self, type_: str, length: int) -> list[str]:
+        if self.scheme == "BIO":
+            letters = "B" + "I" * (length - 1)
+        else:
+            letters = "S" if length == 1 else "B" + "I" * (length - 2) + "E"
+        return [f"{letter}-{type_}" for letter in letters]
+
+
+class BagOfGrams:
+    """A linear classifier on the tf-idf of runs of characters (Chinese) or words, by scikit-learn.
+
+    Raises `UserError` if scikit-learn is not installed, or if the texts have fewer than two labels.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        unit: Literal["char", "word"],
+        longest: int = 2,
+        model: Literal["logistic", "svm"] = "logistic",
+        balanced: bool = False,
+    ) -> None:
+        try:
+            from sklearn.feature_extraction.text import TfidfVectorizer
+            from sklearn.linear_model import LogisticRegression
+            from sklearn.svm import LinearSVC
+        except ImportError as error:
+            raise UserError(
+                f"the bag-of-{unit}s baseline needs scikit-learn ({error}); install it by "
+                "`pip install 'reread[baselines]'`"
+            ) from None
+        if len(set(labels)) < 2:
+            raise UserError(f"the bag-of-{unit}s baseline needs texts with two labels or more")
+        weights = "balanced" if balanced else None
+        kinds: dict[str, Any] = {
+            "logistic": lambda: LogisticRegression(C=10, max_iter=1000, class_weight=weights),
+            "svm": lambda: LinearSVC(class_weight=weights, random_state=0),
+        }
+        self._features = TfidfVectorizer(analyzer=unit, ngram_range=(1, longest), sublinear_tf=True)
+        self._model = kinds[model]().fit(self._features.fit_transform(texts), list(labels))
+
+    def predict(self, texts: Sequence[str]) -> list[str]:
+        """The label of each text."""
+        return [str(label) for label in self._model.predict(self._features.transform(texts))]
+
+
+def _pairs(text: str) -> set[str]:
+    return {text[place : place + 2] for place in range(len(text) - 1)}
+
+
+def _first_best(values: Sequence[int]) -> int:
+    return max(range(len(values)), key=values.__getitem__)

@@ -1,0 +1,121 @@
+"""The scores of each kind of task, in one table: what `reread evaluate` prints and what chooses the best checkpoint."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from preprocessing.errors import UserError, nearest
+from training.scoring.answers import Style, answer_f1, exact_match
+from training.scoring.classification import (
+    accuracy,
+    auc,
+    exact_sets,
+    macro_f1,
+    micro_f1,
+    pearson,
+    positive_f1,
+    spearman,
+)
+from training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
+from training.scoring.options import pac, qac
+
+Kind = Literal["classify-one", "classify-set", "classify-number", "tag", "answer", "choose"]
+"""The kinds of task; `classify` is three, by what a label is."""
+
+
+class Score(NamedTuple):
+    """`function(gold, predicted, **needs)` in points; `needs` names what it takes beside the two mappings by id."""
+
+    function: Callable[..., float]
+    needs: tuple[str, ...] = ()
+    higher_is_better: bool = True
+
+
+def _auc(gold: Mapping[str, str], _: Mapping[str, str], positive: str, probabilities: Mapping[str, float]) -> float:
+    return auc(gold, probabilities, positive)
+
+
+def _conlleval_f1(gold: Mapping[str, Any], predicted: Mapping[str, Any], scheme: Scheme) -> float:
+    return entity_f1(gold, predicted, scheme, "conlleval")
+
+
+def _precision(gold: Mapping[str, Any], predicted: Mapping[str, Any], scheme: Scheme) -> float:
+    return entity_scores(gold, predicted, scheme).precision
+
+
+def _recall(gold: Mapping[str, Any], predicted: Mapping[str, Any], scheme: Scheme) -> float:
+    return entity_scores(gold, predicted, scheme).recall
+
+
+def _average(gold: Mapping[str, Any], predicted: Mapping[str, Any], style: Style) -> float:
+    return (exact_match(gold, predicted, style) + answer_f1(gold, predicted, style)) / 2
+
+
+SCORES: dict[Kind, dict[str, Score]] = {
+    "classify-one": {
+        "accuracy": Score(accuracy),
+        "macro-f1": Score(macro_f1, ("labels",)),
+        "positive-f1": Score(positive_f1, ("positive",)),
+        "auc": Score(_auc, ("positive", "probabilities")),
+    },
+    "classify-set": {"micro-f1": Score(micro_f1), "accuracy": Score(exact_sets)},
+    "classify-number": {"spearman": Score(spearman), "pearson": Score(pearson)},
+    "tag": {
+        "entity-f1": Score(entity_f1, ("scheme",)),
+        "entity-precision": Score(_precision, ("scheme",)),
+        "entity-recall": Score(_recall, ("scheme",)),
+        "entity-f1-conlleval": Score(_conlleval_f1, ("scheme",)),
+        "token-f1": Score(token_f1),
+        "token-accuracy": Score(token_accuracy),
+    },
+    "answer": {
+        "f1": Score(answer_f1, ("style",)),
+        "em": Score(exact_match, ("style",)),
+        "average": Score(_average, ("style",)),
+    },
+    "choose": {
+        "accuracy": Score(accuracy),
+        "qac": Score(lambda gold, predicted, groups: qac(gold, predicted), ("groups",)),
+        "pac": Score(pac, ("groups",)),
+    },
+}
+"""The scores of each kind by name. A kind's first one chooses the best checkpoint unless the recipe names another."""
+
+
+def scores(kind: Kind, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:
+    """Each score of the kind, in points and in the table's order, whose needs are all `given`.
+
+    What golds and predictions are, by id: a label (classify-one), a collection of labels (classify-set), a number
+    (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the place of an option
+    (choose). What may be given:
+
+    - classify-one: `labels`, all of the training data; of two labels also `positive`, the one that F1 is of, and
+      `probabilities`, id -> the probability of that label;
+    - tag: `scheme`, required;
+    - answer: `style`, required;
+    - choose: `groups`, id -> the passage it belongs to.
+
+    Raises `UserError` as the scores do, and `TypeError` for an unknown name or if the kind's first score lacks one.
+    """
+    table = SCORES[kind]
+    first = next(iter(table.values()))
+    if missing := set(first.needs) - given.keys():
+        raise TypeError(f"scores of `{kind}` need {sorted(missing)}")
+    if unknown := given.keys() - {need for score in table.values() for need in score.needs}:
+        raise TypeError(f"scores of `{kind}` do not take {sorted(unknown)}")
+    return {
+        name: score.function(gold, predicted, **{need: given[need] for need in score.needs})
+        for name, score in table.items()
+        if given.keys() >= set(score.needs)
+    }
+
+
+def chosen_score(kind: Kind, name: str | None = None) -> tuple[str, Score]:
+    """The score that chooses the best checkpoint, by its name in the recipe or by default the kind's first.
+
+    Raises `UserError` for a name that the kind has not.
+    """
+    table = SCORES[kind]
+    name = next(iter(table)) if name is None else name
+    if name not in table:
+        raise UserError(f"task.best: `{kind}` has no score `{name}`; {nearest(name, table)}")
+    return name, table[name]
