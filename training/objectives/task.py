@@ -20,9 +20,6 @@ from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.objectives.objective import Objective, Pass
 
-TaskBatch = list[tuple[int, Rows]]
-"""The forward passes of a rank in a step: (number of the group of examples, rows)."""
-
 
 class TaskObjective(Objective):
     """A document is read within a step: its windows at once, or one after the other with memory that is empty at its

@@ -210,10 +210,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def passes(self, group: Sequence[int], size: int, *, training: bool) -> Iterator[Rows]:
         """The rows of a group of examples in forward passes: input_ids, attention_mask, token_type_ids [B, L]; example,
-        option, window, lane [B]; learns [B], whether a row has a loss or is part of a prediction; and targets.
+        option, window [B]; learns [B], whether a row has a loss or is part of a prediction; and targets.
 
-        With memory a pass has one window of every document, in order, and lanes say whose memory a row continues.
-        Without it a pass has about `size` rows. `skims` [1]: the pass is for memory alone.
+        With memory a pass has one window of every document, in order, `lane` [B] says whose memory a row continues, and
+        `lanes` [1] how many there are. Without it a pass has about `size` rows.
         """
         last_only = (self.settings.learns if training else self.settings.predict) == "last"
         if self.settings.frame != "segments":
@@ -261,7 +261,6 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         shape = rows["input_ids"].shape
         for name, values in zip(Member._fields, np.array(members).T, strict=True):
             rows[name] = values
-        rows["content"] = np.array([row.content for row in built])
         rows["learns"] = np.ones(len(members), bool)
         return {**rows, **self.targets(members, built, (shape[0], shape[1]))} if training else rows
 
