@@ -1,16 +1,28 @@
-"""`reread ablate`: train a recipe once for each of its ablations and print one table of their figures."""
+"""`reread ablate`: train or fine-tune a recipe for each of its ablations and print one table of their figures."""
 
 import json
 import math
 import re
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from pipeline.commands import check_model, check_train, evaluate, make_start, preprocess, train
-from pipeline.recipe import Ablation, available_recipes, load_recipe
+from pipeline.finetune import finetune_recipe, train_seeds
+from pipeline.recipe import (
+    Ablation,
+    Recipe,
+    available_recipes,
+    fine_tunes,
+    finetuning_recipes,
+    load_recipe,
+    recipe_values,
+    train_section,
+)
 from pipeline.run_folder import RUNS, has_checkpoints
+from pipeline.scores import mean_and_deviation, print_wide
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 from training.parallel.place import place
@@ -19,18 +31,17 @@ from training.parallel.place import place
 def ablate(name: str, overrides: list[str]) -> None:
     """Preprocess once, train each row in runs/<recipe>-<row>, evaluate it on all held-out text and print the table.
 
-    Rows that are trained already are not trained again. The figures are kept in runs/<recipe>-ablation.json.
-    Raises `UserError` if the recipe has no ablations, and below torchrun or srun: each row starts its own processes.
+    The rows of a recipe of `reread finetune` are fine-tuned. Rows that are trained already are not trained again. The
+    figures are kept in runs/<recipe>-ablation.json. Raises `UserError` if the recipe has no ablations, and below
+    torchrun or srun: each row starts its own processes.
     """
     if place().launcher:
         raise UserError("reread ablate: start it by itself, not by torchrun or srun; set parallel.processes instead")
+    if fine_tunes(recipe_values(name, overrides, "train")):
+        _ablate_finetuning(name, overrides)
+        return
     recipe = load_recipe(name, overrides, "train")
-    if not recipe.ablations:
-        others = [other for other in available_recipes() if load_recipe(other, []).ablations]
-        raise UserError(f"recipe {name}: has no `ablations`; {', '.join(others)} have")
-    if len({_slug(row.name) for row in recipe.ablations}) < len(recipe.ablations):
-        raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
-    changes = [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]
+    changes = _changes(recipe, name, overrides)
     trained = [load_recipe(name, changed, "train") for changed in changes]  # refused before hours of work
     check_train(recipe)
     for one in trained:
@@ -41,29 +52,75 @@ def ablate(name: str, overrides: list[str]) -> None:
         make_start(recipe)
     measured = {}
     for row, changed, one in zip(recipe.ablations, changes, trained, strict=True):
-        print(f"{row.name}: {' '.join(row.overrides) or 'as the recipe says'}", file=sys.stderr)
+        _announce(row)
         train(one, ["train", name, *changed])
         figures = evaluate(RUNS / one.name, [], None)
         measured[row.name] = {figure: value for figure, value in figures.items() if math.isfinite(value)}
-    path = RUNS / f"{recipe.name}-ablation.json"
-    write_atomically(path, json.dumps(measured, ensure_ascii=False, indent=1).encode())
-    Console().print(table(recipe.ablations, measured))
-
-
-def table(rows: list[Ablation], measured: dict[str, dict[str, float]]) -> Table:
-    """One line for each row: the paper's figures, then the losses and accuracies measured here."""
+    _keep(recipe, measured)
     from training.metrics import quality  # which imports torch
 
+    known = quality(dict.fromkeys(figure for figures in measured.values() for figure in figures))
+    cells = {row: {one: f"{found[one]:.4f}" for one in known if one in found} for row, found in measured.items()}
+    Console().print(table("paper (its own tasks and size) | ours (held-out text)", recipe.ablations, cells))
+
+
+def _ablate_finetuning(name: str, overrides: list[str]) -> None:
+    """The same with `finetune.seeds` runs a row, each row from the model of its own overrides (init=FOLDER)."""
+    values = recipe_values(name, overrides, "train")
+    recipe = Recipe.parse({key: value for key, value in values.items() if key != "train"}, f"recipe {name}")
+    changes = _changes(recipe, name, overrides)
+    tuned = []
+    for row, changed in zip(recipe.ablations, changes, strict=True):
+        try:
+            tuned.append(finetune_recipe(name, changed))
+            check_model(tuned[-1])
+        except UserError as error:
+            raise UserError(f"recipe {name}: row `{row.name}`: {error}") from None
+    if any(train_section(one).best_by is None for one in tuned):
+        raise UserError(f"recipe {name}: task.dev: the examples that rows are compared by; give task.dev=FILE")
+    measured = {}
+    for row, changed, one in zip(recipe.ablations, changes, tuned, strict=True):
+        _announce(row)
+        measured[row.name] = train_seeds(one, name, changed)
+    _keep(recipe, measured)
+    cells = {
+        row: {score: mean_and_deviation([one[score] for one in seeds]) for score in seeds[0]}
+        for row, seeds in measured.items()
+    }
+    size = train_section(tuned[0]).data.held_out.name
+    print_wide(table(f"paper (its own size) | ours ({size})", recipe.ablations, cells))
+
+
+def _changes(recipe: Recipe, name: str, overrides: list[str]) -> list[list[str]]:
+    """The overrides of each row. Raises `UserError` if there are no rows, or if two have the same run folder."""
+    if not recipe.ablations:
+        known = [*available_recipes(), *finetuning_recipes()]
+        others = [other for other in known if recipe_values(other, []).get("ablations")]
+        raise UserError(f"recipe {name}: has no `ablations`; {', '.join(others)} have")
+    if len({_slug(row.name) for row in recipe.ablations}) < len(recipe.ablations):
+        raise UserError(f"recipe {name}: two `ablations` have names that give the same run folder; rename one")
+    return [[*overrides, *row.overrides, f"name={recipe.name}-{_slug(row.name)}"] for row in recipe.ablations]
+
+
+def _announce(row: Ablation) -> None:
+    print(f"{row.name}: {' '.join(row.overrides) or 'as the recipe says'}", file=sys.stderr)
+
+
+def _keep(recipe: Recipe, measured: dict[str, Any]) -> None:
+    path = RUNS / f"{recipe.name}-ablation.json"
+    write_atomically(path, json.dumps(measured, ensure_ascii=False, indent=1).encode())
+
+
+def table(title: str, rows: list[Ablation], ours: dict[str, dict[str, str]]) -> Table:
+    """One line for each row: the paper's figures, then ours by row and name."""
     published = list(dict.fromkeys(figure for row in rows for figure in row.published))
-    found = dict.fromkeys(name for figures in measured.values() for name in figures)
-    ours = quality(found)
-    result = Table(title="paper (its own tasks and size) | ours (held-out text)")
-    for column in ("", *(f"paper: {figure}" for figure in published), *(name.replace("_", " ") for name in ours)):
+    names = list(dict.fromkeys(name for figures in ours.values() for name in figures))
+    result = Table(title=title)
+    for column in ("", *(f"paper: {figure}" for figure in published), *(name.replace("_", " ") for name in names)):
         result.add_column(column)
     for row in rows:
         theirs = [f"{row.published[figure]:g}" if figure in row.published else "-" for figure in published]
-        figures = measured[row.name]
-        result.add_row(row.name, *theirs, *(f"{figures[name]:.4f}" if name in figures else "-" for name in ours))
+        result.add_row(row.name, *theirs, *(ours[row.name].get(name, "-") for name in names))
     return result
 
 

@@ -122,7 +122,8 @@ def plan(
 
     if fine_tunes(recipe_values(recipe, overrides or [], "train")):
         raise UserError(
-            f"recipe {recipe}: fine-tunes a model, and `reread plan` estimates pretraining; start it instead"
+            f"recipe {recipe}: fine-tunes a model, and `reread plan` only estimates pretraining; the log of the first "
+            "steps shows the time left"
         )
     where = cluster(gpus, gpu, gpus_per_node, network)
     print_estimate(load_recipe(recipe, overrides or [], "train"), where, share)

@@ -70,8 +70,9 @@ def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int
         values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
-        if kind not in KINDS:
-            raise UserError(f"inspect: kind: {nearest(kind, KINDS, 'is one of')} (got {kind})")
+        kinds = [name for name, one in KINDS.items() if issubclass(one.settings, CorpusSettings)]
+        if kind not in kinds:
+            raise UserError(f"inspect: kind: {nearest(kind, kinds, 'is one of')} (got {kind})")
         data, seed = KINDS[kind].settings.parse(values, "inspect"), 0
     else:
         given = [f"train.data.{one}" for one in [*overrides, override("corpus", corpus)]]

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -39,18 +40,28 @@ def print_scores(recipe: Recipe, measured: list[dict[str, float]]) -> None:
     """Print a table of our scores (one mapping for each seed), the baselines' and the papers'."""
     settings = train_section(recipe).data
     assert isinstance(settings, TaskSettings)
-    train, held_out = examples_of(settings, "train"), KINDS[settings.kind].open(settings, 0, "validation")
+    held_out = KINDS[settings.kind].open(settings, 0, "validation")
     assert isinstance(held_out, TaskDataset)
-    size = f"{len(train):,} training examples"
-    found = []
+    size, found = "scored on what it learned from", []
     if len(held_out):
-        size += f", {len(held_out):,} in {settings.held_out.name}"
-        for name, predictions in baselines(train, held_out):
-            scores = held_out.scores(predictions)
-            scores.pop("auc", None)  # needs probabilities
-            found.append((name, scores))
+        size = f"{len(held_out):,} examples of {settings.held_out.name}"
+        if settings.train.exists():
+            train = examples_of(settings, "train")
+            size = f"{len(train):,} training examples, {size}"
+            found = [(name, held_out.scores(predictions)) for name, predictions in baselines(train, held_out)]
+        else:
+            log.info("%s is not there, so no baselines are computed", settings.train)
+    for _, scores in found:
+        scores.pop("auc", None)  # needs probabilities
     published = recipe.finetune.published if recipe.finetune else []
-    Console().print(score_table(measured, size, found, published))
+    print_wide(score_table(measured, size, found, published))
+
+
+def print_wide(table: Table) -> None:
+    """Print a table without breaking its cells; a terminal breaks longer lines."""
+    unlimited = Console(width=10_000)
+    needed = unlimited.measure(table).maximum
+    Console(width=max(Console().width, needed)).print(table)
 
 
 def score_table(
@@ -60,7 +71,7 @@ def score_table(
     published: list[Published],
 ) -> Table:
     """Our scores, with more than one seed as mean and standard deviation; the baselines' and the papers' below."""
-    result = Table()
+    result = Table(box=box.SIMPLE)
     names = list(dict.fromkeys([*measured[0], *(name for row in published for name in row.scores)]))
     for column in ("", *names, "what differs"):
         result.add_column(column)

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 from pipeline.cli import app
-from pipeline.recipe import available_recipes
+from pipeline.recipe import available_recipes, finetuning_recipes
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,9 +64,9 @@ def names(cell: str) -> list[str]:
 
 
 def test_recipes_of_the_readme_exist() -> None:
-    shown = set(re.findall(r"reread (?:train|preprocess|run|plan|ablate) ([a-z][\w.-]+)", README))
+    shown = set(re.findall(r"reread (?:train|preprocess|run|plan|ablate|finetune) ([a-z][\w.-]+)", README))
     assert shown
-    assert shown <= set(available_recipes())
+    assert shown <= {*available_recipes(), *finetuning_recipes()}
 
 
 def test_files_that_the_documents_point_to_exist() -> None:

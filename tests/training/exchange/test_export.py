@@ -1,5 +1,6 @@
 """Exported folders load through transformers' Auto classes, elsewhere, with the same logits."""
 
+import inspect
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from preprocessing.tokens.wordlevel import train_words
 from training.data.kinds import KINDS
 from training.exchange import export
 from training.exchange.export import model_card, write_huggingface
-from training.models import model_spec
+from training.models import MODELS, model_spec
 from training.models.build import copy_projections
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
 from training.models.longformer import LongformerConfig, LongformerForMaskedLM
@@ -323,6 +324,7 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
         "heads.py",
         "model.safetensors",
         "modeling_nezha.py",
+        "reading.py",
         "tokenizer_config.json",
         "vocab.txt",
     }
@@ -341,6 +343,22 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
     assert config["model_type"] == "nezha"
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as weights:
         assert not [name for name in weights.keys() if "decoder" in name]  # noqa: SIM118
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_4_finds_all_files_of_code(name: str) -> None:
+    """It copies what the modeling and the configuration file import, and not what those files import."""
+    spec = model_spec(name)
+    if export._in_transformers(spec.config):
+        return
+    files = [Path(inspect.getfile(one)) for one in (spec.config, next(iter(spec.heads.values())))]
+    known = {file.name for one in files for file in [one, *direct_imports(one)]}
+    assert known == {file.name for file in export._with_imports(files[1])}
+
+
+def direct_imports(file: Path) -> list[Path]:
+    found = re.findall(r"^from (\.+)([\w.]+) import", file.read_text(), re.MULTILINE)
+    return [file.parents[len(dots) - 1] / f"{module}.py" for dots, module in found]
 
 
 def test_vocabulary_padding_is_removed(tmp_path: Path) -> None:
@@ -471,6 +489,7 @@ torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torc
         "adaptive.py",
         "blocks.py",
         "heads.py",
+        "reading.py",
         *own,
     }
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from preprocessing.tokens.wordlevel import train_words
 from tests.training.models.test_heads import SIZES, build
 from training.exchange.export import write_huggingface
 from training.models import MODELS, model_spec
+from training.models.usage import usage_of
 
 AUTO = {
     "masked_lm": "AutoModelForMaskedLM",
@@ -159,7 +161,18 @@ def test_what_users_try_first_works(export: tuple[str, str, Any, Any, Path], tmp
                 torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=1e-5)
         assert model(**inputs, **({} if name == "transformer_xl" else {"return_dict": True})).get("attentions") is None
     check_pipeline(objective, model, tokenizer)
-    check_torch_export(trained if name == "longformer" else model, inputs)  # transformers' own Longformer has guards
+    for block in re.findall(
+        r"```python\n(.*?)```", usage_of(objective, model_spec(name).frame, name != "longformer"), re.S
+    ):
+        exec(block, {"model": model, "tokenizer": tokenizer})  # the example of the model's card
+    if objective in (
+        next(iter(model_spec(name).heads)),
+        "classify",
+        "answer",
+    ):  # seconds each; the others differ little
+        check_torch_export(
+            trained if name == "longformer" else model, inputs
+        )  # transformers' own Longformer has guards
     check_trainer(objective, model, inputs, tmp_path)
 
 

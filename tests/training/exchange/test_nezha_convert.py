@@ -153,7 +153,7 @@ def test_a_converted_folder_gives_the_logits_of_its_source(
     assert torch.equal(ours.prediction_logits, theirs.prediction_logits)
     assert torch.equal(ours.seq_relationship_logits, theirs.seq_relationship_logits)
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
-    assert settings == {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    assert settings == {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 512}
 
 
 def test_a_source_without_heads_leaves_them_out_and_says_so(

@@ -100,17 +100,10 @@ def test_a_class_is_that_of_the_windows_together(name: str, predict: str, other:
     logits = model(**batch).logits
     expected = windows[-1] if predict == "last" else windows.softmax(-1).mean(0).log()
     torch.testing.assert_close(logits[0].softmax(-1), expected.softmax(-1), rtol=0, atol=1e-12)
-    if name == "ernie_doc":  # alone, it is not skimmed
-        torch.testing.assert_close(
-            logits[1].softmax(-1),
-            in_turn(model, name, "classify", text[:4], other, room)[0][1].softmax(-1),
-            rtol=0,
-            atol=1e-12,
-        )
-    else:
-        torch.testing.assert_close(
-            logits[1].softmax(-1), model(**inputs(name, [short])).logits[0].softmax(-1), rtol=0, atol=1e-12
-        )
+    alone = model(**inputs(name, [short])).logits[0].softmax(-1)
+    torch.testing.assert_close(logits[1].softmax(-1), alone, rtol=0, atol=1e-12)
+    by_hand = in_turn(model, name, "classify", text[:4], other, room)[0][1]
+    torch.testing.assert_close(alone, by_hand.softmax(-1), rtol=0, atol=1e-12)
     if predict == "mean":
         model.config.problem_type = "multi_label_classification"
         torch.testing.assert_close(model(**batch).logits[0].sigmoid(), windows.sigmoid().mean(0), rtol=0, atol=1e-12)

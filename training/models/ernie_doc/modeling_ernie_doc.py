@@ -521,7 +521,13 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
 
     def encode(self, rows: Mapping[str, Any]) -> Any:
         """The encoder's output. It reads padding after all tokens, where distances between tokens and to the memory do
-        not depend on it, wherever padding stands in the row; the pooled vector is that of the last token, [CLS]."""
+        not depend on it, wherever padding stands in the row; the pooled vector is that of the last token, [CLS].
+
+        A row without `mems` is a whole text, so it is skimmed first if config.reading says so."""
+        reading = self.config.reading
+        if rows.get("mems") is None and reading and reading["retrospective"] and self.config.slots:
+            with torch.no_grad():
+                rows = {**rows, "mems": self.encode({**rows, "mems": ()}).mems}
         mask = rows.get("attention_mask")
         if mask is None:
             return super().encode(rows)
