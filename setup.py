@@ -31,6 +31,7 @@ TRAINING = [
     "transformers>=4.48",  # the first that takes such tokenizers
 ]
 DEVELOPMENT = [
+    "accelerate>=1.1",  # transformers' own Trainer, which exports are tried with
     "hypothesis>=6.100",
     "import-linter>=2.15",
     "mypy==2.4.1",

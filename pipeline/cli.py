@@ -72,6 +72,8 @@ def inspect(
     from pipeline.inspect_task import inspect_task, task_of
 
     if (task := task_of(corpus, overrides or [], recipe)) is not None:
+        if verify:
+            raise UserError("--verify goes with a corpus; labelled examples have no manifest")
         inspect_task(task, samples)
     else:
         commands.inspect(corpus, overrides or [], recipe, samples, verify)

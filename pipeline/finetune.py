@@ -146,8 +146,8 @@ def report_reading(recipe: Recipe) -> None:
             )
     if (settings.learns, settings.predict) == ("last", "mean"):  # type: ignore[attr-defined]
         log.info(
-            "task.learns is last, but task.predict is mean: windows that have no loss have their share of a "
-            "prediction; set predict to last if that is not what you want"
+            "task.learns is last, but task.predict is mean: windows without a loss are averaged with the last one; "
+            "set predict to last, or learns to all, if that is not what you want"
         )
     known = duplicates(splits["train"].examples, splits["validation"].examples)  # type: ignore[attr-defined]
     if known:

@@ -132,7 +132,7 @@ def test_lm_recipes_hold_the_papers_numbers() -> None:
         ("train.data.masking.stratgy=span", "did you mean `train.data.masking.strategy`?"),
         ("train.learning_rate=1", "did you mean `train.optimizer.learning_rate`?"),
         ("train.data.retrospective=true", "it belongs to another `kind`; known here: train.data.copies"),
-        ("train.qqq=1", "known here: train.activation_checkpointing, train.checkpoint,"),
+        ("train.qqq=1", "known here: train.activation_checkpointing, train.best_by,"),
         ("train.data.masking.strategy=words", "train.data.masking.strategy: input should be 'token', 'whole-word'"),
         ("train.steps=many", "train.steps: input should be a valid integer"),
         ("preprocess.tokenizer.train.size=500", "either `path` (an existing vocabulary) or `train`"),
@@ -295,7 +295,11 @@ def test_longformer_recipes_hold_the_papers_numbers() -> None:
         ("name=a/b", "name: string should match pattern"),
         ('name="a\\nb"', "name: string should match pattern"),
         (f"name={'a' * 300}", "name: string should have at most 150 characters"),
-        ("train.data=5", "train.data: a section whose `kind` is one of rows, packed, segments, stream (got 5)"),
+        (
+            "train.data=5",
+            "train.data: a section whose `kind` is one of rows, packed, segments, stream, classify, tag, answer, "
+            "choose (got 5)",
+        ),
         ("train.data={kind: row}", "train.data: a section whose `kind` is one of rows"),
         ("train.peak_tflops=0", "train.peak_tflops: input should be greater than 0 (got 0)"),
         ("train.optimizer.betas=[2, .9]", "train.optimizer.betas.0: input should be less than 1 (got 2)"),

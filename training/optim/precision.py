@@ -121,7 +121,7 @@ class MasterWeights:
         """Make one optimiser step at learning rate `rate` on `factor` times the gradients, and update the model."""
         gradients.scale(factor)
         for group in optimizer.param_groups:
-            group["lr"] = rate * group["scale"]
+            group["lr"] = rate * group.get("scale", 1.0)
         for name, master in self.learning():
             gradient = gradients.grad_of(self.model_parameters[name])
             master.grad = gradient[self.first_rows[name] :] if name in self.first_rows else gradient
