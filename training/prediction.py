@@ -74,7 +74,7 @@ def task_of_export(folder: Path) -> dict[str, Any]:
     if kinds[0] in ("classify", "tag"):
         data["labels"] = labels
     if kinds[0] == "classify":
-        data["label_form"] = answers.get(config.get("problem_type"), "one")
+        data["answer"] = answers.get(config.get("problem_type"), "one")
     return {
         "model": {"type": name},
         "init": str(folder),
