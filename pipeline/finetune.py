@@ -95,7 +95,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "model": {**train.get("model", {}), "type": model},
         "data": {**task, "tokenizer": folder and str(folder), "frame": model_spec(model).frame},
     }
-    filled.setdefault("micro_batch", filled["global_batch"])
+    filled.setdefault("micro_batch", 8)
     settings = train_section(Recipe.parse({**values, "train": filled}, f"recipe {name}"))
     assert isinstance(settings.data, TaskSettings)
     examples, held_out = (examples_of(settings.data, split) for split in ("train", "validation"))
@@ -107,8 +107,8 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     filled = {
         "validate_every": every,
         "checkpoint": {"every_steps": every, "keep": 1},
-        "best_by": chosen_score(_variant(settings.data))[0] if held_out else None,
         **filled,
+        "best_by": chosen_score(_variant(settings.data), settings.best_by)[0] if held_out else None,
         "steps": steps,
         "schedule": {"warmup_steps": round(finetuning.warmup_share * steps), **train.get("schedule", {})},
     }

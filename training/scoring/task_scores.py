@@ -117,5 +117,5 @@ def chosen_score(kind: Kind, name: str | None = None) -> tuple[str, Score]:
     table = SCORES[kind]
     name = next(iter(table)) if name is None else name
     if name not in table:
-        raise UserError(f"task.best: `{kind}` has no score `{name}`; {nearest(name, table)}")
+        raise UserError(f"train.best_by: `{kind}` has no score `{name}`; {nearest(name, table)}")
     return name, table[name]

@@ -3,7 +3,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import md5
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -320,14 +320,23 @@ def examples_of(settings: TaskSettings, split: str) -> list[Any]:
     path = settings.train if split == "train" else settings.dev
     if path is None:
         return []
-    return read_examples(
-        path,
-        settings.kind,  # type: ignore[arg-type]
-        settings.format,
-        columns=settings.columns,
-        wrong=settings.wrong,
-        labels=settings.label_form,
-    ).examples
+    columns = tuple(settings.columns.items())
+    return _read(path, _stamp(path), settings.kind, settings.format, columns, settings.wrong, settings.label_form)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, wrong: Any, labels: Any) -> list[Any]:
+    """Read a file once, though settings, batches and scores all ask for its examples."""
+    return read_examples(path, kind, format, columns=dict(columns), wrong=wrong, labels=labels).examples
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes with a file's content."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def special_tokens(folder: Path, tokenizer: Tokenizer) -> dict[str, int]:
