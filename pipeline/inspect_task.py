@@ -1,5 +1,6 @@
 """`reread inspect` of labelled examples: windows as the model will see them, with labels, spans and tags marked."""
 
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def task_of(folder: Path, overrides: list[str], recipe: str | None) -> TaskSetti
 
     Raises `UserError` for a recipe that cannot fine-tune that model.
     """
-    if recipe is None and not (folder / "recipe.yaml").exists():
+    if recipe is None and not os.path.exists(folder / "recipe.yaml"):  # Path.exists raises for a name that is too long
         return None
     given = [f"{TASK}.{one.removeprefix(f'{TASK}.')}" for one in overrides]
     if recipe is None:
