@@ -42,10 +42,10 @@ class Framing(NamedTuple):
         """A window and other parts, such as a second text.
 
         BERT and NEZHA: [CLS] window [SEP] other [SEP], RoBERTa with two [SEP] between them; ERNIE-Doc: window [SEP]
-        other [SEP] [CLS]; RAN: window [SEP] other. A question stands before the window, but for ERNIE-Doc, where it
+        other [SEP] [CLS]; RAN: other [SEP] window. A question stands before the window, but for ERNIE-Doc, where it
         follows with type 0.
         """
-        is_first = is_question and self.frame != "segments"
+        is_first = self.frame == "bare" or (is_question and self.frame == "")
         parts = [*others, window] if is_first else [window, *others]
         between = [self.sep] * (self.pair if self.frame == "" else 1)
         end = [] if self.frame == "bare" else [self.sep]

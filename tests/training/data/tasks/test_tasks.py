@@ -1,6 +1,7 @@
 """Labelled documents as windows: what is read, what is learned, and that predictions find what the labels say."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from preprocessing.errors import UserError
 from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample, ClassifyExample, TagExample
@@ -69,6 +71,32 @@ def test_every_token_of_a_text_is_read_and_the_rest_of_a_row_is_special(tokenize
                 assert ids[-1] == data.special["cls"] and mask[-1] == 1
     for n, example in enumerate(examples):
         assert read[n] == [data._tokenizer.token_to_id(word) for word in example.text.split()]
+
+
+@pytest.mark.parametrize("kind", ["pair", "answer"])
+@pytest.mark.parametrize("frame", FRAMES)
+def test_an_exported_tokenizer_frames_two_texts_as_training_does(
+    tokenizer: Path, tmp_path: Path, frame: str, kind: str
+) -> None:
+    """transformers gives a question before its text, but behind it to a tokenizer that pads on the left."""
+    from training.exchange.tokenizer import FRAMES as TEMPLATES
+    from training.exchange.tokenizer import frame_tokenizer
+
+    folder = shutil.copytree(tokenizer, tmp_path / "export")
+    frame_tokenizer(folder, f"{frame} {kind}" if f"{frame} {kind}" in TEMPLATES else frame)
+    text, other = words(6), "x y ?"
+    if kind == "answer":
+        example: Any = AnswerExample("q", "", text, other)
+        data: Any = AnswerDataset(settings(AnswerSettings, tokenizer, frame, 24), 0, [example])
+    else:
+        example = ClassifyExample("c", "", text, other, "a")
+        data = ClassifyDataset(settings(ClassifySettings, tokenizer, frame, 24, labels=["a"]), 0, [example])
+    (rows,) = data.passes([0], 4, training=True)
+    given = (other, text) if kind == "answer" and frame != "segments" else (text, other)
+    exported = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(*given)
+    assert rows["input_ids"][0].tolist() == exported.ids
+    if frame != "bare":  # RAN has no types
+        assert rows["token_type_ids"][0].tolist() == exported.type_ids
 
 
 def test_longest_leaves_text_out_and_the_table_tells_how_much(tokenizer: Path) -> None:
