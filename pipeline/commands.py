@@ -14,7 +14,6 @@ from pipeline.recipe import (
     SAMPLES,
     Recipe,
     apply_overrides,
-    fine_tunes,
     load_recipe,
     override,
     preprocess_section,
@@ -119,7 +118,7 @@ def export(run: Path, output: Path | None, step: int | None = None) -> Path:
 
 def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
     """Print the figures of all held-out text or examples, and of a task the baselines' and the papers' beside them."""
-    data = train_section(recipe_of_run(run, overrides)).data
+    data = train_section(recipe_of(run, overrides)).data
     if isinstance(data, TaskSettings) and data.train.exists():
         check_labels(examples_of(data, "train"), examples_of(data, "validation"))
     recipe, figures = figures_of(run, overrides, step)
@@ -137,20 +136,11 @@ def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recip
     """
     from training.evaluation import evaluate_run
 
-    recipe = recipe_of_run(run, overrides)
+    recipe = recipe_of(run, overrides)
     figures = evaluate_run(run, train_section(recipe), step)
     for name, value in figures.items():
         print(f"{name:24} {value:.4f}")
     return recipe, figures
-
-
-def recipe_of_run(run: Path, overrides: list[str]) -> Recipe:
-    """The recipe of a run with overrides; a task is read with the run's own tokenizer."""
-    values = recipe_of(run).model_dump(mode="json")
-    if fine_tunes(values):
-        values["train"]["data"]["tokenizer"] = str(run / "model")
-    apply_overrides(values, overrides, "train")
-    return Recipe.parse(values, str(run / "recipe.yaml"))
 
 
 def predict(model: Path, file: Path, overrides: list[str], output: Path | None, step: int | None) -> None:

@@ -18,7 +18,7 @@ from training.data.tasks.dataset import TaskDataset, examples_of
 from training.data.tasks.settings import TaskSettings
 from training.models import MODELS, model_spec
 from training.parallel.place import place
-from training.scoring.task_scores import Kind, chosen_score
+from training.scoring.task_scores import chosen_score
 
 log = logging.getLogger("reread")
 
@@ -108,7 +108,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "validate_every": every,
         "checkpoint": {"every_steps": every, "keep": 1},
         **filled,
-        "best_by": chosen_score(_variant(settings.data), settings.best_by)[0] if held_out else None,
+        "best_by": chosen_score(settings.data.scored_as, settings.best_by)[0] if held_out else None,
         "steps": steps,
         "schedule": {"warmup_steps": round(finetuning.warmup_share * steps), **train.get("schedule", {})},
     }
@@ -131,8 +131,8 @@ def export_missing(recipe: Recipe) -> bool:
 
 def report_reading(recipe: Recipe) -> None:
     """Log how much of the text the windows read, and how many held-out texts are among the training texts."""
-    assert recipe.train is not None
-    settings = recipe.train.data
+    settings = train_section(recipe).data
+    assert isinstance(settings, TaskSettings)
     splits = {split: KINDS[settings.kind].open(settings, 0, split) for split in ("train", "validation")}
     for split, data in splits.items():
         assert isinstance(data, TaskDataset)
@@ -144,19 +144,14 @@ def report_reading(recipe: Recipe) -> None:
                     f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.reading()
                 ),
             )
-    if (settings.learns, settings.predict) == ("last", "mean"):  # type: ignore[attr-defined]
+    if (settings.learns, settings.predict) == ("last", "mean"):
         log.info(
             "task.learns is last, but task.predict is mean: windows without a loss are averaged with the last one; "
             "set predict to last, or learns to all, if that is not what you want"
         )
-    known = duplicates(splits["train"].examples, splits["validation"].examples)  # type: ignore[attr-defined]
+    known = duplicates(examples_of(settings, "train"), examples_of(settings, "validation"))
     if known:
         log.info("task.dev: %d of %d texts are in task.train, too", known, len(splits["validation"]))
-
-
-def _variant(settings: TaskSettings) -> Kind:
-    variant = f"classify-{settings.label_form}" if settings.kind == "classify" else settings.kind
-    return variant  # type: ignore[return-value]
 
 
 def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tuple[Path, Path | None]:

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from pipeline.commands import recipe_of_run
 from pipeline.finetune import finetune_recipe
 from pipeline.inspect import pieces_of
 from pipeline.recipe import TASK, fine_tunes, override, recipe_values, train_section
+from pipeline.run_folder import recipe_of
 from training.data.kinds import KINDS
 from training.data.rows import Rows
 from training.data.tasks.dataset import Mark, TaskDataset
@@ -32,7 +32,7 @@ def task_of(folder: Path, overrides: list[str], recipe: str | None) -> TaskSetti
         return None
     given = [f"{TASK}.{one.removeprefix(f'{TASK}.')}" for one in overrides]
     if recipe is None:
-        data = train_section(recipe_of_run(folder, given)).data
+        data = train_section(recipe_of(folder, given)).data
     elif fine_tunes(recipe_values(recipe, [])):
         data = train_section(finetune_recipe(recipe, [*given, override("init", folder)])).data
     else:

@@ -5,13 +5,13 @@ import logging
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.recipe import Recipe, differences, write_recipe, written_recipe
+from pipeline.recipe import Recipe, apply_overrides, differences, fine_tunes, write_recipe, written_recipe
 from pipeline.run_lock import only_job
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
@@ -32,12 +32,16 @@ ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", 
 dropout."""
 
 
-def recipe_of(run: Path) -> Recipe:
-    """The recipe that a run was last started with."""
+def recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe that a run was last started with, with overrides; a task is read with the run's own tokenizer."""
     path = run / "recipe.yaml"
     if not path.exists():
         raise UserError(f"{path}: not there; is `{run}` a run folder made by `reread train`?")
-    return written_recipe(path)
+    values = written_recipe(path).model_dump(mode="json")
+    if fine_tunes(values):
+        values["train"]["data"]["tokenizer"] = str(run / "model")
+    apply_overrides(values, list(overrides), "train")
+    return Recipe.parse(values, str(path))
 
 
 def has_checkpoints(run: Path) -> bool:

@@ -97,8 +97,6 @@ def baselines(train: list[Any], held_out: TaskDataset[Any, Any]) -> Iterator[tup
 
     One line is logged for a baseline that cannot be computed.
     """
-    settings = held_out.settings
-    answer = f"-{settings.label_form}" if settings.kind == "classify" else ""
     makers: dict[str, Callable[[list[Any], Any], Iterator[tuple[str, Predictions]]]] = {
         "classify-one": _one_label,
         "classify-set": _set_of_labels,
@@ -106,7 +104,7 @@ def baselines(train: list[Any], held_out: TaskDataset[Any, Any]) -> Iterator[tup
         "answer": _answers,
         "choose": _options,
     }
-    if maker := makers.get(settings.kind + answer):
+    if maker := makers.get(held_out.settings.scored_as):
         yield from maker(train, held_out)
 
 

@@ -12,7 +12,7 @@ from training.config import TrainSettings
 from training.data.kinds import open_dataset
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
-from training.run_model import read_run_model, reading_as
+from training.run_model import read_run_model
 from training.trainer import local_device
 
 log = logging.getLogger("reread")
@@ -24,7 +24,6 @@ def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) ->
     One process computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
     """
     corpus, kept = settings.data.held_out, read_run_model(run, settings)
-    settings = reading_as(kept, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:
         log.info("%s has no held-out documents: all of it is read", corpus)

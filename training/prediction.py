@@ -23,7 +23,7 @@ from training.objectives.classify import PROBLEM_TYPES
 from training.objectives.task import TaskObjective
 from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import close_mesh, init_mesh
-from training.run_model import read_run_model, reading_as
+from training.run_model import read_run_model
 from training.trainer import local_device
 
 log = logging.getLogger("reread")
@@ -95,7 +95,6 @@ def _prepare(
     weights: PreTrainedModel
     if (model / "checkpoints").exists():
         kept = read_run_model(model, settings)
-        settings = reading_as(kept, settings)
         weights, step = restore_model(model, settings, kept.config, step)
         log.info("step %d of %s", step, model)
     else:

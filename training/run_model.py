@@ -22,7 +22,6 @@ from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.dataset import Dataset
 from training.data.kinds import KINDS
-from training.data.tasks.settings import TaskSettings
 from training.models.build import model_config
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
@@ -59,14 +58,6 @@ def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
     config = model_config(spec_of(settings), settings.model, 1, folder)
     objective_of(settings).configure(config, settings.data)
     return RunModel(config, folder, corpus)
-
-
-def reading_as(kept: RunModel, settings: TrainSettings) -> TrainSettings:
-    """`settings` with the run's own tokenizer, for data that is tokenised when it is read."""
-    if not isinstance(settings.data, TaskSettings):
-        return settings
-    data = settings.data.model_copy(update={"tokenizer": kept.tokenizer_folder})
-    return settings.model_copy(update={"data": data})
 
 
 def write_run_model(run: Path, model: RunModel) -> None:

@@ -143,8 +143,8 @@ class CheckpointStore:
     def chosen(self) -> int | None:
         """The best of the intact checkpoints, if the run compared them (`train.best_by`), else the last."""
         latest = self.latest()
-        best = None if latest is None else (self.state(latest).get("best") or {}).get("step")
-        return latest if best is None else int(best)
+        best = None if latest is None else _best(self.state(latest))
+        return latest if best is None else best
 
     def load(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice]) -> None:
         """Fill `tensors` in place with their parts of the checkpoint, padding with zeros.
@@ -274,7 +274,7 @@ class CheckpointStore:
         temporary.rename(path)
         sync_folder(self.folder)
         # Later steps than this one were skipped as damaged, so they do not count as kept
-        best = (index["state"].get("best") or {}).get("step")
+        best = _best(index["state"])
         old = [other for other in self._steps() if other <= step and other != best][: -self.keep]
         for stale in [*map(self._path, old), replaced]:
             shutil.rmtree(stale, ignore_errors=True)
@@ -298,6 +298,12 @@ class CheckpointStore:
         if not isinstance(index, dict) or zlib.crc32(json.dumps(_but_crc32(index)).encode()) != index.get("crc32"):
             raise DamagedError(f"{path}: checksum differs")
         return index
+
+
+def _best(state: dict[str, Any]) -> int | None:
+    """The best step so far, if the run compares its checkpoints."""
+    best: dict[str, Any] | None = state.get("best")  # older checkpoints lack it
+    return None if best is None else int(best["step"])
 
 
 def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:

@@ -45,11 +45,11 @@ class Dataset(ABC, Generic[AnySettings]):
 
     def facts(self) -> dict[str, Any]:
         """Fingerprints of the text and its tokenizer, and what else a run remembers of its data."""
-        return corpus_facts(self.settings.corpus)  # type: ignore[attr-defined]
+        return corpus_facts(self.settings.place)
 
     def card(self) -> dict[str, Any]:
         """`facts` and what else a model card shows of the data."""
-        return corpus_card(self.settings.corpus)  # type: ignore[attr-defined]
+        return corpus_card(self.settings.place)
 
     @abstractmethod
     def verify(self) -> None:
@@ -67,8 +67,8 @@ class Dataset(ABC, Generic[AnySettings]):
         raise self._nothing_to_show()
 
     def _nothing_to_show(self) -> UserError:
-        corpus, kind = self.tokenizer_folder.parent, self.settings.kind
-        return UserError(f"{corpus}: data.kind is {kind}, whose text is not masked, so there is nothing to show")
+        place, kind = self.settings.place, self.settings.kind
+        return UserError(f"{place}: data.kind is {kind}, whose text is not masked, so there is nothing to show")
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         """Statistics specific to this kind of data: (name, value), counted over `batches` from `counted`."""

@@ -169,6 +169,13 @@ class TaskHead(PreTrainedModel):
             raise ValueError("config.sep_token_id is None, so the parts of a row cannot be found")
         return input_ids.eq(self.config.sep_token_id)
 
+    def ends(self, ids: Tensor) -> list[int]:
+        """The places of the separators in a row's tokens `ids` [n]. Raises ValueError if there are none."""
+        ends: list[int] = self.separators(ids).nonzero().flatten().tolist()
+        if not ends:
+            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
+        return ends
+
     def read(self, rows: Mapping[str, Any], options: int = 1) -> tuple[Tensor, dict[str, Any]]:
         """The logits for the encoder's arguments, of which None are not given, and its other outputs.
 

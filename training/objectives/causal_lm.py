@@ -13,14 +13,14 @@ from training.data.loader import Loader
 from training.data.rows import IGNORED, Rows
 from training.data.stream import StreamSettings
 from training.objectives.memory import LaneMemory
-from training.objectives.objective import Card, Objective, Pass, pieces
+from training.objectives.objective import Card, Pass, SummedObjective, pieces
 from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class CausalLMObjective(Objective):
+class CausalLMObjective(SummedObjective):
     """The loss is the mean negative log-likelihood of the next token. Memory continues across document borders.
 
     Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus

@@ -18,14 +18,14 @@ from training.data.readings import SegmentSettings, reorder_classes
 from training.data.rows import IGNORED, Rows
 from training.data.settings import DataSettings
 from training.objectives.memory import LaneMemory, lane_slice
-from training.objectives.objective import Card, Objective, Pass, pieces
+from training.objectives.objective import Card, Pass, SummedObjective, pieces
 from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class DocumentObjective(Objective):
+class DocumentObjective(SummedObjective):
     """Masked language modelling in all segments that learn, and chunk-order prediction in each document's last one.
 
     In a step some lanes skim while others learn. Skimming rows have a forward pass without an autograd graph, for their

@@ -114,12 +114,9 @@ class Objective(ABC):
         """The passes of a step in order; `totals` are `counts` summed over all ranks."""
 
     @abstractmethod
-    def evaluate(self, limit: int | None) -> Tensor:
-        """`figures` summed over this rank's share of the held-out text or, with a limit, of a sample of it.
-
-        A sample costs about `limit` global batches, is spread over the text and is the same each time. The model is in
-        evaluation mode and no gradient is recorded.
-        """
+    def held_out_summary(self, limit: int | None) -> dict[str, float]:
+        """Figures of the held-out data or, with a limit, perhaps of a sample of it; the same on all ranks
+        (collective)."""
 
     @staticmethod
     @abstractmethod
@@ -133,13 +130,6 @@ class Objective(ABC):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         """Tensors to save with the weights, by name, and the place of each; loading fills them in place."""
         return {}, {}
-
-    def held_out_summary(self, limit: int | None) -> dict[str, float]:
-        """`summary` of held-out text, the same on all ranks (collective); `limit` as in `evaluate`."""
-        self.model.eval()
-        sums = self.evaluate(limit)
-        self.model.train()
-        return self.summary(self.totals_of(sums), 1)
 
     def totals_of(self, sums: Tensor) -> dict[str, float]:
         """`figures` by name, summed over the data-parallel ranks (collective)."""
@@ -174,6 +164,25 @@ class Objective(ABC):
 
     def zeros(self) -> Tensor:
         return torch.zeros(len(self.figures), dtype=torch.float64, device=self.mesh.device)
+
+
+class SummedObjective(Objective):
+    """An objective whose figures of held-out text are the same sums as those of a step."""
+
+    @abstractmethod
+    def evaluate(self, limit: int | None) -> Tensor:
+        """`figures` summed over this rank's share of the held-out text or, with a limit, of a sample of it.
+
+        A sample costs about `limit` global batches, is spread over the text and is the same each time. The model is in
+        evaluation mode and no gradient is recorded.
+        """
+
+    def held_out_summary(self, limit: int | None) -> dict[str, float]:
+        """`summary` of held-out text (collective); `limit` as in `evaluate`."""
+        self.model.eval()
+        sums = self.evaluate(limit)
+        self.model.train()
+        return self.summary(self.totals_of(sums), 1)
 
 
 def pieces(rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:

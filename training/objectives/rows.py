@@ -9,10 +9,10 @@ from torch import Tensor
 
 from training.data.loader import Loader, rows_by_step
 from training.data.rows import Rows
-from training.objectives.objective import Objective, Pass, pieces
+from training.objectives.objective import Pass, SummedObjective, pieces
 
 
-class RowObjective(Objective):
+class RowObjective(SummedObjective):
     """A subclass writes `counts`, `loss` and `summary`."""
 
     @abstractmethod

@@ -121,9 +121,6 @@ class TaskObjective(Objective):
         predicted = max(totals["predicted"], 1.0)
         return {"loss": totals["loss_sum"] / predicted, "accuracy": totals["correct"] / predicted}
 
-    def evaluate(self, limit: int | None) -> Tensor:
-        raise NotImplementedError("tasks score whole examples: see held_out_summary")
-
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
         """The scores of all held-out examples, whatever the limit (collective)."""
         return self.held_out.scores(self.predict(self.held_out))

@@ -9,7 +9,6 @@ from preprocessing.labelled.examples import AnswerExample
 from training.data.rows import Rows
 from training.data.tasks.dataset import Document, Mark, Member, Outputs, TaskDataset
 from training.data.tasks.settings import AnswerSettings
-from training.data.tasks.tag import best_window
 from training.data.tasks.windows import Row
 from training.scoring.spans import Decoded, Window, decode
 
@@ -36,11 +35,8 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         starts, ends = np.zeros(shape, bool), np.zeros(shape, bool)
         units = [member.example if self.settings.one_softmax else row for row, member in enumerate(members)]
         for row, (member, built) in enumerate(zip(members, rows, strict=True)):
-            window = self.documents[member.example].window(member.window)
-            for first, last in self._answers(member.example):
-                if window.start <= first and last < window.stop:
-                    starts[row, built.content + first - window.start] = True
-                    ends[row, built.content + last - window.start] = True
+            for first, last in self._answers(member, built.content):
+                starts[row, first] = ends[row, last] = True
         if self.settings.without == "cls" and not self.settings.bare:
             answered = {units[row] for row in np.flatnonzero(starts.any(1))}
             none = [unit not in answered for unit in units]
@@ -51,16 +47,18 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     def _cls(self, length: int) -> int:
         return length - 1 if self.settings.frame == "segments" else 0
 
-    def _answers(self, example: int) -> list[tuple[int, int]]:
-        """The first and the last token of the answers to learn."""
-        offsets = self.documents[example].offsets
-        answers = self.examples[example].answers or ()
+    def _answers(self, member: Member, content: int) -> list[tuple[int, int]]:
+        """The places in a row of the first and the last token of the answers to learn that its window holds;
+        `content` is the place of the window's first token."""
+        document = self.documents[member.example]
+        window, offsets = document.window(member.window), document.offsets
+        answers = self.examples[member.example].answers or ()
         found = []
         for answer in answers if self.settings.occurrences == "all" else answers[:1]:
             end = answer.start + len(answer.text)
             inside = np.flatnonzero((offsets[:, 1] > answer.start) & (offsets[:, 0] < end))
-            if len(inside):
-                found.append((int(inside[0]), int(inside[-1])))
+            if len(inside) and window.start <= inside[0] and inside[-1] < window.stop:
+                found.append((content + int(inside[0]) - window.start, content + int(inside[-1]) - window.start))
         return found
 
     def gold(self, example: AnswerExample) -> Any:
@@ -75,26 +73,20 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         if place == self._cls(row["starts"].shape[1]) and not self.settings.bare:
             return [Mark(place, place, "no answer here")]
         member = Member(int(row["example"][0]), 0, int(row["window"][0]))
-        window, content = self.documents[member.example].window(member.window), self._row(member).content
-        return [
-            Mark(content + first - window.start, content + last - window.start, "answer")
-            for first, last in self._answers(member.example)
-            if window.start <= first and last < window.stop
-        ]
+        return [Mark(first, last, "answer") for first, last in self._answers(member, self._content(member))]
 
     def decode(self, example: int, outputs: Outputs) -> Decoded:
         """`outputs` are start and end logits [L, 2]."""
         document = self.documents[example]
-        best = best_window(document)
         windows = []
         for (_, number), logits in sorted(outputs.items()):
-            content = self._row(Member(example, 0, number)).content
+            content = self._content(Member(example, 0, number))
             window = document.window(number)
             inside = slice(content, content + window.stop - window.start)
             offsets = np.full((len(logits), 2), -1)
             offsets[inside] = document.offsets[window]
             is_best = np.zeros(len(logits), bool)
-            is_best[inside] = best[window] == number
+            is_best[inside] = document.owners[window] == number
             asked = self.settings.no_answer is not None and not self.settings.bare
             null = float(logits[self._cls(len(logits))].sum()) if asked else None
             windows.append(Window(logits[:, 0], logits[:, 1], offsets, is_best, null))
@@ -110,7 +102,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         return "" if best is None else self.examples[example].text[best.start : best.end]
 
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
-        return self._scores("answer", predictions, style=self.settings.style)
+        return self._scores(predictions, style=self.settings.style)
 
     def written(self, example: int, prediction: Decoded) -> dict[str, Any]:
         text = self.examples[example].text

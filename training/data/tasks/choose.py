@@ -48,7 +48,7 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
 
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
         groups = {one.id: one.group for one in self.examples if one.group is not None}
-        return self._scores("choose", predictions, **({"groups": groups} if groups else {}))
+        return self._scores(predictions, **({"groups": groups} if groups else {}))
 
     def written(self, example: int, prediction: NDArray[np.float64]) -> dict[str, Any]:
         number = self.scored(example, prediction)

@@ -11,7 +11,6 @@ from training.data.rows import Rows
 from training.data.tasks.dataset import Document, Member, Outputs, TaskDataset
 from training.data.tasks.settings import ClassifySettings
 from training.data.tasks.windows import Row
-from training.scoring.task_scores import Kind
 
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
@@ -72,10 +71,7 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
             place = settings.labels.index(positive)
             chances = {self.examples[example].id: float(values[place]) for example, values in predictions.items()}
             given |= {"positive": positive, "probabilities": chances}
-        return self._scores(_SCORED[settings.answer], predictions, **given)
-
-
-_SCORED: dict[str, Kind] = {"one": "classify-one", "set": "classify-set", "number": "classify-number"}
+        return self._scores(predictions, **given)
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

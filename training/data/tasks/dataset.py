@@ -3,6 +3,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import md5
 from pathlib import Path
@@ -20,7 +21,8 @@ from training.data.order import locate
 from training.data.rows import Rows, share
 from training.data.tasks.settings import TaskSettings
 from training.data.tasks.windows import Framing, Row, padded, window_count
-from training.scoring.task_scores import Kind, scores
+from training.scoring.spans import max_context
+from training.scoring.task_scores import scores
 
 AnyTask = TypeVar("AnyTask", bound=TaskSettings)
 AnyExample = TypeVar("AnyExample", bound=Example)
@@ -29,7 +31,8 @@ Outputs = Mapping[tuple[int, int], NDArray[np.float64]]
 """(option, window) -> the model's output for that row, without padding."""
 
 
-class Document(NamedTuple):
+@dataclass(frozen=True)
+class Document:
     """A tokenised example."""
 
     ids: list[int]
@@ -51,6 +54,12 @@ class Document(NamedTuple):
     def window(self, number: int) -> slice:
         begin = number * self.step
         return slice(begin, min(begin + self.room, len(self.ids)))
+
+    @cached_property
+    def owners(self) -> NDArray[np.int64]:
+        """The window that decides each token [n], where it has most context."""
+        windows = [self.window(number) for number in range(self.windows)]
+        return max_context([one.start for one in windows], [one.stop - one.start for one in windows])
 
 
 class Member(NamedTuple):
@@ -148,10 +157,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
         """The scores of predictions by example, in points; the one that chooses the best checkpoint is the first."""
 
-    def _scores(self, kind: Kind, predictions: Mapping[int, Any], **given: Any) -> dict[str, float]:
+    def _scores(self, predictions: Mapping[int, Any], **given: Any) -> dict[str, float]:
         gold = {one.id: self.gold(one) for one in self.examples}
         predicted = {self.examples[place].id: self.scored(place, one) for place, one in predictions.items()}
-        return scores(kind, gold, predicted, **given)
+        return scores(self.settings.scored_as, gold, predicted, **given)
 
     @abstractmethod
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
@@ -268,6 +277,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         document = self.documents[member.example]
         window = document.ids[document.window(member.window)]
         return self.framing.row(window, document.options[member.option], self.is_question)
+
+    def _content(self, member: Member) -> int:
+        """The place of the window's first token in its row."""
+        return self.framing.row([], self.documents[member.example].options[member.option], self.is_question).content
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
         """Titles and rows [1, L] with targets: the windows of each example in the order in which they are read."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from preprocessing.errors import UserError
 from training.data.rows import Rows
 from training.data.settings import LONGEST, DataSettings
+from training.scoring.task_scores import Kind
 
 
 class TaskSettings(DataSettings):
@@ -68,6 +69,11 @@ class TaskSettings(DataSettings):
         return "one"
 
     @property
+    def scored_as(self) -> Kind:
+        """The row of scores (`training.scoring.task_scores`)."""
+        return cast(Kind, self.kind)
+
+    @property
     def bare(self) -> bool:
         return self.frame == "bare"
 
@@ -109,6 +115,10 @@ class ClassifySettings(TaskSettings):
     @property
     def label_form(self) -> Literal["one", "set", "number"]:
         return self.answer
+
+    @property
+    def scored_as(self) -> Kind:
+        return cast(Kind, f"classify-{self.answer}")
 
 
 class TagSettings(TaskSettings):

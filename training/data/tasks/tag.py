@@ -11,7 +11,6 @@ from training.data.tasks.dataset import Document, Mark, Member, Outputs, TaskDat
 from training.data.tasks.settings import TagSettings
 from training.data.tasks.windows import Row
 from training.scoring.entities import entities
-from training.scoring.spans import max_context
 
 
 class TagDataset(TaskDataset[TagSettings, TagExample]):
@@ -48,7 +47,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         words = document.offsets[window]
         decided = words[:, 1] == 1
         if document.windows > 1:
-            decided &= best_window(document)[window] == member.window
+            decided &= document.owners[window] == member.window
         places = np.flatnonzero(decided)
         return list(zip(places.tolist(), words[places, 0].tolist(), strict=True))
 
@@ -61,7 +60,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
     def marks(self, row: Rows) -> list[Mark]:
         """The entities among the words that this window decides."""
         member = Member(int(row["example"][0]), 0, int(row["window"][0]))
-        tags, content = self.examples[member.example].tags or (), self._row(member).content
+        tags, content = self.examples[member.example].tags or (), self._content(member)
         document, decided = self.documents[member.example], self._scored(member)
         words = document.offsets[document.window(member.window), 0]  # of each piece
         return [
@@ -74,7 +73,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         tags = ["O"] * len(self.examples[example].tokens)
         for (_, window), logits in outputs.items():
             member = Member(example, 0, window)
-            content = self._row(member).content
+            content = self._content(member)
             for place, word in self._scored(member):
                 tags[word] = self.settings.labels[int(logits[content + place].argmax())]
         return tuple(tags)
@@ -83,13 +82,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         return prediction
 
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
-        return self._scores("tag", predictions, scheme=self.settings.scheme)
+        return self._scores(predictions, scheme=self.settings.scheme)
 
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
         return {"tokens": self.examples[example].tokens, "tags": prediction}
-
-
-def best_window(document: Document) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """The window that decides each token [n]."""
-    windows = [document.window(number) for number in range(document.windows)]
-    return max_context([one.start for one in windows], [one.stop - one.start for one in windows])

@@ -227,6 +227,28 @@ def moved(weights: Tensor, places: Tensor) -> Tensor:
     return weights.take_along_dim(places[:, None, :, None], dim=2).take_along_dim(keys[:, None, None], dim=3)
 
 
+class Update(NamedTuple):
+    """Selects the states of [memory; segment] to remember: the last valid ones, with zeros before them if too few."""
+
+    places: Tensor
+    """[B, slots, 1]."""
+    empty: Tensor
+    """[B, slots, 1], True where a slot stays empty."""
+
+    @classmethod
+    def of(cls, valid: Tensor, slots: int) -> "Update":
+        order = valid.byte().argsort(dim=1, stable=True)[:, -slots:]
+        lacking = slots - order.shape[1]
+        empty = F.pad(~valid.gather(1, order), (lacking, 0), value=True)
+        return cls(F.pad(order, (lacking, 0))[..., None], empty[..., None])
+
+    @torch.no_grad()
+    def __call__(self, memory: Tensor | None, states: Tensor) -> Tensor:
+        """memory [B, M, D], states [B, T, D] -> new memory [B, slots, D]."""
+        states = states if memory is None else torch.cat([memory, states], dim=1)
+        return states.take_along_dim(self.places, dim=1).masked_fill_(self.empty, 0)
+
+
 class Surroundings(NamedTuple):
     """Inputs that all layers share."""
 

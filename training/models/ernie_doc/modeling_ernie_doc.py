@@ -14,7 +14,7 @@ V vocabulary, P = M + 2T distances between a query and a key, the last of them u
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +46,7 @@ from ..heads import (
     TaskHead,
     Windows,
 )
-from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, moved
+from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, Update, moved
 from .configuration_ernie_doc import ErnieDocConfig
 
 
@@ -131,7 +131,7 @@ class ErnieDocEncoder(nn.Module):
 
         Returns the last layer's output [B, T, D] (`every`: after the input and all outputs before it) and new mems.
         """
-        update = _Update.of(valid, self.config.slots) if self.config.slots else None
+        update = Update.of(valid, self.config.slots) if self.config.slots else None
         states, new = [hidden], []
         layer: Any
         for number, layer in enumerate(self.layer):
@@ -147,28 +147,6 @@ class ErnieDocEncoder(nn.Module):
             if update is not None:
                 new.append(update(memory, before if self.config.recurrence == "shifted" else hidden))
         return states, tuple(new)
-
-
-class _Update(NamedTuple):
-    """Selects the states of [memory; segment] to remember: the last valid ones, with zeros before them if too few."""
-
-    places: Tensor
-    """[B, slots, 1]."""
-    empty: Tensor
-    """[B, slots, 1], True where a slot stays empty."""
-
-    @classmethod
-    def of(cls, valid: Tensor, slots: int) -> "_Update":
-        order = valid.byte().argsort(dim=1, stable=True)[:, -slots:]
-        lacking = slots - order.shape[1]
-        empty = F.pad(~valid.gather(1, order), (lacking, 0), value=True)
-        return cls(F.pad(order, (lacking, 0))[..., None], empty[..., None])
-
-    @torch.no_grad()
-    def __call__(self, memory: Tensor | None, states: Tensor) -> Tensor:
-        """memory [B, M, D], states [B, T, D] -> new memory [B, slots, D]."""
-        states = states if memory is None else torch.cat([memory, states], dim=1)
-        return states.take_along_dim(self.places, dim=1).masked_fill_(self.empty, 0)
 
 
 class ErnieDocPooler(nn.Module):
@@ -488,10 +466,7 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
 
     def content(self, ids: Tensor) -> tuple[int, int]:
         """The first part."""
-        ends = self.separators(ids).nonzero().flatten().tolist()
-        if not ends:
-            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
-        return 0, ends[0]
+        return 0, self.ends(ids)[0]
 
     def walk(
         self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool

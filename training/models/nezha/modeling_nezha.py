@@ -381,9 +381,7 @@ class NezhaHead(NezhaPreTrainedModel, TaskHead):
 
     def content(self, ids: Tensor) -> tuple[int, int]:
         """The first part, behind [CLS]; of an answer's row the part after the question."""
-        ends = self.separators(ids).nonzero().flatten().tolist()
-        if not ends:
-            raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
+        ends = self.ends(ids)
         return (ends[0] + 1, len(ids) - 1) if isinstance(self, ForQuestionAnswering) else (1, ends[0])
 
 
