@@ -22,7 +22,7 @@ log = logging.getLogger("reread")
 
 RUNS = Path("runs")
 
-ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "checkpoint", "peak_tflops"} | {
+ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "compile", "checkpoint", "peak_tflops"} | {
     "watchdog_minutes",
     "log_every",
     "validate_every",

@@ -53,6 +53,8 @@ class Assembly:
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         place(self.model, self.spec, mesh)
+        if settings.compile:
+            compile_layers(self.model, mesh)
         for name in first_rows:
             if hasattr(self.model.get_parameter(name), "logical_shape"):
                 raise UserError(f"train.trainable: {name} can be split over devices, so it learns whole or not at all")
@@ -94,6 +96,18 @@ def place(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     """
     parallelise(model, spec.tensor_plan, mesh)
     model.to(mesh.device)  # type: ignore[arg-type]
+
+
+def compile_layers(model: PreTrainedModel, mesh: Mesh) -> None:
+    """Have torch.compile compile each layer when it first runs; nothing on the device `meta`.
+
+    Raises `UserError` with tensor parallelism, whose sums over processes it cannot compile.
+    """
+    if mesh.tensor_size > 1:
+        raise UserError("train.compile: not with parallel.tensor above 1; set one of the two")
+    for module in model.modules() if mesh.device.type != "meta" else ():
+        if type(module).__name__ in (model._no_split_modules or ()):
+            module.compile()
 
 
 def spec_of(settings: TrainSettings) -> ModelSpec:

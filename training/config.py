@@ -110,6 +110,9 @@ class TrainSettings(Settings):
     """Initial scale of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad
     ones, in a row or not (NEZHA's rule)."""
     activation_checkpointing: bool = False
+    compile: bool = False
+    """Layers are compiled by torch.compile, which fuses what lies between products: some minutes at the start, then
+    shorter steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     log_every: int = Field(default=10, ge=1, le=MOST_STEPS)

@@ -47,6 +47,7 @@ _LONGFORMER = (
     ("model.intermediate_size=128", "model.attention_window=32"),
 )
 _ERNIE_DOC = ("model.intermediate_size=128", "model.memory_length=16", "model.max_position_embeddings=64")
+_RAN = ("model.head_size=32", "model.window_size=32")
 CASES = (
     Case("nezha-base 128", "nezha-base", 128, *_NEZHA),
     Case("BERT-base 128", "nezha-base", 128, *_NEZHA, theirs=BertForPreTraining),
@@ -56,7 +57,17 @@ CASES = (
     Case("transformers' Longformer 4096", "longformer-base", 4096, *_LONGFORMER, theirs=LongformerForMaskedLM),
     Case("ernie-doc-base 512", "ernie-doc-base-en", 512, ("data.retrospective=false",), _ERNIE_DOC),
     Case("ernie-doc-base 512, skim", "ernie-doc-base-en", 512, (), _ERNIE_DOC),
-    Case("ran-base 512", "ran-base", 512, (), ("model.head_size=32", "model.window_size=32")),
+    Case("ran-base 512", "ran-base", 512, (), _RAN),
+    *(
+        Case(f"{name}, compiled", recipe, length, (*overrides, "compile=true"), toy)
+        for name, recipe, length, overrides, toy in (
+            ("nezha-base 128", "nezha-base", 128, *_NEZHA),
+            ("nezha-base 512", "nezha-base", 512, *_NEZHA),
+            ("longformer-base 4096", "longformer-base", 4096, *_LONGFORMER),
+            ("ernie-doc-base 512", "ernie-doc-base-en", 512, ("data.retrospective=false",), _ERNIE_DOC),
+            ("ran-base 512", "ran-base", 512, (), _RAN),
+        )
+    ),
 )
 VOCABULARIES = {"nezha-base": 21128, "ran-base": 30522, "longformer-base": 50265, "ernie-doc-base-en": 50265}
 

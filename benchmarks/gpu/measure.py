@@ -10,18 +10,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import json
 import math
-import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, LongformerConfig, PreTrainedModel
 
 from benchmarks.gpu.cases import CASES, VOCABULARIES, Case
+from benchmarks.gpu.kernels import profiled
 from benchmarks.harness import parser
 from benchmarks.random_corpus import random_corpus
 from benchmarks.trainer_steps import TrainerSteps
@@ -138,7 +136,7 @@ def measure(case: Case, precision: str, rows: int, toy: bool, folder: Path) -> F
         if is_gpu:
             memory["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
             memory["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
-        attention, kernels = attention_of(lambda: side.figures(1), is_gpu)
+        profile = profiled(lambda: side.figures(1), is_gpu)
     finally:
         side.batches.close()
     kept = ("seconds_per_step", "tokens_per_second", "mfu", "data_wait_share", "loss", "loss_scale", "skipped_steps")
@@ -152,22 +150,8 @@ def measure(case: Case, precision: str, rows: int, toy: bool, folder: Path) -> F
         "steps": count,
         **{name: figures[name] for name in kept},
         **memory,
-        "attention": attention,
-        "kernels": kernels,
+        **profile,
     }
-
-
-def attention_of(step: Callable[[], object], is_gpu: bool) -> tuple[list[str], list[str]]:
-    """Backends that scaled_dot_product_attention chose in a step, and the GPU's kernels for it, backward too."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
-    with profile(activities=activities) as profiler:
-        step()
-    names = {event.key for event in profiler.key_averages()}
-    pattern = r"aten::_scaled_dot_product_(?:attention_)?(\w+?)(?:_attention)?(?:_for_cpu)?"
-    chosen = {found[1] for name in names if (found := re.fullmatch(pattern, name)) and "backward" not in name}
-    kernels = {re.split(r"[<(]", name.removeprefix("void "))[0] for name in names if not name.startswith("aten::")}
-    known = re.compile("fmha|flash|attention|sdpa|mha", re.IGNORECASE)
-    return sorted(chosen), sorted(name[:80] for name in kernels if known.search(name)) if is_gpu else []
 
 
 def main() -> None:

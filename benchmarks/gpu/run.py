@@ -35,6 +35,7 @@ import torch
 
 from benchmarks.gpu import measure
 from benchmarks.gpu.cases import ACCUMULATION, CASES, Case, rows_of
+from benchmarks.gpu.kernels import KINDS
 from benchmarks.gpu.measure import Figures
 from benchmarks.harness import parser
 
@@ -99,7 +100,7 @@ def run_tests(out: Path, seconds: float) -> Figures:
 
 
 def table(results: list[Figures]) -> str:
-    columns = ("model", "precision", "rows", "s/step", "tokens/s", "MFU", "peak GiB", "waiting", "attention", "kernels")
+    columns = ("model", "precision", "rows", "s/step", "tokens/s", "MFU", "peak GiB", "waiting", "attention")
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for one in results:
         start = f"| {one['case']} | {one['precision']} | {ACCUMULATION} x {one['micro_batch']} |"
@@ -111,9 +112,24 @@ def table(results: list[Figures]) -> str:
         skipped = f" ({one['skipped_steps']} steps skipped)" if one["skipped_steps"] else ""
         lines.append(
             f"{start} {one['seconds_per_step']:.3f}{skipped} | {one['tokens_per_second']:,.0f} | {mfu} | {peak} | "
-            f"{100 * one['data_wait_share']:.1f} % | {', '.join(one['attention']) or 'no SDPA'} | "
-            f"{', '.join(one['kernels']) or '-'} |"
+            f"{100 * one['data_wait_share']:.1f} % | {', '.join(one['attention']) or 'no SDPA'} |"
         )
+    return "\n".join(lines)
+
+
+def kernel_table(results: list[Figures]) -> str:
+    """Milliseconds of a step's kernels by kind; their sum, with gaps between them left out, is at most the step."""
+    kinds = [*KINDS, "others"]
+    lines = [f"| model | precision | {' | '.join(kinds)} | sum | step | launches | waits |"]
+    lines.append(f"|{'---|' * (len(kinds) + 6)}")
+    for one in results:
+        if "milliseconds" in one:
+            taken = one["milliseconds"]
+            shares = " | ".join(f"{taken.get(kind, 0):.1f}" for kind in kinds)
+            lines.append(
+                f"| {one['case']} | {one['precision']} | {shares} | {sum(taken.values()):.1f} | "
+                f"{1000 * one['seconds_per_step']:.1f} | {one['launches']} | {one['waits']} |"
+            )
     return "\n".join(lines)
 
 
@@ -127,7 +143,7 @@ def outline(chosen: list[Case], toy: bool, minutes: float) -> str:
     return "\n".join(lines)
 
 
-def run_all(chosen: list[Case], toy: bool, out: Path, deadline: float) -> None:
+def run_all(chosen: list[Case], toy: bool, out: Path, deadline: float, tested: bool = True) -> None:
     out.mkdir(parents=True, exist_ok=True)
     results: list[Figures] = []
 
@@ -139,8 +155,8 @@ def run_all(chosen: list[Case], toy: bool, out: Path, deadline: float) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     heading = f"{device}, torch {torch.__version__}, CUDA {torch.version.cuda}{', toy sizes' if toy else ''}"
     print(heading, flush=True)
-    tests = "not run (toy sizes)"
-    if not toy:
+    tests = "not run"
+    if tested and not toy:
         counted = run_tests(out, min(TESTS_SECONDS, deadline - time.monotonic()))
         keep({"case": "tests/gpu", **counted})
         tests = ", ".join(f"{name} {value}" for name, value in counted.items() if value != [])
@@ -165,6 +181,7 @@ def run_all(chosen: list[Case], toy: bool, out: Path, deadline: float) -> None:
                     break
                 rows //= 2
     text = f"{heading}\n\ntests/gpu: {tests}\n\n{table(results)}\n"
+    text += f"\n{kernel_table(results)}\n" if any("milliseconds" in one for one in results) else ""
     text += f"\nNot run, the time was up: {', '.join(left)}\n" if left else ""
     (out / "table.md").write_text(text)
     print(f"\n{text}", flush=True)
@@ -176,6 +193,7 @@ def main() -> None:
     arguments.add_argument("--minutes", type=float, default=8.5, help="limit for everything")
     arguments.add_argument("--only", default="*", help="glob of cases, for example 'nezha*'")
     arguments.add_argument("--toy", action="store_true", help="small sizes, no tests; on CPU too")
+    arguments.add_argument("--no-tests", action="store_true", help="leave tests/gpu out")
     options = arguments.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     chosen = [case for case in CASES if fnmatchcase(case.name, options.only)]
@@ -183,7 +201,7 @@ def main() -> None:
     if not torch.cuda.is_available() and not options.toy:
         print("torch sees no GPU here, so nothing is run; --toy runs the same at toy sizes")
         return
-    run_all(chosen, options.toy, options.out, deadline)
+    run_all(chosen, options.toy, options.out, deadline, not options.no_tests)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def plain_positions(self: Any, length: int, like: Any) -> Any:
     head_size = self.config.hidden_size // self.config.num_attention_heads
     table = attention_nezha.sinusoids(torch.arange(1 - length, length), head_size).to(like.dtype)
     rows = torch.arange(length) - torch.arange(length)[:, None] + length - 1
-    return table[rows], torch.zeros((), dtype=torch.complex64)
+    return attention_nezha.Rotations(table[rows], torch.zeros(()))
 
 
 def measure(form: str, length: int, options: argparse.Namespace) -> Cost:

@@ -36,9 +36,10 @@ from benchmarks.harness import (
     keep_freed_memory,
     step_cost,
 )
+from training.models.blocks import rotate
 from training.models.ran import RanConfig
 from training.models.ran.attention_ran import RanLayer, _Cells, standardise
-from training.models.ran.windows_ran import Windows, rotate
+from training.models.ran.windows_ran import Windows
 
 PASSES = ("forward", "forward+backward")
 

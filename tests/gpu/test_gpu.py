@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LongformerConfig
 
-from benchmarks.gpu.measure import attention_of
+from benchmarks.gpu.kernels import profiled
 from tests.conftest import (
     document_values,
     longformer_values,
@@ -165,8 +165,8 @@ def test_a_training_step_takes_fused_attention_kernels(sample_corpus, tmp_path, 
     trainer = Trainer(settings, tmp_path, Mesh(device=torch.device("cuda", 0)))
     window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
     with trainer.objective.batches(0) as batches:
-        chosen, kernels = attention_of(lambda: trainer._train_step(next(batches), window), True)
-    assert chosen and "math" not in chosen, kernels
+        found = profiled(lambda: trainer._train_step(next(batches), window), True)
+    assert found["attention"] and "math" not in found["attention"], found["kernels"]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

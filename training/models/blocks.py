@@ -99,6 +99,21 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def rotate(x: Tensor, turns: Tensor, back: bool = False) -> Tensor:
+    """Rotate neighbouring columns of x [..., L, h] by angles, or `back`; in float32 at least.
+
+    turns [L, h/2, 2]: the cosines and sines of the angles.
+    """
+    pairs = x.to(turns.dtype).unflatten(-1, (-1, 2))
+    if not torch.compiler.is_compiling():  # one kernel for complex numbers, which the compiler cannot fuse
+        factors = torch.view_as_complex(turns)
+        product = torch.view_as_complex(pairs) * (factors.conj() if back else factors)
+        return torch.view_as_real(product).flatten(-2).to(x.dtype)
+    (a, b), (cos, sin) = pairs.unbind(-1), turns.unbind(-1)
+    sin = -sin if back else sin
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
+
+
 def chosen(hidden: Tensor, positions: Tensor | None) -> Tensor:
     """hidden [B, L, D] at `positions` [n], flat places in [B * L] -> [n, D]; all of it for None."""
     return hidden if positions is None else hidden.flatten(0, 1).index_select(0, positions)

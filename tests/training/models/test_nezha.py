@@ -12,7 +12,14 @@ from preprocessing.errors import UserError
 from tests.conftest import GOLDEN
 from training.models import model_spec
 from training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining, NezhaModel
-from training.models.nezha.attention_nezha import MASKED, clipped_attention, rotated_attention, sinusoids
+from training.models.nezha.attention_nezha import (
+    MASKED,
+    Rotations,
+    Tables,
+    clipped_attention,
+    rotated_attention,
+    sinusoids,
+)
 
 NUMBERS = GOLDEN / "nezha.npz"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")
@@ -72,10 +79,10 @@ def distances(length: int) -> Tensor:
     return torch.arange(length) - torch.arange(length)[:, None]
 
 
-def unclipped_positions(length: int, size: int, start: int = 0, shift: int = 0) -> tuple[Tensor, Tensor]:
+def unclipped_positions(length: int, size: int, start: int = 0, shift: int = 0) -> Rotations:
     places = torch.arange(start, start + length)
     table = sinusoids(places, size)
-    return sinusoids(places + shift, size), torch.complex(table[:, 1::2], -table[:, ::2])  # exp(-i w)
+    return Rotations(sinusoids(places + shift, size), torch.stack([table[:, 1::2], table[:, ::2]], dim=-1))
 
 
 def assert_same_with_gradients(ours: Tensor, theirs: Tensor, inputs: list[Tensor], tolerance: float) -> None:
@@ -119,7 +126,7 @@ def test_clipped_attention_is_the_plain_form(clip: int) -> None:
     tables = [torch.randn(2 * clip + 1, 8, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2)]
     rows = distances(33).clamp(-clip, clip) + clip
     theirs = plain_attention(q, k, v, (tables[0][rows], tables[1][rows]), padding_mask(33))
-    ours = clipped_attention(q, k, v, (tables[0], tables[1]), padding_mask(33), dropout=0.0)
+    ours = clipped_attention(q, k, v, Tables(*tables), padding_mask(33), dropout=0.0)
     assert_same_with_gradients(ours, theirs, [q, k, v, *tables], 1e-12)
 
 
@@ -127,13 +134,13 @@ def test_rows_too_short_to_be_clipped_take_the_fused_form() -> None:
     clip, length = 11, 12
     q, k, v = heads(length)
     table = sinusoids(torch.arange(2 * clip + 1), 8)
-    theirs = clipped_attention(q, k, v, (table, table), None, dropout=0.0)
+    theirs = clipped_attention(q, k, v, Tables(table, table), None, dropout=0.0)
     ours = rotated_attention(q, k, v, unclipped_positions(length, 8, shift=clip), None, dropout=0.0)
     assert_same_with_gradients(ours, theirs, [q, k, v], 1e-12)
     encoder = NezhaModel(tiny(max_relative_position=clip)).encoder
     fused, clipped = (encoder._positions(n, torch.zeros(())) for n in (length, length + 1))
-    assert fused is not None and fused[1].is_complex()
-    assert clipped is not None and not clipped[1].is_complex()
+    assert isinstance(fused, Rotations)
+    assert isinstance(clipped, Tables)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -144,7 +151,7 @@ def test_fused_form_in_half_precision_is_as_accurate_as_the_plain_form(dtype: to
     exact = plain_attention(q.double(), k.double(), v.double(), (table, table), None)
     plain = plain_attention(q, k, v, (table.to(dtype), table.to(dtype)), None)
     features, turns = unclipped_positions(64, 32, start)
-    fused = rotated_attention(q, k, v, (features.float(), turns.to(torch.complex64)), None, dropout=0.0)
+    fused = rotated_attention(q, k, v, Rotations(features.float(), turns.float()), None, dropout=0.0)
     assert (fused - exact).abs().max() < 2 * (plain - exact).abs().max()
 
 

@@ -124,6 +124,7 @@ class Sight:
         if self.places is not None:
             columns = self.chosen.repeat_interleave(chunks.count, 0)[:, None].expand(-1, chunks.size, -1)
             seen = torch.cat([seen, columns], dim=-1)
+        seen = seen | ~seen.any(-1, keepdim=True)  # padding among padding: cuDNN's gradient of a masked row is NaN
         return _term(seen, like)[:, None]
 
     def whole(self, like: Tensor) -> Tensor | None:

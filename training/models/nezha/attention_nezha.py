@@ -5,20 +5,37 @@ Copied beside exported weights.
 Shapes: B rows, L tokens, D hidden size, N heads, h = D / N head size, K `max_relative_position`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import at_least_float32
+from ..blocks import at_least_float32, rotate
 from .configuration_nezha import NezhaConfig
 
 # Added to masked scores: the least number of float16, finite in every type, so that a row of nothing but padding does
 # not divide zero by zero.
 MASKED = -65504.0
 
-Positions = tuple[Tensor, Tensor] | None
+
+class Rotations(NamedTuple):
+    """Unclipped functional positions, for `rotated_attention`."""
+
+    features: Tensor
+    """R[j + s] [L, h]."""
+    turns: Tensor
+    """Cosines and sines of the angles i w, [L, h/2, 2]."""
+
+
+class Tables(NamedTuple):
+    """Rows of clipped distances -K to K, [2K + 1, h] each, for `clipped_attention`."""
+
+    keys: Tensor
+    values: Tensor
+
+
+Positions = Rotations | Tables | None
 
 
 def sinusoids(positions: Tensor, head_size: int) -> Tensor:
@@ -31,14 +48,8 @@ def sinusoids(positions: Tensor, head_size: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-def _rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Multiply pairs of columns of x [..., L, h], as complex numbers, by turns [L, h/2]."""
-    pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
-
-
 def rotated_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, positions: Rotations, mask: Tensor | None, *, dropout: float
 ) -> Tensor:
     """The paper's attention without an L x L x h tensor, and without an L x L one if the kernel needs none:
 
@@ -49,12 +60,12 @@ def rotated_attention(
     attention at twice the head size, and rotate the second half of the output. R is rounded to half precision once,
     with the same error at every position.
 
-    q, k, v [B, N, L, h]; mask [B, 1, 1, L]; positions: R[j + s] [L, h] and the complex rotations by -i w [L, h/2].
+    q, k, v [B, N, L, h]; mask [B, 1, 1, L].
     """
     features, turns = positions
     features = features.to(k.dtype).expand_as(k)
     output = F.scaled_dot_product_attention(
-        torch.cat([q, _rotate(q, turns)], dim=-1),
+        torch.cat([q, rotate(q, turns, back=True)], dim=-1),
         torch.cat([k, features], dim=-1),
         torch.cat([v, features], dim=-1),
         attn_mask=mask,
@@ -62,7 +73,7 @@ def rotated_attention(
         scale=q.shape[-1] ** -0.5,
     )
     content, relative = output.chunk(2, dim=-1)
-    return content + _rotate(relative, turns.conj())
+    return content + rotate(relative, turns)
 
 
 class _Spread(torch.autograd.Function):
@@ -108,7 +119,7 @@ class _Collect(torch.autograd.Function):
 
 
 def clipped_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, Tensor], mask: Tensor | None, *, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, positions: Tables, mask: Tensor | None, *, dropout: float
 ) -> Tensor:
     """Attention with clipped distances, p = clip(j - i, -K, K) + K:
 
@@ -117,7 +128,7 @@ def clipped_attention(
     Products are taken with the 2K + 1 rows of the tables and spread over (i, j), and probabilities are collected into
     2K + 1 bins: memory grows as L (L + 2K), never as L L h. Softmax in float32 whatever the type.
 
-    q, k, v [B, N, L, h]; positions: tables of keys and of values, both [2K + 1, h]; mask [B, 1, 1, L].
+    q, k, v [B, N, L, h]; mask [B, 1, 1, L].
     """
     key_table, value_table = (table.to(q.dtype) for table in positions)
     q = q * q.shape[-1] ** -0.5
@@ -156,7 +167,7 @@ class NezhaSelfAttention(nn.Module):
         positions = self._tables() or positions
         if positions is None:
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        elif positions[1].is_complex():
+        elif isinstance(positions, Rotations):
             z = rotated_attention(q, k, v, positions, mask, dropout=dropout)
         else:
             z = clipped_attention(q, k, v, positions, mask, dropout=dropout)
@@ -169,19 +180,18 @@ class NezhaSelfAttention(nn.Module):
         positions = self._tables() or positions
         if positions is None:
             return _softmax(q @ k.transpose(-1, -2), mask)
-        features, turns = positions
-        if turns.is_complex():
-            q = torch.cat([q, _rotate(q, turns)], dim=-1)
-            k = torch.cat([k, features.to(k.dtype).expand_as(k)], dim=-1)
+        if isinstance(positions, Rotations):
+            q = torch.cat([q, rotate(q, positions.turns, back=True)], dim=-1)
+            k = torch.cat([k, positions.features.to(k.dtype).expand_as(k)], dim=-1)
             return _softmax(q @ k.transpose(-1, -2), mask)
-        return _softmax(q @ k.transpose(-1, -2) + _Spread.apply(q @ features.to(q.dtype).T), mask)
+        return _softmax(q @ k.transpose(-1, -2) + _Spread.apply(q @ positions.keys.to(q.dtype).T), mask)
 
-    def _tables(self) -> Positions:
+    def _tables(self) -> Tables | None:
         """The learned tables of distances of keys and of values, if this layer has them."""
         if self.relative_keys is None or self.relative_values is None:
             return None
         rows = torch.arange(self.relative_keys.num_embeddings, device=self.relative_keys.weight.device)
-        return self.relative_keys(rows), self.relative_values(rows)
+        return Tables(self.relative_keys(rows), self.relative_values(rows))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], -1, self.head_size).transpose(1, 2)

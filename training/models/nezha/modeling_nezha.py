@@ -31,7 +31,7 @@ from ..blocks import (
     returned,
 )
 from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
-from .attention_nezha import MASKED, NezhaSelfAttention, Positions, sinusoids
+from .attention_nezha import MASKED, NezhaSelfAttention, Positions, Rotations, Tables, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
 
@@ -117,12 +117,12 @@ class NezhaEncoder(nn.Module):
         real = torch.promote_types(like.dtype, torch.float32)
         if clip is not None and length > clip + 1:
             table = sinusoids(torch.arange(2 * clip + 1, device=like.device), head_size).to(real)
-            return table, table
+            return Tables(table, table)
         # Nothing is clipped; tables of clipped checkpoints begin at -K, which shifts the argument by K
         places = torch.arange(length, device=like.device)
         features = sinusoids(places + (clip or 0), head_size).to(real)
-        turns = torch.view_as_complex(sinusoids(places, head_size).unflatten(-1, (-1, 2))) * -1j
-        return features, turns.to(torch.complex128 if real == torch.float64 else torch.complex64)
+        sines, cosines = sinusoids(places, head_size).to(real).unflatten(-1, (-1, 2)).unbind(-1)
+        return Rotations(features, torch.stack([cosines, sines], dim=-1))
 
 
 class NezhaPooler(nn.Module):

@@ -10,9 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import at_least_float32
+from ..blocks import at_least_float32, rotate
 from .configuration_ran import RanConfig
-from .windows_ran import Windows, rotate
+from .windows_ran import Windows
+
+
+# Columns of a head up to which GPUs have fused kernels that keep it in registers
+LARGEST_FUSED = 256
 
 
 def standardise(x: Tensor, config: RanConfig) -> Tensor:
@@ -80,6 +84,14 @@ class RanPlainResidual(nn.Module):
         return self.LayerNorm(y + x)
 
 
+def _plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float) -> Tensor:
+    """As scaled_dot_product_attention, whose GPU kernels are slow for heads as large as the paper's 768 columns; a
+    window's scores need less memory than its queries then."""
+    scores = at_least_float32((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2))
+    a = (scores if attn_mask is None else scores.masked_fill(~attn_mask, float("-inf"))).softmax(-1)
+    return F.dropout(a.to(v.dtype), dropout_p) @ v
+
+
 class RanHeads(nn.Module):
     """Attention without its projections; its dropout differs between split heads."""
 
@@ -90,7 +102,8 @@ class RanHeads(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """q [B, N, Q, h], k and v [B, N, K, h], mask [B, 1, 1 or Q, K] -> [B, Q, N * h]."""
         dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
+        attend = F.scaled_dot_product_attention if q.shape[-1] <= LARGEST_FUSED else _plain_attention
+        return attend(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
 
 
 class RanAttention(nn.Module):
@@ -223,7 +236,8 @@ class RanLayer(nn.Module):
         """The chain of cells from `cell` [B, D] for tokens z [B, L, D], and what all windows attend with at once:
         queries [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
-        q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
+        if windows.rotary is not None:
+            q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
         cells = _Cells(self, self.initial(cell), windows)
         keys, values = [], []  # of cells
         # Unbound, since the gradient of each indexed window would be as large as that of all

@@ -24,8 +24,9 @@ class Windows:
     """n, for the longest row."""
     tail: int
     """P - W."""
-    rotary: tuple[Tensor, Tensor] | None
-    """Cosines and sines of the angles at places 1 to P, [P, h / 2] each; the cell is at 0."""
+    rotary: Tensor | None
+    """Cosines and sines of the angles at places 1 to P, [P, h / 2, 2] (Su et al. 2021, section 3.4); the cell is at
+    0."""
     places: Tensor | None = None
     """[B, L], each token's place among the n * P; None if tail is 0."""
     filled: Tensor | None = None
@@ -125,19 +126,11 @@ def _windows(length: Any, size: int, shortest: int) -> Any:
     return full + ((length % size >= shortest) | (full == 0))
 
 
-def _rotary(config: RanConfig, places: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
+def _rotary(config: RanConfig, places: int, like: Tensor) -> Tensor | None:
     """The angles in float64, rounded once; not a buffer, since one that is not in the checkpoint loads as garbage."""
     if not config.rotary:
         return None
     columns = torch.arange(0, config.head_size, 2, device=like.device, dtype=torch.float64)
     angles = torch.arange(1, places + 1, device=like.device)[:, None] * 10000.0 ** (-columns / config.head_size)
     dtype = torch.promote_types(like.dtype, torch.float32)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Rotate neighbouring columns of x [..., P, h] by the angles of their places (Su et al. 2021, section 3.4)."""
-    if rotary is None:
-        return x
-    (cos, sin), (a, b) = rotary, x.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
+    return torch.stack([angles.cos(), angles.sin()], dim=-1).to(dtype)

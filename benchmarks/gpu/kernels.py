@@ -1,0 +1,68 @@
+"""Where a step's time on the GPU goes: kernels by kind, launches, and waits of the host."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+KINDS = {
+    "attention": "fmha|flash|sdpa|mha|attention",
+    "products": "gemm|nvjet|cutlass|cublas|xmma|splitk",
+    "compiled": "^triton_",
+    "optimiser": "multi_tensor|lpnorm|foreach",
+    "norms": "layer_norm|layernorm|gammabeta",
+    "softmax": "softmax|nll",
+    "tables": "embedding|index|gather|scatter|sort|radix",
+    "copies": "copy|memcpy|memset|cat|fill",
+    "dropout": "dropout",
+    "sums": "reduce",
+    "elementwise": "elementwise",
+}
+"""Patterns of kernels' names by kind; the first that fits counts."""
+WAITS = re.compile("cuda(?:Stream|Device|Event)Synchronize")
+
+
+def profiled(step: Callable[[], object], is_gpu: bool) -> dict[str, Any]:
+    """Figures of one step.
+
+    `attention`: backends that scaled_dot_product_attention chose; on a GPU also `kernels`, its kernels, backward too;
+    `milliseconds` of all kernels by kind (`KINDS` and others); `launches` of kernels; `waits` of the host for the GPU;
+    `longest`, the kernels that took most, with their milliseconds.
+    """
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
+    with profile(activities=activities) as profiler:
+        step()
+        if is_gpu:
+            torch.cuda.synchronize()
+    events = profiler.key_averages()
+    pattern = r"aten::_scaled_dot_product_(?:attention_)?(\w+?)(?:_attention)?(?:_for_cpu)?"
+    names = {event.key for event in events}
+    chosen = {found[1] for name in names if (found := re.fullmatch(pattern, name)) and "backward" not in name}
+    if not is_gpu:
+        return {"attention": sorted(chosen)}
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    taken, by_name = Counter[str](), Counter[str]()
+    for event in on_device:
+        taken[_kind(event.key)] += event.self_device_time_total / 1000
+        by_name[_short(event.key)] += event.self_device_time_total / 1000
+    return {
+        "attention": sorted(chosen),
+        "kernels": sorted({_short(event.key) for event in on_device if _kind(event.key) == "attention"}),
+        "milliseconds": {kind: round(time, 3) for kind, time in taken.most_common()},
+        "launches": sum(event.count for event in on_device),
+        "waits": sum(event.count for event in events if WAITS.fullmatch(event.key)) - 1,  # our own
+        "longest": {name: round(time, 3) for name, time in by_name.most_common(40)},
+    }
+
+
+def _kind(kernel: str) -> str:
+    return next((kind for kind, known in KINDS.items() if re.search(known, kernel, re.IGNORECASE)), "others")
+
+
+def _short(kernel: str) -> str:
+    """A kernel's name without what it returns; of templates the start, which has the operation."""
+    return re.sub(r"\(anonymous namespace\)::|at::native::|void ", "", kernel)[:110]
