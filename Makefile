@@ -38,7 +38,7 @@ constraints: $(READY)
 	{ echo "# made by \`make constraints\`"; \
 		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
 
-# What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and attention kernels of each model beside
+# What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and kernels of each model beside
 # transformers' (benchmarks/gpu). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
 # imports, and installs nothing; OUT is the folder of the results. Without a GPU it prints what it would run.
 OUT ?= runs/gpu

@@ -30,8 +30,8 @@ def profiled(step: Callable[[], object], is_gpu: bool) -> dict[str, Any]:
     """Figures of one step.
 
     `attention`: backends that scaled_dot_product_attention chose; on a GPU also `kernels`, its kernels, backward too;
-    `milliseconds` of all kernels by kind (`KINDS` and others); `launches` of kernels; `waits` of the host for the GPU;
-    `longest`, the kernels that took most, with their milliseconds.
+    `milliseconds` and `launches` of kernels by kind (`KINDS` and others); `waits` of the host for the GPU; `longest`,
+    the kernels that took most, and `host`, the operations that kept the host busy longest, with their milliseconds.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
     with profile(activities=activities) as profiler:
@@ -45,17 +45,20 @@ def profiled(step: Callable[[], object], is_gpu: bool) -> dict[str, Any]:
     if not is_gpu:
         return {"attention": sorted(chosen)}
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
-    taken, by_name = Counter[str](), Counter[str]()
+    taken, by_name, launches = Counter[str](), Counter[str](), Counter[str]()
     for event in on_device:
+        launches[_kind(event.key)] += event.count
         taken[_kind(event.key)] += event.self_device_time_total / 1000
         by_name[_short(event.key)] += event.self_device_time_total / 1000
+    on_host = Counter({event.key: event.self_cpu_time_total for event in events if event not in on_device})
     return {
         "attention": sorted(chosen),
         "kernels": sorted({_short(event.key) for event in on_device if _kind(event.key) == "attention"}),
         "milliseconds": {kind: round(time, 3) for kind, time in taken.most_common()},
-        "launches": sum(event.count for event in on_device),
+        "launches": dict(launches.most_common()),
         "waits": sum(event.count for event in events if WAITS.fullmatch(event.key)) - 1,  # our own
         "longest": {name: round(time, 3) for name, time in by_name.most_common(40)},
+        "host": {name: round(time / 1000, 3) for name, time in on_host.most_common(40)},
     }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.recipe import load_recipe
-from tests.training.models.test_ran import LENGTHS, PROFILES, build, mask_of, some_ids, tiny
+from tests.training.models.test_ran import LENGTHS, PROFILES, build, mask_of, prefixes, some_ids, tiny
 from training.models.ran import (
     RanConfig,
     RanForCausalLM,
@@ -19,6 +19,7 @@ from training.models.ran import (
     RanForSequenceClassification,
     RanForTokenClassification,
     RanModel,
+    attention_ran,
 )
 from training.models.ran.spec import TENSOR_PLAN, flops
 
@@ -140,6 +141,21 @@ def test_attention_takes_its_heads_from_the_tensor() -> None:
     torch.testing.assert_close(halves[1] + halves[2], halves[0])
     assert not list(layers[0].attention.heads.parameters())
     assert {"*.attention.heads": "split", "*.attention.output": "row"}.items() <= TENSOR_PLAN.items()
+
+
+@pytest.mark.parametrize("order", [{}, {"segment_ids": prefixes(3, 8, 17, 5, 0, 5, 1, 0, width=24)}])
+def test_heads_too_wide_for_fused_kernels_give_the_same(order: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for largest in (attention_ran.LARGEST_FUSED, 3):
+        monkeypatch.setattr(attention_ran, "LARGEST_FUSED", largest)
+        model = build(RanModel).double()
+        output = model(some_ids(8, 24), mask_of(LENGTHS, 24), **order)
+        loss = output.last_hidden_state.square().sum() + output.pooler_output.sum()
+        loss.backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        results.append([output.last_hidden_state, *gradients])
+    for fused, plain in zip(*results, strict=True):
+        torch.testing.assert_close(plain, fused, rtol=1e-10, atol=1e-12)
 
 
 def test_masked_positions_give_the_logits_and_loss_of_the_full_head() -> None:

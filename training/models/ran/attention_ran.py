@@ -14,7 +14,6 @@ from ..blocks import at_least_float32, rotate
 from .configuration_ran import RanConfig
 from .windows_ran import Windows
 
-
 # Columns of a head up to which GPUs have fused kernels that keep it in registers
 LARGEST_FUSED = 256
 
@@ -84,14 +83,6 @@ class RanPlainResidual(nn.Module):
         return self.LayerNorm(y + x)
 
 
-def _plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float) -> Tensor:
-    """As scaled_dot_product_attention, whose GPU kernels are slow for heads as large as the paper's 768 columns; a
-    window's scores need less memory than its queries then."""
-    scores = at_least_float32((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2))
-    a = (scores if attn_mask is None else scores.masked_fill(~attn_mask, float("-inf"))).softmax(-1)
-    return F.dropout(a.to(v.dtype), dropout_p) @ v
-
-
 class RanHeads(nn.Module):
     """Attention without its projections; its dropout differs between split heads."""
 
@@ -104,6 +95,14 @@ class RanHeads(nn.Module):
         dropout = self.dropout if self.training else 0.0
         attend = F.scaled_dot_product_attention if q.shape[-1] <= LARGEST_FUSED else _plain_attention
         return attend(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
+
+
+def _plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float) -> Tensor:
+    """As scaled_dot_product_attention, whose GPU kernels are slow for heads as large as the paper's 768 columns; a
+    window's scores need less memory than its queries then."""
+    scores = at_least_float32((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2))
+    a = (scores if attn_mask is None else scores.masked_fill(~attn_mask, float("-inf"))).softmax(-1)
+    return F.dropout(a.to(v.dtype), dropout_p) @ v
 
 
 class RanAttention(nn.Module):

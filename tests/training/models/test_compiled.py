@@ -1,0 +1,42 @@
+"""`train.compile`: compiled layers compute what others do."""
+
+from functools import partialmethod
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from preprocessing.errors import UserError
+from training.assembly import compile_layers
+from training.models.nezha import NezhaConfig, NezhaModel
+from training.parallel.mesh import Mesh
+
+
+def nezha() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return NezhaModel(NezhaConfig(vocab_size=40, max_relative_position=None, **sizes)).eval()
+
+
+def test_compiled_layers_give_the_same_outputs_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced by the compiler but run by torch's own kernels, since generated ones need a C++ compiler."""
+    monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="aot_eager", fullgraph=True))
+    torch.compiler.reset()
+    ids = torch.randint(1, 40, (3, 24), generator=torch.Generator().manual_seed(0))
+    results = []
+    for compiled in (False, True):
+        model = nezha().double()
+        if compiled:
+            compile_layers(model, Mesh())
+            assert sum(layer._compiled_call_impl is not None for layer in model.modules()) == 2
+        output = model(ids).last_hidden_state
+        output.square().sum().backward()
+        results.append([output, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for plain, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_split_layers_are_not_compiled() -> None:
+    with pytest.raises(UserError, match=r"train\.compile: not with parallel\.tensor"):
+        compile_layers(nezha(), Mesh(tensor_size=2))
