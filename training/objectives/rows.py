@@ -38,6 +38,6 @@ class RowObjective(SummedObjective):
         share, ones = self.mesh.share(rows), dict.fromkeys(self.counted, 1.0)
         for positions in pieces(np.arange(share.start, share.stop), ROWS_AT_ONCE):
             batch = self.held_out.rows(positions)
-            for rows in self.micro_batches(batch, np.arange(len(positions))):
-                total += self.loss(self.taken(batch, rows), ones)[1]
+            for micro_batch in self.micro_batches(batch, np.arange(len(positions))):
+                total += self.loss(self.taken(batch, micro_batch), ones)[1]
         return total
