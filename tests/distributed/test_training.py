@@ -26,7 +26,7 @@ def train_untrimmed(values: dict[str, Any], run: Path) -> None:
     """As `train_in_process`, with the padding of all rows computed."""
     from training.objectives.objective import Objective
 
-    Objective._padding_counts = True  # type: ignore[method-assign,assignment]
+    Objective.padding_counts = True  # type: ignore[method-assign,assignment]
     train_in_process(values, run)
 
 

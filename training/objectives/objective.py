@@ -149,17 +149,17 @@ class Objective(ABC):
     def micro_batches(self, batch: Rows, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """`rows` of a batch, numbers, in the forward passes that waste least on padding; `taken` has their values."""
         size, lengths = self.settings.micro_batch, batch["attention_mask"].sum(axis=1)
-        if self._padding_counts:
+        if self.padding_counts:
             return pieces(rows, size)
         return micro_batches(rows, lengths[rows], batch["attention_mask"].shape[1], size)
 
     def taken(self, batch: Rows, rows: NDArray[np.int64]) -> Rows:
         """`rows` of a batch, trimmed to the longest of them."""
         values = {name: values[rows] for name, values in batch.items()}
-        return values if self._padding_counts else trimmed(values, keeps_last=self.ends_in_last_column)
+        return values if self.padding_counts else trimmed(values, keeps_last=self.ends_in_last_column)
 
     @property
-    def _padding_counts(self) -> bool:
+    def padding_counts(self) -> bool:
         """Whether padding changes the model's results, as in the authors' RAN and ERNIE-Doc."""
         config = self.model.config
         return bool(getattr(config, "official_padding", False) or getattr(config, "official_memory", False))

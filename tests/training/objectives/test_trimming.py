@@ -102,7 +102,7 @@ def test_trimmed_micro_batches_learn_what_untrimmed_ones_do(monkeypatch, corpus,
     trimmed, whole = Followed(corpus, FAMILIES[family]), Followed(corpus, FAMILIES[family])
     found = [*trimmed.steps(6), trimmed.objective.evaluate(None)]
     with monkeypatch.context() as patch:
-        patch.setattr(Objective, "_padding_counts", True)
+        patch.setattr(Objective, "padding_counts", True)
         expected = [*whole.steps(6), whole.objective.evaluate(None)]
     assert set(whole.widths) == {COLUMNS}
     assert len(set(trimmed.widths)) >= 4 and min(trimmed.widths) <= 16
