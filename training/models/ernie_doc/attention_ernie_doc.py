@@ -71,12 +71,11 @@ class _Block(NamedTuple):
         d_table[:, self.rows] += torch.bmm(flat.transpose(1, 2), self.of(q))
 
 
-Far = tuple[Tensor, Tensor] | None
-"""Added to the bias of the last query [B, N, S] and of the last key [B, N, T], if padding was left out before them."""
+def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None, *far: Tensor) -> Tensor:
+    """q [B, T, N, h], table [P, N, h], added [B, N or 1, 1, S] -> [B, N, T, S]: q_i r_ij + added_j.
 
-
-def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None, far: Far = None) -> Tensor:
-    """q [B, T, N, h], table [P, N, h], added [B, N or 1, 1, S] -> [B, N, T, S]: q_i r_ij + added_j."""
+    far: none, or what the last query [B, N, S] and the last key [B, N, T] get in addition (`_without_gap`).
+    """
     batch, length, heads, _ = q.shape
     keys = len(table) - length
     # Rows begin at multiples of 16 elements, as the memory-efficient kernel wants it
@@ -90,26 +89,28 @@ def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None, far: Far = No
             part.copy_(shifted + added)
         else:
             torch.add(shifted, added, out=part)
-    if far is not None:
+    if far:
         bias[:, :, -1] += far[0]
         bias[..., -1] += far[1]
     return bias
 
 
-def _far(q: Tensor, r: Tensor, gap: int) -> Far:
-    """What the distances to and from the last token lack where `gap` columns before it were left out.
+def _without_gap(q: Tensor, r: Tensor, gap: int) -> tuple[Tensor, ...]:
+    """The table of distances between T tokens and, if `gap` columns before the last of them were left out, what the
+    products of the last query and of the last key lack in it.
 
-    q [B, T, N, h]; r [P, N, h] for T + gap tokens. In its rows gap to P - gap, the table for T tokens, the last query
-    meets key j in row j, and query i the last key in row P - 2 gap - 2 - i; both should be `gap` further away.
+    q [B, T, N, h]; r [P, N, h] for T + gap tokens. In the table, rows gap to P - gap of r, the last query meets key j
+    in row j, and query i the last key in the row i + 2 from its end. Both are `gap` further apart: in r the rows are
+    the same.
     """
     if not gap:
-        return None
+        return (r,)
     table, last = r[gap : len(r) - gap], q.shape[1] - 1
     keys = len(table) - last - 2  # but the last
     query = torch.einsum("bnh,jnh->bnj", q[:, -1], r[:keys] - table[:keys])
     beyond = r[len(r) - 1 - last : -1] - table[len(table) - 1 - last : -1]
     key = torch.einsum("binh,inh->bni", q[:, :-1], beyond.flip(0))
-    return F.pad(query, (0, 1)), F.pad(key, (0, 1))
+    return table, F.pad(query, (0, 1)), F.pad(key, (0, 1))
 
 
 class _RelativeBias(torch.autograd.Function):
@@ -119,7 +120,7 @@ class _RelativeBias(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, table: Tensor, added: Tensor | None, *far: Tensor) -> Tensor:
         ctx.save_for_backward(q, table)
         ctx.added, ctx.far = None if added is None else added.shape, bool(far)
-        return _relative_bias(q, table, added, (far[0], far[1]) if far else None)
+        return _relative_bias(q, table, added, *far)
 
     @staticmethod
     @once_differentiable
@@ -156,7 +157,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None, *far: Tensor
     ) -> Tensor:
-        z = _fused(content, k, v, _relative_bias(q, table, added, (far[0], far[1]) if far else None))
+        z = _fused(content, k, v, _relative_bias(q, table, added, *far))
         ctx.save_for_backward(content, q, k, v, table, added, z, *far)
         return z
 
@@ -227,16 +228,16 @@ def relative_attention(
     """
     scale = q.shape[-1] ** -0.5
     content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias makes it float32
-    far, r = _far(q, r, gap) or (), r[gap : len(r) - gap]
+    table, *far = _without_gap(q, r, gap)
     added = term if mask is None or official else mask if term is None else mask + term
     if official and mask is not None:  # added to the sum of all terms, since its rounding matters
-        scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, added)
+        scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, table, added)
         a = (at_least_float32(scores) + mask).softmax(-1).to(v.dtype)
         z = F.dropout(a, dropout) @ v.transpose(1, 2)
     elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
-        z = _Attention.apply(content, q, k, v, r, added, *far)
+        z = _Attention.apply(content, q, k, v, table, added, *far)
     else:
-        z = _fused(content, k, v, _RelativeBias.apply(q, r, added, *far), dropout)
+        z = _fused(content, k, v, _RelativeBias.apply(q, table, added, *far), dropout)
     return z.transpose(1, 2)
 
 
@@ -251,8 +252,8 @@ def relative_probabilities(
 ) -> Tensor:
     """a_ij of `relative_attention` [B, N, T, S], at least float32, without dropout."""
     content, q = (((q + bias) * q.shape[-1] ** -0.5).to(k.dtype) for bias in biases)
-    far, r = _far(q, r, gap) or (), r[gap : len(r) - gap]
-    scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, term, *far)
+    table, *far = _without_gap(q, r, gap)
+    scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, table, term, *far)
     scores = at_least_float32(scores)
     return (scores if mask is None else scores + mask).softmax(-1)
 
