@@ -8,8 +8,9 @@ one process: 180 x 60 as nezha-base has them, 32 x 16 as a small run; segments 6
 that skim. "evenness" is the mean of the slots that 8 processes compute in a step, over the most: the others wait for
 that one.
 
-The second table has CPU seconds of a training step of a small NEZHA, 4 x 256, both sides in turns; set
-OMP_NUM_THREADS=1. They read the same rows, which differ from step to step, so the means are compared.
+The second table has CPU seconds of a training step of a small NEZHA, 4 x 256, the sides in turns; set
+OMP_NUM_THREADS=1. They read the same rows, which differ from step to step, so the means are compared. With
+`--device cuda` it is nezha-base on one GPU; `--pass-shares 0.004 0.03 0.1` shows what PASS_SHARE should be there.
 """
 
 import sys
@@ -29,6 +30,7 @@ from benchmarks.harness import heading, in_turns, parser, row, seconds
 from benchmarks.trainer_steps import TrainerSteps
 from preprocessing.corpus import Corpus
 from training.config import TrainSettings
+from training.data import trimming
 from training.data.rows import Rows
 from training.data.samples import RowSettings, Samples
 from training.data.segments import Segments, SegmentSettings
@@ -38,7 +40,10 @@ from training.objectives.objective import Objective
 PROCESSES = 8
 SIZES = ((180, 60), (32, 16))
 SEGMENTS = (64, 16)
-TIMED = (32, 16)
+TIMED = {"cpu": (32, 16), "cuda": (180, 60)}
+SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+UNTRIMMED = "untrimmed"
 APART = 8
 """Steps of lanes between two that are counted, in which documents end and others begin."""
 
@@ -98,38 +103,40 @@ def shares(folder: Path, lengths: list[int], steps: int) -> None:
 
 
 class Side:
-    """Training steps of one process, one by one."""
+    """Training steps of one process, one by one; `pass_share` None: untrimmed."""
 
-    def __init__(self, settings: TrainSettings, run: Path, trims: bool) -> None:
-        self.steps, self.trims = TrainerSteps(settings, run), trims
+    def __init__(self, settings: TrainSettings, run: Path, device: str, pass_share: float | None) -> None:
+        self.steps, self.device, self.pass_share = TrainerSteps(settings, run, device), device, pass_share
         self.window = self.steps.window()
 
     def step(self) -> float:
-        """CPU seconds."""
+        """CPU seconds; on a GPU seconds of the clock."""
         batch = next(self.steps.batches)
-        with patch.object(Objective, "padding_counts", not self.trims):
-            return seconds(lambda: self.steps.step(batch, self.window))
+        untrimmed = patch.object(Objective, "padding_counts", self.pass_share is None)
+        with untrimmed, patch.object(trimming, "PASS_SHARE", self.pass_share):
+            return seconds(lambda: self.steps.step(batch, self.window), self.device)
 
 
-def time_steps(corpus: Path, length: int, rounds: int) -> None:
-    model = {"type": "nezha", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+def time_steps(corpus: Path, length: int, rounds: int, device: str, pass_shares: list[float]) -> None:
     values = {
-        "model": {**model, "intermediate_size": 1024, "max_relative_position": None},
+        "model": {"type": "nezha", **(BASE if device == "cuda" else SMALL), "max_relative_position": None},
         "data": {"corpus": corpus, "sequence_length": length},
         "steps": 1000,
-        "global_batch": TIMED[0],
-        "micro_batch": TIMED[1],
+        "global_batch": TIMED[device][0],
+        "micro_batch": TIMED[device][1],
         "optimizer": {"learning_rate": 1e-4},
         "peak_tflops": 1.0,
     }
     settings = TrainSettings.parse(values, "benchmark")
     with tempfile.TemporaryDirectory() as temporary:
-        sides = {name: Side(settings, Path(temporary) / name, name == "trimmed") for name in ("untrimmed", "trimmed")}
-        taken = in_turns({name: side.step for name, side in sides.items()}, rounds)
+        shares = {UNTRIMMED: None} | {f"trimmed, {share:.4g} of a pass": share for share in pass_shares}
+        sides = {name: Side(settings, Path(temporary) / name, device, share) for name, share in shares.items()}
+        taken = in_turns({name: side.step for name, side in sides.items()}, 1 + rounds)
         for side in sides.values():
             side.steps.batches.close()
     for name, found in taken.items():
-        row(corpus.name, length, name, f"{sum(found) / rounds:.2f}", f"{sum(taken['untrimmed']) / sum(found):.2f}x")
+        warm, theirs = sum(found[1:]), sum(taken[UNTRIMMED][1:])
+        row(corpus.name, length, name, f"{warm / rounds:.3f}", f"{theirs / warm:.2f}x")
 
 
 def main() -> None:
@@ -138,16 +145,19 @@ def main() -> None:
     arguments.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
     arguments.add_argument("--steps", type=int, default=8)
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    arguments.add_argument("--pass-shares", nargs="+", type=float, default=[trimming.PASS_SHARE])
     options = arguments.parse_args()
     heading("corpus", "data", "length", "rows", "text", "trimmed", "passes", "trimmed", "evenness")
     for folder in options.corpora:
         shares(folder, options.lengths, options.steps)
     if options.rounds:
-        print(f"\n{TIMED[0]} rows, micro-batches of {TIMED[1]}, the mean of {options.rounds} steps of each side\n")
-        heading("corpus", "length", "side", "CPU-s a step", "faster")
+        rows, size = TIMED[options.device]
+        print(f"\n{rows} rows, micro-batches of {size}, the mean of {options.rounds} steps of each side\n")
+        heading("corpus", "length", "side", "seconds a step", "faster")
         for folder in options.corpora:
             for length in options.lengths:
-                time_steps(folder, length, options.rounds)
+                time_steps(folder, length, options.rounds, options.device, options.pass_shares)
 
 
 if __name__ == "__main__":
