@@ -44,9 +44,7 @@ class TrainerSteps:
         return self.trainer.objective.totals_of(window.sums)
 
     def flops(self, totals: dict[str, float]) -> float:
-        return self.trainer.assembly.spec.flops(
-            self.trainer.assembly.config, self.trainer.settings.data.sequence_length, totals
-        )
+        return self.trainer.objective.flops(self.trainer.assembly.spec, self.trainer.assembly.config, totals)
 
     def lane_memory(self) -> int:
         """Bytes that all lanes carry from step to step."""

@@ -73,7 +73,7 @@ class Theirs:
         seconds = time.perf_counter() - begin
         spec = model_spec(self.settings.model["type"])
         config = model_config(spec, self.settings.model, self.source.vocab_size, None)  # the same products
-        flops = spec.flops(config, self.settings.data.sequence_length, totals)
+        flops = spec.flops(config, round(totals["tokens"] / totals["rows"]), totals)
         return {
             "loss": mean,
             "loss_scale": self.scale.value,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import document_values, ran_stream_values, ran_words_values, stream_values
-from tests.distributed.test_training import agree, curve, state_of, train_in_process
+from tests.distributed.test_training import agree, curve, state_of, train_in_process, train_untrimmed
 from training.config import TrainSettings
 
 KINDS = {
@@ -27,12 +27,13 @@ def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, kind) -> None:
-    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes."""
+    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes. At 1x1
+    segments are not trimmed."""
     for tensor, data, micro_batch in ((1, 1, 8), (2, 1, 3), (1, 2, 1), (2, 2, 2), (1, 3, 2)):
         values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
-        ranks_in_float64(tensor * data, train_in_process, values, run)
+        ranks_in_float64(tensor * data, train_untrimmed if tensor == data == 1 else train_in_process, values, run)
     expected = tmp_path / "1x1"
     assert len(curve(expected)) == 6 and len(curve(expected, "validation_loss")) == 2
     for run in tmp_path.iterdir():

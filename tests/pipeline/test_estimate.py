@@ -39,6 +39,7 @@ from training.data.kinds import open_dataset
 from training.models import model_spec
 from training.models.build import build_model, model_config
 from training.objectives import objective_of
+from training.objectives.objective import Objective
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh
 
@@ -191,6 +192,21 @@ def test_rows_have_the_columns_of_the_corpus_rows(sample_corpus, values_of) -> N
         real = source.rows(np.arange(4))
     ours = settings.data.blank(4)
     assert {name: column.shape for name, column in ours.items()} == {n: column.shape for n, column in real.items()}
+
+
+@pytest.mark.parametrize("values_of", [train_values, document_values])
+def test_memory_is_that_of_a_micro_batch_of_full_rows(monkeypatch, values_of) -> None:
+    """Trimmed micro-batches of a run are shorter, or as long."""
+    seen: list[tuple[int, ...]] = []
+
+    def taken(objective: Objective, batch: Any, rows: Any, take: Any = Objective.taken) -> Any:
+        found = take(objective, batch, rows)
+        seen.append(found["input_ids"].shape)
+        return found
+
+    monkeypatch.setattr(Objective, "taken", taken)
+    rehearsed(values_of("nowhere"), 100, micro_batch=5)
+    assert set(seen) == {(5, 48)}
 
 
 def test_flops_are_those_that_mfu_counts() -> None:

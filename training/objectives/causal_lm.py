@@ -12,8 +12,9 @@ from torch import Tensor
 from training.data.loader import Loader
 from training.data.rows import IGNORED, Rows
 from training.data.stream import StreamSettings
+from training.data.trimming import pieces
 from training.objectives.memory import LaneMemory
-from training.objectives.objective import Card, Pass, SummedObjective, pieces
+from training.objectives.objective import Card, Pass, SummedObjective
 from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_cross_entropy
 

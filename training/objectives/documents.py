@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from preprocessing.errors import UserError
@@ -17,8 +16,9 @@ from training.data.loader import Loader
 from training.data.readings import SegmentSettings, reorder_classes
 from training.data.rows import IGNORED, Rows
 from training.data.settings import DataSettings
+from training.data.trimming import pieces
 from training.objectives.memory import LaneMemory, lane_slice
-from training.objectives.objective import Card, Pass, SummedObjective, pieces
+from training.objectives.objective import Card, Pass, SummedObjective
 from training.parallel.layout import Slice
 from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
@@ -53,6 +53,8 @@ class DocumentObjective(SummedObjective):
         "order_acc": "reorder_accuracy",
         "rows": "learning_rows",
     }
+
+    ends_in_last_column = True
 
     data: SegmentSettings
 
@@ -99,16 +101,15 @@ class DocumentObjective(SummedObjective):
         return {"predicted": int(predicted.sum()), "reordered": int((batch["reorder_label"] != IGNORED).sum())}
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        size = self.settings.micro_batch
         self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
-        for rows in pieces(np.flatnonzero(~batch["learns"]), size):
+        for rows in self.micro_batches(batch, np.flatnonzero(~batch["learns"])):
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 1)
-            yield Pass(None, self._skim(batch, rows), False)
-        learning = pieces(np.flatnonzero(batch["learns"]), size)
+            yield Pass(None, self._skim(self.taken(batch, rows), self.put(rows)), False)
+        learning = self.micro_batches(batch, np.flatnonzero(batch["learns"]))
         for rows in learning:
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 0)
             mems = self.memory.of(self.put(rows))
-            loss, figures, mems = self._loss({name: values[rows] for name, values in batch.items()}, mems, totals)
+            loss, figures, mems = self._loss(self.taken(batch, rows), mems, totals)
             self.memory.keep(self.put(rows), mems)
             yield Pass(loss, figures, rows is learning[-1])
         self.cursors.copy_(torch.from_numpy(batch["cursors"]))
@@ -127,7 +128,7 @@ class DocumentObjective(SummedObjective):
                 unread = np.flatnonzero(before[:, 0] < quota)
                 if not len(unread):
                     break
-                rows, lanes_here = {name: values[unread] for name, values in batch.items()}, self.put(unread)
+                rows, lanes_here = self.taken(batch, unread), self.put(unread)
                 memory.empty(self.put(unread[rows["begins"]]))
                 _, figures, mems = self._loss(rows, memory.of(lanes_here), {"predicted": 1.0, "reordered": 1.0})
                 memory.keep(lanes_here, mems)
@@ -168,15 +169,18 @@ class DocumentObjective(SummedObjective):
         return tensors, slices
 
     @torch.no_grad()
-    def _skim(self, batch: Rows, rows: NDArray[np.int64]) -> Tensor:
-        lanes = self.put(rows)
-        output = self.model.base_model(
-            input_ids=self.put(batch["input_ids"][rows]),
-            attention_mask=self.put(batch["attention_mask"][rows]),
-            mems=self.memory.of(lanes),
-        )
+    def _skim(self, rows: Rows, lanes: Tensor) -> Tensor:
+        output = self.model.base_model(**self._inputs(rows), mems=self.memory.of(lanes))
         self.memory.keep(lanes, output.mems)
-        return self.sums(skimmed=len(rows))
+        return self.sums(skimmed=len(lanes))
+
+    def _inputs(self, rows: Rows) -> dict[str, Any]:
+        ids = rows["input_ids"]
+        return {
+            "input_ids": self.put(ids),
+            "attention_mask": self.put(rows["attention_mask"]),
+            "gap": self.data.sequence_length - ids.shape[1],
+        }
 
     def _loss(
         self, rows: Rows, mems: tuple[Tensor, ...], counted: Mapping[str, float]
@@ -184,12 +188,7 @@ class DocumentObjective(SummedObjective):
         """Loss, figures and new memory of rows; those that do not learn have no labels and are not counted."""
         labels = rows["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
-        output = self.model(
-            input_ids=self.put(rows["input_ids"]),
-            attention_mask=self.put(rows["attention_mask"]),
-            mems=mems,
-            masked_positions=self.put(positions),
-        )
+        output = self.model(**self._inputs(rows), mems=mems, masked_positions=self.put(positions))
         targets, order = self.put(labels[positions]), self.put(rows["reorder_label"])
         masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
         # Computed for all rows, though few have a label: the head must be used in every pass

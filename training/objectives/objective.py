@@ -18,6 +18,7 @@ from training.data.dataset import Dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.data.settings import DataSettings
+from training.data.trimming import micro_batches, pieces, trimmed
 from training.models.spec import ModelSpec
 from training.objectives.memory import LaneMemory
 from training.parallel.layout import Slice
@@ -63,6 +64,9 @@ class Objective(ABC):
     """Names of the sums for the log, which add up over passes and ranks; they include `rows` and `tokens`."""
     shown: ClassVar[Mapping[str, str]]
     """Short name in the progress line -> figure of `summary`."""
+
+    ends_in_last_column: ClassVar[bool] = False
+    """Whether the last token of each row stands in the last column, behind padding."""
 
     memory: LaneMemory | None = None
     """Memory that the lanes of this rank carry from step to step."""
@@ -139,8 +143,26 @@ class Objective(ABC):
         return dict(zip(self.figures, sums.tolist(), strict=True))
 
     def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
-        """Training FLOPs of the rows that the summed `figures` count."""
-        return spec.flops(config, self.settings.data.sequence_length, totals)
+        """Training FLOPs of the text that the summed `figures` count: rows have their mean length, without padding."""
+        return spec.flops(config, round(totals["tokens"] / max(totals["rows"], 1.0)), totals)
+
+    def micro_batches(self, batch: Rows, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """`rows` of a batch, numbers, in the forward passes that waste least on padding; `taken` has their values."""
+        size, lengths = self.settings.micro_batch, batch["attention_mask"].sum(axis=1)
+        if self.padding_counts:
+            return pieces(rows, size)
+        return micro_batches(rows, lengths[rows], batch["attention_mask"].shape[1], size)
+
+    def taken(self, batch: Rows, rows: NDArray[np.int64]) -> Rows:
+        """`rows` of a batch, trimmed to the longest of them."""
+        values = {name: values[rows] for name, values in batch.items()}
+        return values if self.padding_counts else trimmed(values, keeps_last=self.ends_in_last_column)
+
+    @property
+    def padding_counts(self) -> bool:
+        """Whether padding changes the model's results, as in the authors' RAN and ERNIE-Doc."""
+        config = self.model.config
+        return bool(getattr(config, "official_padding", False) or getattr(config, "official_memory", False))
 
     def seed_dropout(self, step: int, *words: int) -> None:
         """Seed dropout by the step and `words`, so that it does not depend on when the run was last resumed."""
@@ -183,8 +205,3 @@ class SummedObjective(Objective):
         sums = self.evaluate(limit)
         self.model.train()
         return self.summary(self.totals_of(sums), 1)
-
-
-def pieces(rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """`rows` cut into pieces of at most `size`."""
-    return [rows[begin : begin + size] for begin in range(0, len(rows), size)]

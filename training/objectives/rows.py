@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.data.loader import Loader, rows_by_step
+from training.data.loader import ROWS_AT_ONCE, Loader, rows_by_step
 from training.data.rows import Rows
-from training.objectives.objective import Pass, SummedObjective, pieces
+from training.data.trimming import pieces
+from training.objectives.objective import Pass, SummedObjective
 
 
 class RowObjective(SummedObjective):
@@ -23,11 +24,10 @@ class RowObjective(SummedObjective):
         return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step))
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        micro_batches = pieces(np.arange(len(self.lanes)), self.settings.micro_batch)
+        micro_batches = self.micro_batches(batch, np.arange(len(self.lanes)))
         for rows in micro_batches:
-            # Seeded by row, not rank: dropout is the same on any number of data-parallel ranks
             self.seed_dropout(step, self.lanes.start + int(rows[0]))
-            loss, figures = self.loss({name: values[rows] for name, values in batch.items()}, totals)
+            loss, figures = self.loss(self.taken(batch, rows), totals)
             yield Pass(loss, figures, rows is micro_batches[-1])
 
     @torch.no_grad()
@@ -36,6 +36,8 @@ class RowObjective(SummedObjective):
         total = self.zeros()
         rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
         share, ones = self.mesh.share(rows), dict.fromkeys(self.counted, 1.0)
-        for positions in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
-            total += self.loss(self.held_out.rows(positions), ones)[1]
+        for positions in pieces(np.arange(share.start, share.stop), ROWS_AT_ONCE):
+            batch = self.held_out.rows(positions)
+            for micro_batch in self.micro_batches(batch, np.arange(len(positions))):
+                total += self.loss(self.taken(batch, micro_batch), ones)[1]
         return total

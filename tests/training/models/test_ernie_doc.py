@@ -118,12 +118,23 @@ def plain_attention(
     return torch.einsum("bnij,bjnh->binh", scores.softmax(-1), v)
 
 
+def with_gap(x: Tensor, gap: int, value: float, dim: int = 1) -> Tensor:
+    """`x` with `gap` columns of `value` before the last."""
+    last = x.shape[dim] - 1
+    before, behind = x.split([last, 1], dim)
+    shape = [gap if number == dim else size for number, size in enumerate(x.shape)]
+    return torch.cat([before, x.new_full(shape, value), behind], dim)
+
+
 @pytest.mark.parametrize("form", ["cpu", "bias"])
 @pytest.mark.parametrize("extras", [False, True])
-@pytest.mark.parametrize(("length", "slots"), [(1, 0), (7, 3), (64, 16), (150, 33)])
+@pytest.mark.parametrize(
+    ("length", "slots", "gap"), [(1, 0, 0), (1, 3, 5), (7, 3, 0), (7, 3, 2), (64, 16, 0), (150, 33, 70)]
+)
 def test_fused_attention_is_the_plain_form(
-    monkeypatch: pytest.MonkeyPatch, length: int, slots: int, extras: bool, form: str
+    monkeypatch: pytest.MonkeyPatch, length: int, slots: int, gap: int, extras: bool, form: str
 ) -> None:
+    """With a gap, what the plain form gives for rows that have so much padding before their last token."""
     if form == "bias":  # what is run where the kernel gives the bias a gradient
         monkeypatch.setattr(attention_ernie_doc, "_Attention", BiasForm)
     generator = torch.Generator().manual_seed(length)
@@ -132,7 +143,7 @@ def test_fused_attention_is_the_plain_form(
         (2, length, 3, 4),
         (2, keys, 3, 4),
         (2, keys, 3, 4),
-        (keys + length, 3, 4),
+        (keys + length + 2 * gap, 3, 4),
         (3, 4),
         (3, 4),
         (2, 3, 1, keys),
@@ -144,8 +155,11 @@ def test_fused_attention_is_the_plain_form(
     mask[1, ..., : keys // 2] = attention_ernie_doc.MASKED
     added = (term, mask) if extras else (None, None)
     inputs = [q, k, v, r, u, w, *([term] if extras else [])]
-    theirs = plain_attention(q, k, v, r, (u, w), *added)
-    ours = attention_ernie_doc.relative_attention(q, k, v, r, (u, w), *added, dropout=0.0)
+    padded = with_gap(mask if extras else torch.zeros_like(mask), gap, attention_ernie_doc.MASKED, dim=3)
+    padded_term = with_gap(term, gap, 7.0, dim=3) if extras else None
+    theirs = plain_attention(*(with_gap(x, gap, 3.0) for x in (q, k, v)), r, (u, w), padded_term, padded)
+    theirs = torch.cat([theirs[:, : length - 1], theirs[:, -1:]], dim=1)
+    ours = attention_ernie_doc.relative_attention(q, k, v, r, (u, w), *added, dropout=0.0, gap=gap)
     assert_near(ours, theirs, 1e-12)
     weights = torch.linspace(-1, 1, ours.numel(), dtype=ours.dtype).view_as(ours)
     for a, b in zip(*(torch.autograd.grad((z * weights).sum(), inputs) for z in (ours, theirs)), strict=True):
@@ -154,8 +168,8 @@ def test_fused_attention_is_the_plain_form(
 
 class BiasForm:
     @staticmethod
-    def apply(content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
-        return attention_ernie_doc._fused(content, k, v, attention_ernie_doc._RelativeBias.apply(q, table, added))
+    def apply(content: Tensor, q: Tensor, k: Tensor, v: Tensor, *bias: Tensor | None) -> Tensor:
+        return attention_ernie_doc._fused(content, k, v, attention_ernie_doc._RelativeBias.apply(q, *bias))
 
 
 def test_a_layer_is_the_papers_formula_pair_by_pair() -> None:

@@ -113,8 +113,8 @@ def passes_of(
         for step in range(steps):
             batch = next(loader)
             batch["begins"] &= begins
-            learns = batch["learns"]
-            order = [*np.flatnonzero(~learns).tolist(), *np.flatnonzero(learns).tolist()]
+            parts = (np.flatnonzero(batch["learns"] == learns) for learns in (False, True))
+            order = [lane for part in parts for rows in objective.micro_batches(batch, part) for lane in rows.tolist()]
             passes = objective.losses(batch, objective.counts(batch), step)
             for lane, one in zip(order, passes, strict=True):
                 begun, phase, segment = before[lane].tolist()
@@ -151,7 +151,7 @@ def test_a_lane_that_is_not_emptied_is_noticed(corpus: Path, altered: Path, offi
 
 
 def test_skimming_rows_leave_no_graph_and_hand_on_their_memory(corpus: Path) -> None:
-    """Rows that learn are the only forward passes in gradient mode, one for each micro-batch."""
+    """Rows that learn are the only forward passes in gradient mode, one for each micro-batch of at most four."""
     objective = objective_for(settings_of(corpus, global_batch=6, micro_batch=4))
     seen: list[tuple[bool, tuple[torch.Tensor, ...]]] = []
     objective.model.base_model.register_forward_pre_hook(
@@ -167,9 +167,11 @@ def test_skimming_rows_leave_no_graph_and_hand_on_their_memory(corpus: Path) -> 
             begin = [tensor.clone() for tensor in objective.memory.mems]
             seen.clear()
             passes = list(objective.losses(batch, objective.counts(batch), step))
-            assert len(seen) == len(passes) == -(-len(skimmed) // 4) + -(-len(learned) // 4)
+            skimming, learning = (objective.micro_batches(batch, part) for part in (skimmed, learned))
+            assert max(map(len, skimming + learning)) <= 4
+            assert len(seen) == len(passes) == len(skimming) + len(learning)
             assert [learns for learns, _ in seen] == [one.loss is not None for one in passes]
-            assert sum(learns for learns, _ in seen) == -(-len(learned) // 4)
+            assert sum(learns for learns, _ in seen) == len(learning)
             for one in passes:
                 assert one.loss is None or one.loss.requires_grad
                 assert not one.figures.requires_grad
@@ -180,7 +182,7 @@ def test_skimming_rows_leave_no_graph_and_hand_on_their_memory(corpus: Path) -> 
             assert (sums["skimmed"], sums["rows"]) == (len(skimmed), len(learned))
             assert sums["tokens"] == batch["attention_mask"][learned].sum()
             given = torch.cat([mems[0] for learns, mems in seen if learns] or [torch.empty(0)])
-            for row, lane in enumerate(learned.tolist()):
+            for row, lane in enumerate(np.concatenate([learned[:0], *learning]).tolist()):
                 _, phase, segment = before[lane].tolist()
                 if (phase, segment) == (LEARN, 0) and not batch["begins"][lane]:
                     assert torch.equal(given[row], begin[0][lane]) and given[row].any()

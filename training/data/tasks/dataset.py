@@ -21,6 +21,7 @@ from training.data.order import locate
 from training.data.rows import Rows, share
 from training.data.tasks.settings import TaskSettings
 from training.data.tasks.windows import Framing, Row, padded, window_count
+from training.data.trimming import by_length, pieces
 from training.scoring.spans import max_context
 from training.scoring.task_scores import scores
 
@@ -214,8 +215,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def groups(self, examples: NDArray[np.int64], size: int) -> list[list[int]]:
         """`examples`, the shortest first, in groups of `size`."""
-        order = sorted(examples.tolist(), key=lambda example: (len(self.documents[example].ids), example))
-        return [order[begin : begin + size] for begin in range(0, len(order), size)]
+        examples = np.sort(examples)
+        lengths = [len(self.documents[example].ids) for example in examples.tolist()]
+        return [group.tolist() for group in pieces(by_length(examples, np.array(lengths)), size)]
 
     def passes(self, group: Sequence[int], size: int, *, training: bool) -> Iterator[Rows]:
         """The rows of a group of examples in forward passes: input_ids, attention_mask, token_type_ids [B, L]; example,

@@ -71,8 +71,11 @@ class _Block(NamedTuple):
         d_table[:, self.rows] += torch.bmm(flat.transpose(1, 2), self.of(q))
 
 
-def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
-    """q [B, T, N, h], table [P, N, h], added [B, N or 1, 1, S] -> [B, N, T, S]: q_i r_ij + added_j."""
+def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None, *far: Tensor) -> Tensor:
+    """q [B, T, N, h], table [P, N, h], added [B, N or 1, 1, S] -> [B, N, T, S]: q_i r_ij + added_j.
+
+    far: none, or what the last query [B, N, S] and the last key [B, N, T] get in addition (`_without_gap`).
+    """
     batch, length, heads, _ = q.shape
     keys = len(table) - length
     # Rows begin at multiples of 16 elements, as the memory-efficient kernel wants it
@@ -86,17 +89,38 @@ def _relative_bias(q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
             part.copy_(shifted + added)
         else:
             torch.add(shifted, added, out=part)
+    if far:
+        bias[:, :, -1] += far[0]
+        bias[..., -1] += far[1]
     return bias
+
+
+def _without_gap(q: Tensor, r: Tensor, gap: int) -> tuple[Tensor, ...]:
+    """The table of distances between T tokens and, if `gap` columns before the last of them were left out, what the
+    products of the last query and of the last key lack in it.
+
+    q [B, T, N, h]; r [P, N, h] for T + gap tokens. In the table, rows gap to P - gap of r, the last query meets key j
+    in row j, and query i the last key in the row i + 2 from its end. Both are `gap` further apart: in r the rows are
+    the same.
+    """
+    if not gap:
+        return (r,)
+    table, last = r[gap : len(r) - gap], q.shape[1] - 1
+    keys = len(table) - last - 2  # but the last
+    query = torch.einsum("bnh,jnh->bnj", q[:, -1], r[:keys] - table[:keys])
+    beyond = r[len(r) - 1 - last : -1] - table[len(table) - 1 - last : -1]
+    key = torch.einsum("binh,inh->bni", q[:, :-1], beyond.flip(0))
+    return table, F.pad(query, (0, 1)), F.pad(key, (0, 1))
 
 
 class _RelativeBias(torch.autograd.Function):
     """`_relative_bias` with a backward pass that needs the memory of one block beside the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, table: Tensor, added: Tensor | None) -> Tensor:
+    def forward(ctx: Any, q: Tensor, table: Tensor, added: Tensor | None, *far: Tensor) -> Tensor:
         ctx.save_for_backward(q, table)
-        ctx.added = None if added is None else added.shape
-        return _relative_bias(q, table, added)
+        ctx.added, ctx.far = None if added is None else added.shape, bool(far)
+        return _relative_bias(q, table, added, *far)
 
     @staticmethod
     @once_differentiable
@@ -112,7 +136,8 @@ class _RelativeBias(torch.autograd.Function):
             block.shifted(product).copy_(gradient[:, :, block.start : block.end])
             block.backward(product, q, table, d_q, d_table)
         d_added = gradient.sum_to_size(ctx.added) if ctx.needs_input_grad[2] else None
-        return d_q, d_table.transpose(0, 1), d_added
+        d_far = (gradient[:, :, -1], gradient[..., -1]) if ctx.far else ()
+        return d_q, d_table.transpose(0, 1), d_added, *d_far
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
@@ -130,22 +155,23 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None
+        ctx: Any, content: Tensor, q: Tensor, k: Tensor, v: Tensor, table: Tensor, added: Tensor | None, *far: Tensor
     ) -> Tensor:
-        z = _fused(content, k, v, _relative_bias(q, table, added))
-        ctx.save_for_backward(content, q, k, v, table, added, z)
+        z = _fused(content, k, v, _relative_bias(q, table, added, *far))
+        ctx.save_for_backward(content, q, k, v, table, added, z, *far)
         return z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        content, q, k, v, table, added, z = ctx.saved_tensors
+        content, q, k, v, table, added, z, *far = ctx.saved_tensors
         content, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (content, k, v))  # [B * N, ., h]
         batch, length, heads, _ = q.shape
         d_z, means = gradients[0].flatten(0, 1), (gradients[0] * z).sum(-1, keepdim=True).flatten(0, 1)
         d_content, d_k, d_v = torch.empty_like(content), torch.zeros_like(k), torch.zeros_like(v)
         d_q, d_table = torch.empty_like(q), torch.zeros_like(table.transpose(0, 1))
         d_added = torch.zeros_like(added) if ctx.needs_input_grad[5] else None
+        d_far = [torch.empty_like(one) for one in far]
         for block in _Block.all(length, k.shape[1]):
             part = slice(block.start, block.end)
             product = block.product(q, table)
@@ -155,6 +181,10 @@ class _Attention(torch.autograd.Function):
             by_place += shifted
             if added is not None:
                 by_place += added
+            if far:
+                by_place[..., -1] += far[1][:, :, part]
+                if block.end == length:
+                    by_place[:, :, -1] += far[0]
             a = scores.softmax(-1)
             d_v.baddbmm_(a.transpose(1, 2), d_z[:, part])
             torch.bmm(d_z[:, part], v.transpose(1, 2), out=scores)
@@ -164,11 +194,15 @@ class _Attention(torch.autograd.Function):
             d_k.baddbmm_(scores.transpose(1, 2), content[:, part])
             if d_added is not None:
                 d_added += by_place.sum_to_size(d_added.shape)
+            if far:
+                d_far[1][:, :, part] = by_place[..., -1]
+                if block.end == length:
+                    d_far[0].copy_(by_place[:, :, -1])
             product.zero_()
             shifted.copy_(by_place)
             block.backward(product, q, table, d_q, d_table)
         d_content, d_k, d_v = (x.unflatten(0, (batch, heads)).transpose(1, 2) for x in (d_content, d_k, d_v))
-        return d_content, d_q, d_k, d_v, d_table.transpose(0, 1), d_added
+        return d_content, d_q, d_k, d_v, d_table.transpose(0, 1), d_added, *d_far
 
 
 def relative_attention(
@@ -182,25 +216,28 @@ def relative_attention(
     *,
     dropout: float,
     official: bool = False,
+    gap: int = 0,
 ) -> Tensor:
     """Transformer-XL's attention with its second product as the additive bias of scaled_dot_product_attention:
 
         z_i = sum_j a_ij v_j    a_ij = softmax_j(((q_i + u) k_j + (q_i + w) r_ij) / sqrt(h) + term_j + mask_ij)
 
     q [B, T, N, h]; k, v [B, S, N, h]; r [P, N, h], the farthest key to the left first; biases u and w [N, h];
-    term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h].
+    term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h]. `gap`: columns left out before the last token,
+    for which r has rows.
     """
     scale = q.shape[-1] ** -0.5
     content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias makes it float32
+    table, *far = _without_gap(q, r, gap)
     added = term if mask is None or official else mask if term is None else mask + term
     if official and mask is not None:  # added to the sum of all terms, since its rounding matters
-        scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, added)
+        scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, table, added)
         a = (at_least_float32(scores) + mask).softmax(-1).to(v.dtype)
         z = F.dropout(a, dropout) @ v.transpose(1, 2)
     elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
-        z = _Attention.apply(content, q, k, v, r, added)
+        z = _Attention.apply(content, q, k, v, table, added, *far)
     else:
-        z = _fused(content, k, v, _RelativeBias.apply(q, r, added), dropout)
+        z = _fused(content, k, v, _RelativeBias.apply(q, table, added, *far), dropout)
     return z.transpose(1, 2)
 
 
@@ -211,10 +248,12 @@ def relative_probabilities(
     biases: tuple[Tensor, Tensor],
     term: Tensor | None,
     mask: Tensor | None,
+    gap: int = 0,
 ) -> Tensor:
     """a_ij of `relative_attention` [B, N, T, S], at least float32, without dropout."""
     content, q = (((q + bias) * q.shape[-1] ** -0.5).to(k.dtype) for bias in biases)
-    scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, r, term)
+    table, *far = _without_gap(q, r, gap)
+    scores = content.transpose(1, 2) @ k.permute(0, 2, 3, 1) + _RelativeBias.apply(q, table, term, *far)
     scores = at_least_float32(scores)
     return (scores if mask is None else scores + mask).softmax(-1)
 
@@ -253,13 +292,15 @@ class Surroundings(NamedTuple):
     """Inputs that all layers share."""
 
     positions: Tensor
-    """[P, D], a row for each distance, the farthest key to the left first."""
+    """[P, D], a row for each distance, the farthest key to the left first; P = M + 2 (T + gap)."""
     types: Tensor | None
     """[types, D]; None if all keys have one type, whose term the softmax cancels."""
     key_types: Tensor | None
     """[B, S, types], 1 at a key's type."""
     mask: Tensor | None
     """[B, 1, T or 1, S], added to scores."""
+    gap: int = 0
+    """Columns of padding that were left out before the last token."""
 
 
 class ErnieDocSelfAttention(nn.Module):
@@ -287,6 +328,7 @@ class ErnieDocSelfAttention(nn.Module):
         types: Tensor | None,
         key_types: Tensor | None,
         mask: Tensor | None,
+        gap: int = 0,
     ) -> Tensor:
         """hidden [B, T, D], memory [B, M, D], the rest as in `Surroundings` -> [B, T, D], or this device's heads of it.
 
@@ -299,13 +341,14 @@ class ErnieDocSelfAttention(nn.Module):
         q, k, r, biases, term = self._terms(hidden, context, positions, types, key_types)
         v = self._heads(self.value(context))
         dropout = self.dropout if self.training else 0.0
-        return relative_attention(q, k, v, r, biases, term, mask, dropout=dropout, official=self.official).flatten(2)
+        z = relative_attention(q, k, v, r, biases, term, mask, dropout=dropout, official=self.official, gap=gap)
+        return z.flatten(2)
 
     def probabilities(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
         """a_ij [B, N, T, S] without dropout, for the arguments of `forward`, which does not compute them alone."""
         context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
         terms = self._terms(hidden, context, around.positions, around.types, around.key_types)
-        return relative_probabilities(*terms, around.mask)
+        return relative_probabilities(*terms, around.mask, around.gap)
 
     def _terms(
         self, hidden: Tensor, context: Tensor, positions: Tensor, types: Tensor | None, key_types: Tensor | None

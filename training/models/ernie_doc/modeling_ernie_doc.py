@@ -70,7 +70,7 @@ class ErnieDocEmbeddings(nn.Module):
         return self.dropout(self.word_layer_norm(words))
 
     def positions(self, length: int, slots: int) -> Tensor:
-        """[P, D] for `length` tokens after `slots` of memory.
+        """[P, D] for `length` tokens, padding included, after `slots` of memory.
 
         Distance d = query - key has row -d of the table if d <= 0, longest - 1 + d if the key lies to the left.
         """
@@ -258,6 +258,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         mems: tuple[Tensor, ...] | None = None,
         *,
         inputs_embeds: Tensor | None = None,
+        gap: int = 0,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
@@ -266,16 +267,20 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
 
         Slots of `mems` that are zero are empty: zero a row to begin a document there. None means all are empty.
         inputs_embeds [B, T, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, T, S].
-        A segment ends with [SEP], padding, and [CLS] in last position. Memory has the type of its row's first token.
+        A segment ends with [SEP], padding, and [CLS] in last position; `gap` columns of padding before it can be left
+        out and still count as distance to it. Memory has the type of its row's first token.
         Returns last_hidden_state [B, T, D], pooler_output [B, D] and mems, N tensors [B, memory_length, D] without
         gradient: the last states of [mems; segment] that belong to tokens.
 
-        Raises ValueError for segments longer than `max_position_embeddings`.
+        Raises ValueError for segments longer than `max_position_embeddings`, and with `official_memory`, which
+        remembers padding, for a `gap`.
         """
         given_once(input_ids, inputs_embeds)
         hidden = self.embeddings(self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
         batch, length = hidden.shape[:2]
         official = self.config.official_memory
+        if official and gap:
+            raise ValueError("official_memory remembers padding, so none can be left out")
         mems = mems or (self.empty_mems(batch) if official else ())
         if mems and len(mems) != (self.config.num_hidden_layers if self.config.slots else 0):
             raise ValueError(f"{len(mems)} mems, but the model has {len(self.empty_mems(0))}")
@@ -300,7 +305,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             first = token_type_ids[:1, :1] if official else token_type_ids[:, :1]
             key_types = torch.cat([first.expand(batch, slots), token_type_ids], dim=1).long()
             key_types = F.one_hot(key_types, self.config.type_vocab_size).to(hidden.dtype)
-        around = Surroundings(self.embeddings.positions(length, slots), types, key_types, mask)
+        around = Surroundings(self.embeddings.positions(length + gap, slots), types, key_types, mask, gap)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         weights = attention_weights(output_attentions, self.config)
         states, mems = self.encoder(hidden, mems, around, torch.cat([filled, tokens], dim=1), every, weights)
@@ -370,6 +375,7 @@ class ErnieDocForPreTraining(ErnieDocPreTrainedModel):
         mems: tuple[Tensor, ...] | None = None,
         *,
         inputs_embeds: Tensor | None = None,
+        gap: int = 0,
         masked_positions: Tensor | None = None,
         labels: Tensor | None = None,
         reorder_labels: Tensor | None = None,
@@ -389,6 +395,7 @@ class ErnieDocForPreTraining(ErnieDocPreTrainedModel):
             token_type_ids,
             mems,
             inputs_embeds=inputs_embeds,
+            gap=gap,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
