@@ -7,7 +7,7 @@ import platform
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,15 @@ def _environment() -> dict[str, str]:
     """Versions only, never environment variables: they may hold secrets."""
     packages = ["reread", "torch", "numpy", "transformers", "megatron-core", "jieba", "tokenizers"]
     return {"python": platform.python_version(), "machine": platform.platform()} | {
-        name: version(name) for name in packages
+        name: _version(name) for name in packages
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout, say
+        return "not installed"
 
 
 @contextmanager

@@ -107,12 +107,13 @@ def _question(source: Source, context: str, values: Any, position: str) -> Itera
 def read_c3(source: Source) -> Iterator[ChooseExample]:
     """C3: lines of a document or dialogue, and questions with options, the answer given as its text.
 
-    An option that repeats another one is left out, since no model can distinguish the two.
+    An option that repeats another one is left out, since no model can distinguish the two. C3's dialogues and other
+    texts share ids: the second document of an id gets its position in the file beside it.
     """
     data = source.json()
     if not isinstance(data, list):
         raise UserError(f"{source.path}: a JSON {type(data).__name__}, not a list of documents; is it another format?")
-    repeated = 0
+    repeated, groups, shared = 0, set[str](), 0
     for number, values in enumerate(data, 1):
         place = source.place(f"document {number}")
         if not isinstance(values, list) or len(values) != 3:
@@ -122,6 +123,9 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
         if document is None:
             continue
         text, group = "\n".join(document.lines), str(document.id)
+        if group in groups:
+            group, shared = f"{group}@{number}", shared + 1
+        groups.add(group)
         for order, inner in enumerate(document.questions, 1):
             place = source.place(f"document {number}, question {order}")
             question = source.parse(_Options, inner, place)
@@ -136,6 +140,8 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
             yield ChooseExample(f"{group}-{order}", place, text, question.question, options, label, group)
     if repeated:
         _LOG.info(f"{source.path}: {repeated:,} questions have an option twice; the copies are left out")
+    if shared:
+        _LOG.info(f"{source.path}: {shared:,} documents share the id of another one; their ids end with their position")
 
 
 def read_cmrc2019(source: Source) -> Iterator[ChooseExample]:

@@ -156,6 +156,17 @@ def test_squad_has_several_answers_or_none_or_is_unlabelled(tmp_path: Path) -> N
     assert found[0].place == f"{path}: article 1, paragraph 1, question 1"
 
 
+def test_c3_documents_of_one_id_stay_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """C3's dialogues and its other texts have the same ids, and are used together."""
+    question = {"question": "?", "choice": ["a", "b"], "answer": "a"}
+    path = write(tmp_path / "c3.json", json.dumps([[["x"], [question], "1"], [["y"], [question, question], "1"]]))
+    with caplog.at_level("INFO"):
+        found = read_examples(path, "choose", "c3").examples
+    assert [example.id for example in found] == ["1-1", "1@2-1", "1@2-2"]
+    assert [example.group for example in found] == ["1", "1@2", "1@2"]
+    assert "1 documents share the id of another one" in caplog.text
+
+
 def test_c3_options_that_repeat_are_one_option(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     questions = [
         {"question": "几点？", "choice": ["六点", "五点", "六点"], "answer": "五点"},
