@@ -101,7 +101,7 @@ class TrainSettings(Settings):
     global_batch: int = Field(ge=1, le=MOST_ROWS)
     """Rows with a loss in each step, over all processes and accumulation."""
     micro_batch: int = Field(ge=1, le=MOST_ROWS)
-    """Rows of one forward pass on one process."""
+    """The most rows of one forward pass on one process; rows of similar length go together."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = ScheduleSettings()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"

@@ -1,6 +1,6 @@
 """LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), in two variants."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -9,6 +9,10 @@ from torch import Tensor
 
 Variant = Literal["nezha", "standard"]
 Tensors = tuple[Tensor, ...]
+
+CHUNK = 2**24
+"""Elements whose updates are computed at a time, whole tensors: beside state and gradients a step needs two copies of
+these, and not three of all weights."""
 
 
 class Lamb(torch.optim.Optimizer):
@@ -21,7 +25,8 @@ class Lamb(torch.optim.Optimizer):
     Norms are those of whole logical tensors: for a parameter with `tensor_model_parallel` set (as megatron-core
     marks split ones) squares are summed over `tensor_group`, all of them in one all-reduce a step.
 
-    Groups may set lr, betas, eps and weight_decay. State: exp_avg, exp_avg_sq by parameter; `step` by group.
+    Groups may set lr, betas, eps and weight_decay. State: exp_avg, exp_avg_sq by parameter; `step` by group. A step
+    overwrites gradients by its updates.
     """
 
     def __init__(
@@ -53,12 +58,12 @@ class Lamb(torch.optim.Optimizer):
         adapted: list[bool] = []
         for group in self.param_groups:
             mine = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not mine:
-                continue
-            directions, direction_norms = self._directions(group, mine)
+            if mine:
+                group["step"] += 1
+            for chunk in _chunks(mine):
+                norms += self._to_updates(group, chunk)
             weights += mine
-            updates += directions
-            norms += direction_norms
+            updates += [parameter.grad for parameter in mine]
             rates += [group["lr"]] * len(mine)
             adapted += [self.variant == "nezha" or group["weight_decay"] != 0] * len(mine)
         if weights:
@@ -67,9 +72,9 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(weights, updates)
         return loss
 
-    def _directions(self, group: dict[str, Any], weights: list[Tensor]) -> tuple[Tensors, Tensors]:
-        """The updates u of a group, and the norms that their trust ratios divide by."""
-        group["step"] += 1
+    def _to_updates(self, group: dict[str, Any], weights: list[Tensor]) -> Tensors:
+        """Turn the gradients of some of a group's weights into the updates u; returns the norms that their trust ratios
+        divide by."""
         beta1, beta2 = group["betas"]
         unbias1, unbias2 = 1 - beta1 ** group["step"], 1 - beta2 ** group["step"]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -82,21 +87,22 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
 
-        def direction(denominators: Tensors, decay: float) -> Tensors:
-            result = torch._foreach_mul(weights, decay)
-            torch._foreach_addcdiv_(result, first, denominators, 1 / unbias1)
-            return result
+        def direct(denominators: Tensors, decay: float) -> None:
+            torch._foreach_copy_(gradients, weights)
+            torch._foreach_mul_(gradients, decay)
+            torch._foreach_addcdiv_(gradients, first, denominators, 1 / unbias1)
 
         roots = torch._foreach_div(second, unbias2)
         norms: Tensors = ()
         if self.variant == "nezha":
             inside = torch._foreach_add(roots, group["eps"])
             torch._foreach_sqrt_(inside)
-            norms = torch._foreach_norm(direction(inside, self.defaults["weight_decay"]))
+            direct(inside, self.defaults["weight_decay"])
+            norms = torch._foreach_norm(gradients)
         torch._foreach_sqrt_(roots)
         torch._foreach_add_(roots, group["eps"])
-        directions = direction(roots, group["weight_decay"])
-        return directions, norms or torch._foreach_norm(directions)
+        direct(roots, group["weight_decay"])
+        return norms or torch._foreach_norm(gradients)
 
     def _trust_ratios(self, weights: list[Tensor], direction_norms: list[Tensor], adapted: list[bool]) -> list[float]:
         norms = torch.stack([*torch._foreach_norm(weights), *direction_norms]).view(2, -1)
@@ -111,3 +117,15 @@ class Lamb(torch.optim.Optimizer):
             ratios = ratios.clamp(max=10.0)
         # The only wait for the device; a single kernel then scales all tensors
         return [ratio if use else 1.0 for ratio, use in zip(ratios.tolist(), adapted, strict=True)]
+
+
+def _chunks(weights: list[Tensor]) -> Iterator[list[Tensor]]:
+    """`weights` in lists of at most `CHUNK` elements, or of one tensor."""
+    chunk: list[Tensor] = []
+    for weight in weights:
+        if chunk and sum(one.numel() for one in chunk) + weight.numel() > CHUNK:
+            yield chunk
+            chunk = []
+        chunk.append(weight)
+    if chunk:
+        yield chunk

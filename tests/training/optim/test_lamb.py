@@ -2,14 +2,17 @@
 
 import math
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from tests.conftest import GOLDEN
 from training.config import OptimizerSettings
+from training.optim import lamb
 from training.optim.build import _why_not_apex, build_optimizer, set_steps_taken, steps_taken
 from training.optim.lamb import Lamb
 from training.parallel.mesh import Mesh
@@ -53,6 +56,26 @@ def reference(weights, gradients, decays, rate):
             ratio = size / length if decays[i] and size > 0 and length > 0 else 1.0
             weights[i] = weights[i] - rate * ratio * update
     return weights
+
+
+@pytest.mark.parametrize("variant", ["nezha", "standard"])
+def test_a_step_in_chunks_is_the_same_and_needs_less_memory(variant, monkeypatch):
+    steps, most = [], []
+    for chunk in (lamb.CHUNK, 1000):
+        monkeypatch.setattr(lamb, "CHUNK", chunk)
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(30, 30, generator=generator)) for _ in range(20)]
+        optimizer = Lamb(weights, lr=0.1, variant=variant)
+        for weight in weights:
+            weight.grad = torch.randn(30, 30, generator=generator)
+            optimizer.state[weight] = {"exp_avg": torch.zeros(30, 30), "exp_avg_sq": torch.zeros(30, 30)}
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+            optimizer.step()
+        events = watched.profiler.kineto_results.events()
+        most.append(max(accumulate(event.nbytes() for event in events if event.name() == "[memory]")))
+        steps.append(torch.cat([weight.detach() for weight in weights]))
+    assert torch.equal(*steps)
+    assert most[0] > 1.0 * 20 * 4 * 900 and most[1] < 3 * 4 * 1000
 
 
 def test_standard_variant_is_the_published_algorithm():
