@@ -54,12 +54,12 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
     curves = {}
     for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)):
         values = no_dropout(MODELS[model](sample_corpus, parallel={"tensor": tensor}))
-        values["micro_batch"] = 1 if accumulate else 8
+        values |= {"steps": 4, "validate_every": 2, "micro_batch": 1 if accumulate else 8}
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
         ranks_in_float64(tensor * data, train_in_process, values, run)
         curves[tensor, data] = curve(run) + curve(run, "validation_loss") + curve(run, "gradient_norm")
-    assert len(curves[1, 1]) == 6 + 2 + 6
+    assert len(curves[1, 1]) == 4 + 2 + 4
     for split, values_there in curves.items():
         assert values_there == pytest.approx(curves[1, 1], rel=1e-9), split
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import not_here, preprocess_values, train_values
+from tests.conftest import ROOT, not_here, preprocess_values, train_values
 from tests.slurm.cluster import Cluster, why_not
 
 SITE: dict[str, Any] = {
@@ -19,7 +19,10 @@ SITE: dict[str, Any] = {
     "tasks_per_node": 1,
     "cpus_per_task": 1,
     "preprocess": {"array": 2, "cpus_per_task": 1},
-    "setup": ["export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1"],  # n1 and n2 are not names of hosts
+    "setup": [
+        "export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1",  # n1 and n2 are not names of hosts
+        f"export PYTHONPATH={ROOT / 'tests' / 'slurm' / 'slow_steps'}:{ROOT}",
+    ],
 }
 
 
