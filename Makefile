@@ -7,8 +7,9 @@ TORCH ?= torch==2.13.0
 
 .PHONY: quickstart test test-fast checks format constraints gpu slurm horovod horovod-wheel build-horovod apex clean
 
+# OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
-	$(VENV)/bin/reread run quickstart
+	$(VENV)/bin/reread run quickstart $(OVERRIDES)
 
 # Tests of runs mostly wait for processes that they start, so two workers a core.
 test: $(READY)

@@ -18,7 +18,13 @@ from preprocessing.execution.ray_executor import RayExecutor
 from tests.raw_text import EVERY_STAGE, children, contents, errors_of, kill, start, wait_for
 
 # The store of a node: 80 MB are Ray's least.
-NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+NODE = {
+    "num_cpus": 1,
+    "object_store_memory": 80_000_000,
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "no_monitor": True,
+}
 
 COUNTED = """
 import os, signal
