@@ -53,7 +53,7 @@ slurm:
 
 # Horovod, built against the torch that is installed; nothing to do where that is done. With a CUDA torch it reduces by
 # NCCL and needs nvcc and NCCL's headers and library (HOROVOD_NCCL_HOME says where; HOROVOD_CUDA_HOME, where not on PATH).
-# With -j2 it compiles while the other packages are installed.
+# With -j2 it compiles while the packages that it does not read are installed.
 HOROVOD_IS_BUILT = $(PYTHON) -W "error:Framework pytorch" -c "import horovod.torch" 2>/dev/null
 horovod: horovod-wheel $(READY)
 	$(HOROVOD_IS_BUILT) || { $(PYTHON) -m pip uninstall --quiet --yes horovod && \
@@ -85,7 +85,7 @@ apex: $(READY)
 $(VENV)/.torch: constraints.txt
 	python3 -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && python3 -m venv $(VENV); }
 	$(PYTHON) -m pip install --quiet --upgrade --constraint constraints.txt pip setuptools wheel
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt "$(TORCH)"
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt "$(TORCH)" numpy
 	touch $@
 
 $(READY): $(VENV)/.torch setup.py constraints.txt
