@@ -27,8 +27,12 @@ def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, kind) -> None:
-    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes."""
-    for tensor, data, micro_batch in ((1, 1, 8), (2, 1, 3), (1, 2, 1), (2, 2, 2), (1, 3, 2)):
+    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes.
+
+    Adaptive word vectors are one more model of RAN's, so 1x1 and 2x2 do for them.
+    """
+    splits = ((1, 1, 8), (2, 2, 2), (2, 1, 3), (1, 2, 1), (1, 3, 2))
+    for tensor, data, micro_batch in splits[:2] if kind == "ran words" else splits:
         values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
         values |= {"steps": 4, "validate_every": 2}
         run = tmp_path / f"{tensor}x{data}"

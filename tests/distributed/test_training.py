@@ -50,9 +50,9 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
     ("model", "accumulate"), [("nezha", True), ("nezha", False), ("spans", True), ("ran", True), ("longformer", True)]
 )
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, model, accumulate) -> None:
-    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation."""
+    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, 1x1 and 2x2 without."""
     curves = {}
-    for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)):
+    for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)) if accumulate else ((1, 1), (2, 2)):
         values = no_dropout(MODELS[model](sample_corpus, parallel={"tensor": tensor}))
         values |= {"steps": 4, "validate_every": 2, "micro_batch": 1 if accumulate else 8}
         run = tmp_path / f"{tensor}x{data}"
