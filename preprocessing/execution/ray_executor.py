@@ -108,7 +108,7 @@ def _connected(workers: int) -> Any:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = found = os.environ.get("RAY_ADDRESS", "")
     try:
-        found = address or canonicalize_bootstrap_address("auto")
+        found = address or canonicalize_bootstrap_address("auto") or ""
         _check_answers(found)
         ray.init(address=address or "auto", **quiet)
     except (OSError, RuntimeError, ValueError) as error:
