@@ -95,8 +95,8 @@ def _connected(workers: int) -> Any:
     # No usage statistics are sent, and Ray's own lines about each lost worker would hide ours.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-    # Each attempt to reach a cluster takes 40 seconds; Ray's default of 20 attempts is a quarter of an hour.
-    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "3")
+    # Each attempt to reach a cluster that does not answer takes 40 seconds, and Ray makes 20.
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")
     try:
         import ray
         from ray._private.services import canonicalize_bootstrap_address
