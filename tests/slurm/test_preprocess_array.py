@@ -26,7 +26,7 @@ def test_a_killed_array_task_costs_only_its_parts_and_the_corpus_is_the_same(
 ) -> None:
     text = "\n".join(path.read_text() for path in sorted((ROOT / "pipeline" / "sample" / "zh").iterdir()))
     (tmp_path / "raw").mkdir()
-    for number in range(30):  # each another document: a killed task should be far from its end
+    for number in range(80):  # each another document: a killed task should be far from its end
         (tmp_path / "raw" / f"{number:02d}.txt").write_text(f"第{number}册\n{text}")
     values = {**preprocess_values(tmp_path / "corpus"), "input": {"paths": [str(tmp_path / "raw")]}}
 
@@ -35,7 +35,7 @@ def test_a_killed_array_task_costs_only_its_parts_and_the_corpus_is_the_same(
     cluster.wait(lambda: task_of(tmp_path, "1/2") is not None, "the second task")
     task = task_of(tmp_path, "1/2")
     while not any(work.glob("*[13579].json")):
-        time.sleep(0.01)
+        time.sleep(0.005)
     os.kill(task, signal.SIGKILL)
     done = {path: path.stat().st_mtime_ns for path in work.glob("*.json")}
     cluster.wait(lambda: not running(cluster, jobs["read"]), "the end of the array")
