@@ -5,10 +5,11 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast checks format constraints gpu slurm horovod build-horovod apex clean
+.PHONY: quickstart test test-fast checks format constraints gpu slurm horovod horovod-wheel build-horovod apex clean
 
+# OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
-	$(VENV)/bin/reread run quickstart
+	$(VENV)/bin/reread run quickstart $(OVERRIDES)
 
 # Tests of runs mostly wait for processes that they start, so two workers a core.
 test: $(READY)
@@ -52,19 +53,24 @@ slurm:
 
 # Horovod, built against the torch that is installed; nothing to do where that is done. With a CUDA torch it reduces by
 # NCCL and needs nvcc and NCCL's headers and library (HOROVOD_NCCL_HOME says where; HOROVOD_CUDA_HOME, where not on PATH).
-horovod: $(READY)
-	$(PYTHON) -W "error:Framework pytorch" -c "import horovod.torch" 2>/dev/null || $(MAKE) build-horovod
+# With -j2 it compiles while the packages that it does not read are installed.
+HOROVOD_IS_BUILT = $(PYTHON) -W "error:Framework pytorch" -c "import horovod.torch" 2>/dev/null
+horovod: horovod-wheel $(READY)
+	$(HOROVOD_IS_BUILT) || { $(PYTHON) -m pip uninstall --quiet --yes horovod && \
+		$(PYTHON) -m pip install --quiet --find-links $(VENV)/wheels --constraint constraints.txt -e ".[horovod]"; }
+
+horovod-wheel: $(VENV)/.torch
+	$(HOROVOD_IS_BUILT) || $(MAKE) build-horovod
 
 build-horovod:
 	{ command -v g++ && command -v cmake; } || \
 		{ apt-get update && apt-get install -y --no-install-recommends g++ cmake; }
-	$(PYTHON) -m pip uninstall --quiet --yes horovod
 	CMAKE_TOOLCHAIN_FILE=$(CURDIR)/training/parallel/horovod.cmake MAKEFLAGS=-j$$(nproc) \
 		HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
 		HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
 		HOROVOD_GPU_OPERATIONS=$$($(PYTHON) -c "import torch; print('NCCL' if torch.version.cuda else '')") \
-		$(PYTHON) -m pip install --no-build-isolation --no-cache-dir --no-binary horovod \
-		--constraint constraints.txt -e ".[horovod]"
+		$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --no-cache-dir --no-binary horovod \
+		--constraint constraints.txt --wheel-dir $(VENV)/wheels horovod
 
 # NVIDIA's apex, built with its CUDA kernels from a folder of its source against the torch that is installed: needs a
 # torch with CUDA and the nvcc of the same CUDA. (The package of that name on PyPI is something else.)
@@ -76,10 +82,13 @@ apex: $(READY)
 	APEX_CPP_EXT=1 APEX_CUDA_EXT=1 $(PYTHON) -m pip install --no-build-isolation --no-deps --no-cache-dir "$(abspath $(APEX))"
 	$(PYTHON) -c "import torch, amp_C; from apex.optimizers import FusedLAMB"
 
-$(READY): setup.py constraints.txt
+$(VENV)/.torch: constraints.txt
 	python3 -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && python3 -m venv $(VENV); }
 	$(PYTHON) -m pip install --quiet --upgrade --constraint constraints.txt pip setuptools wheel
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt "$(TORCH)"
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt "$(TORCH)" numpy
+	touch $@
+
+$(READY): $(VENV)/.torch setup.py constraints.txt
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt -e ".[train,dev]"
 	touch $@
 

@@ -200,7 +200,13 @@ def ran_values(corpus: Path, **changes: Any) -> dict[str, Any]:
 
 def ran_stream_values(corpus: Path, **changes: Any) -> dict[str, Any]:
     """The same model as a language model that hands its cells from segment to segment."""
-    data = {"kind": "stream", "corpus": str(corpus), "sequence_length": 24, "evaluation_length": 24}
+    data = {
+        "kind": "stream",
+        "corpus": str(corpus),
+        "sequence_length": 24,
+        "evaluation_length": 24,
+        "evaluation_memory": 48,
+    }
     return ran_values(corpus, **{"data": data, **changes})
 
 

@@ -31,6 +31,7 @@ _PRELOAD = [
     "training.models.transformer_xl",
     "training.models.ran",
     "training.models.longformer",
+    "tests.few_rows",
 ]
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
 

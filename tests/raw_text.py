@@ -93,14 +93,33 @@ def start(raw: Path, output: Path, *arguments: str, before: str = "", **changes:
 
     `before` is Python that runs first.
     """
+    program = [sys.executable, "-X", "faulthandler", "-c", _IMPORTS + before + _COMMAND]
     return subprocess.Popen(
-        [sys.executable, "-c", _IMPORTS + before + _COMMAND, json.dumps(values(raw, output, **changes)), *arguments],
+        [*program, json.dumps(values(raw, output, **changes)), *arguments],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def errors_of(process: subprocess.Popen[str], timeout: float = 300) -> str:
+    """What a process of `start` prints until it ends. One that hangs is ended, and its stacks are in the failure."""
+    try:
+        return process.communicate(timeout=timeout)[1]
+    except subprocess.TimeoutExpired:
+        ended = process.poll()
+        process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        try:
+            errors = process.communicate(timeout=10)[1]
+        except subprocess.TimeoutExpired as held:  # by another process that has inherited the pipe
+            errors = (held.stderr or b"").decode(errors="replace")
+        state = "hangs" if ended is None else f"ended with {ended}, but others hold its output open"
+        raise AssertionError(f"after {timeout:.0f} s the process {state}:\n{errors}") from None
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

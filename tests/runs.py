@@ -20,8 +20,8 @@ STEPS = 40
 
 
 def write_recipe(folder: Path, corpus: Path, **changes: Any) -> None:
-    """tiny.yaml in `folder`: 40 steps on two processes, a checkpoint every 5."""
-    values = train_values(corpus, steps=STEPS, parallel={"processes": 2}, **changes)
+    """tiny.yaml in `folder`: 40 steps on two processes with a micro-batch a step each, a checkpoint every 5."""
+    values = train_values(corpus, steps=STEPS, parallel={"processes": 2}, micro_batch=4, **changes)
     values["checkpoint"] = {"every_steps": 5, "keep": 2}
     values["validate_every"] = 20
     folder.mkdir(exist_ok=True)

@@ -95,22 +95,28 @@ def _connected(workers: int) -> Any:
     # No usage statistics are sent, and Ray's own lines about each lost worker would hide ours.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    # Each attempt to reach a cluster that does not answer takes 40 seconds, and Ray makes 20.
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")
     try:
         import ray
+        from ray._private.services import canonicalize_bootstrap_address
     except ImportError as error:
         raise UserError(
             f"preprocess.executor: ray cannot be used ({error}); install it by `pip install 'reread[ray]'`, or take "
             "executor=processes"
         ) from None
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    address = os.environ.get("RAY_ADDRESS", "")
+    address = found = os.environ.get("RAY_ADDRESS", "")
     try:
-        _check_answers(address)
+        found = address or canonicalize_bootstrap_address("auto") or ""
+        _check_answers(found)
         ray.init(address=address or "auto", **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         if address:
             reason = " ".join(str(error).split())
             raise UserError(f"RAY_ADDRESS: the Ray cluster at `{address}` cannot be used: {reason}") from None
+        if found:  # Ray keeps the address of a cluster whose processes were killed
+            log.warning("ray: the last cluster of this machine, %s, does not answer: %s", found, error)
         cpus = workers or len(os.sched_getaffinity(0))
         store = 100_000_000  # of the nodes' memory; nothing but the numbers of tasks goes through it
         ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **quiet)
@@ -126,4 +132,4 @@ def _check_answers(address: str) -> None:
     """Raises OSError if nothing listens at HOST:PORT; Ray itself would try for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and "/" not in address:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

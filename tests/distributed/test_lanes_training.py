@@ -28,18 +28,23 @@ def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, kind) -> None:
     """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes. At 1x1
-    segments are not trimmed."""
-    for tensor, data, micro_batch in ((1, 1, 8), (2, 1, 3), (1, 2, 1), (2, 2, 2), (1, 3, 2)):
+    segments are not trimmed.
+
+    Adaptive word vectors are one more model of RAN's, so 1x1 and 2x2 do for them.
+    """
+    splits = ((1, 1, 8), (2, 2, 2), (2, 1, 3), (1, 2, 1), (1, 3, 2))
+    for tensor, data, micro_batch in splits[:2] if kind == "ran words" else splits:
         values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
+        values |= {"steps": 4, "validate_every": 2}
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
         ranks_in_float64(tensor * data, train_untrimmed if tensor == data == 1 else train_in_process, values, run)
     expected = tmp_path / "1x1"
-    assert len(curve(expected)) == 6 and len(curve(expected, "validation_loss")) == 2
+    assert len(curve(expected)) == 4 and len(curve(expected, "validation_loss")) == 2
     for run in tmp_path.iterdir():
         for name in ("loss", "validation_loss", "gradient_norm", "tokens"):
             assert curve(run, name) == pytest.approx(curve(expected, name), rel=1e-9), (run, name)
-        agree(state_of(run, 6), state_of(expected, 6))
+        agree(state_of(run, 4), state_of(expected, 4))
 
 
 def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, float], dict[str, float]]:
@@ -75,12 +80,12 @@ def test_a_run_goes_on_at_another_split_with_its_memories(
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
-    last = 3 * len(splits)
-    values = values_of(kind, sample_corpus, steps=last, schedule={"decay": "constant"})
+    last = 2 * len(splits)
+    values = values_of(kind, sample_corpus, steps=last, validate_every=last, schedule={"decay": "constant"})
     first = splits[0]
     ranks_in_float64(first[0] * first[1], train_in_process, {**values, "parallel": {"tensor": first[0]}}, whole)
     for number, (tensor, data) in enumerate(splits, 1):
-        now = {"steps": 3 * number, "parallel": {"tensor": tensor}, "micro_batch": number}
+        now = {"steps": 2 * number, "parallel": {"tensor": tensor}, "micro_batch": number}
         ranks_in_float64(tensor * data, train_in_process, {**values, **now}, moved)
     assert curve(moved, "tokens") == curve(whole, "tokens")
     assert curve(moved) == pytest.approx(curve(whole), rel=1e-9)

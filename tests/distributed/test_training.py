@@ -58,16 +58,16 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
     ("model", "accumulate"), [("nezha", True), ("nezha", False), ("spans", True), ("ran", True), ("longformer", True)]
 )
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, model, accumulate) -> None:
-    """Splits 2x1, 1x2 and 2x2 (tensor x data), with and without accumulation, and 1x1 with all rows untrimmed."""
+    """Splits 2x1, 1x2 and 2x2 (tensor x data) with accumulation, 2x2 without, and 1x1 with all rows untrimmed."""
     curves = {}
-    for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)):
+    for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)) if accumulate else ((1, 1), (2, 2)):
         values = no_dropout(MODELS[model](sample_corpus, parallel={"tensor": tensor}))
-        values["micro_batch"] = 1 if accumulate else 8
+        values |= {"steps": 4, "validate_every": 2, "micro_batch": 1 if accumulate else 8}
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
         ranks_in_float64(tensor * data, train_untrimmed if tensor == data == 1 else train_in_process, values, run)
         curves[tensor, data] = curve(run) + curve(run, "validation_loss") + curve(run, "gradient_norm")
-    assert len(curves[1, 1]) == 6 + 2 + 6
+    assert len(curves[1, 1]) == 4 + 2 + 4
     for split, values_there in curves.items():
         assert values_there == pytest.approx(curves[1, 1], rel=1e-9), split
 

@@ -1,10 +1,7 @@
 """RAN and Longformer from the command line: killed and resumed, inspected, exported; a start made by another recipe."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import torch
 import yaml
 
 from tests.conftest import longformer_values, ran_stream_values, ran_values
+from tests.elsewhere import run_elsewhere
 from tests.end_to_end.test_lanes import figures, reread
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
 from training.checkpoint.restore import restore_model
@@ -97,11 +95,7 @@ def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path)
         "tokens = AutoTokenizer.from_pretrained(sys.argv[1])('a [MASK] b')['input_ids']\n"
         "assert len(tokens) == (5 if sys.argv[3] == 'longformer' else 3), tokens\n"
     )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    environment.pop("PYTHONPATH", None)
-    arguments = [sys.executable, "-c", script, str(tmp_path / "exported"), str(tmp_path / "expected.pt"), kind]
-    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_elsewhere(tmp_path, script, tmp_path / "exported", tmp_path / "expected.pt", kind)
 
 
 def test_table_1_is_one_command(sample_corpus: Path, tmp_path: Path) -> None:

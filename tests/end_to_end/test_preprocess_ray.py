@@ -1,5 +1,6 @@
 """`preprocess.executor: ray` on two Ray nodes: the bytes of one machine, also where workers and nodes are killed."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -12,11 +13,18 @@ from typing import Any
 import pytest
 
 from preprocessing.errors import UserError
+from preprocessing.execution import ray_executor
 from preprocessing.execution.ray_executor import RayExecutor
-from tests.raw_text import EVERY_STAGE, children, contents, kill, start, wait_for
+from tests.raw_text import EVERY_STAGE, children, contents, errors_of, kill, start, wait_for
 
 # The store of a node: 80 MB are Ray's least.
-NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+NODE = {
+    "num_cpus": 1,
+    "object_store_memory": 80_000_000,
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "no_monitor": True,
+}
 
 COUNTED = """
 import os, signal
@@ -78,7 +86,7 @@ class Starts:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    _, errors = process.communicate()
+    errors = errors_of(process)
     assert process.returncode == 0, errors
     return errors
 
@@ -96,6 +104,22 @@ def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch)
         RayExecutor(1).__enter__()
 
 
+def test_a_cluster_that_was_killed_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")  # `ray start` writes it, `ray stop` removes it
+    started: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda address, **_: started.append(address))
+    with caplog.at_level(logging.INFO, "reread"):
+        ray_executor._connected(1)
+    assert started == ["local"]
+    assert ":1, does not answer: [Errno 111] Connection refused" in caplog.text
+
+
 def test_without_a_cluster_one_is_started_and_a_mistake_is_one_line(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +127,7 @@ def test_without_a_cluster_one_is_started_and_a_mistake_is_one_line(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     inputs = {"paths": [str(raw / "texts")], "bad_input": "refuse"}
     process = start(raw, tmp_path / "corpus", "read", "0/1", executor="ray", input=inputs)
-    _, errors = process.communicate()
+    errors = errors_of(process)
     assert process.returncode == 1
     assert "ray: no cluster is running and RAY_ADDRESS is not set, so one is started here for 1 tasks" in errors
     assert "input.bad_input=report" in errors.splitlines()[-1]
@@ -152,7 +176,7 @@ def test_a_part_whose_worker_dies_every_time_ends_the_run_with_one_line(
         "ray_executor.do_task = lambda here, folder, work_plan, stage, number: number != 2 or os.kill(os.getpid(), 9)\n"
     )
     process = start(raw, tmp_path / "corpus", "read", "2/8", before=deadly, executor="ray")
-    _, errors = process.communicate()
+    errors = errors_of(process)
     assert process.returncode == 1
     assert errors.count("part 2 of read is done again") == 3
     assert "part 2 of `read` lost its Ray worker 4 times" in errors.splitlines()[-1]
@@ -180,7 +204,7 @@ def test_a_node_that_does_not_see_the_folder_is_told(raw: Path, tmp_path: Path, 
         returncode = 0
         for attempt in range(10):  # until that node, which may still be starting its workers, gets a part
             process = start(raw, folder / f"corpus-{attempt}", "read", "0/1", executor="ray", workers=0)
-            _, errors = process.communicate()
+            errors = errors_of(process)
             returncode = process.returncode
             if returncode:
                 break

@@ -1,7 +1,6 @@
 """Runs of `reread train` as a user starts them: killed and resumed, on changed corpora, exported."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pipeline.cli import _status_of_command
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from tests.conftest import train_values
+from tests.elsewhere import run_elsewhere
 from tests.forks import Job
 from tests.runs import STEPS, assert_same_end, figures, finish, killed_twice, start, start_new_interpreters
 from training.checkpoint.store import CheckpointStore
@@ -116,10 +116,7 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
         "assert torch.equal(logits, expected), (logits - expected).abs().max()\n"
         "assert AutoTokenizer.from_pretrained(sys.argv[1]).mask_token == '[MASK]'\n"
     )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    environment.pop("PYTHONPATH", None)
-    arguments = [sys.executable, "-c", script, str(run / "export"), str(tmp_path / "expected.pt")]
-    subprocess.run(arguments, check=True, cwd=tmp_path, env=environment)
+    run_elsewhere(tmp_path, script, run / "export", tmp_path / "expected.pt")
 
 
 def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path) -> None:

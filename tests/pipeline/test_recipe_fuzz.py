@@ -56,6 +56,7 @@ def taken_or_refused(values: dict[str, Any], overrides: list[str], folder: Path)
     assert written_recipe(folder / "recipe.yaml") == recipe
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(key=st.sampled_from(KEYS), value=VALUES)
 def test_any_value_for_any_key_is_taken_or_refused_in_one_line(whole, folder, key: str, value: Any) -> None:

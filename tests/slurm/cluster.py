@@ -104,7 +104,7 @@ class Cluster:
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """Standard output of a command that sees this cluster; raises `RuntimeError` with its standard error."""
         done = subprocess.run(
-            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=600, check=False
         )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: status {done.returncode}: {done.stderr or done.stdout}")

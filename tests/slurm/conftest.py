@@ -1,15 +1,17 @@
 """A Slurm of two nodes for the whole session, and a folder from which a user submits."""
 
+import os
 import re
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import not_here, preprocess_values, train_values
+from tests.conftest import ROOT, not_here, preprocess_values, train_values
+from tests.forks import Job
 from tests.slurm.cluster import Cluster, why_not
 
 SITE: dict[str, Any] = {
@@ -19,7 +21,10 @@ SITE: dict[str, Any] = {
     "tasks_per_node": 1,
     "cpus_per_task": 1,
     "preprocess": {"array": 2, "cpus_per_task": 1},
-    "setup": ["export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1"],  # n1 and n2 are not names of hosts
+    "setup": [
+        "export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1",  # n1 and n2 are not names of hosts
+        f"export PYTHONPATH={ROOT / 'tests' / 'slurm' / 'slow_steps'}:{ROOT}",
+    ],
 }
 
 
@@ -34,6 +39,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield slurm
     finally:
         slurm.stop()
+
+
+def use_cluster(configuration: str, rank: int) -> None:
+    """Let this process submit to the cluster, whose jobs inherit its environment."""
+    os.environ["SLURM_CONF"] = configuration
+    del os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
 
 
 @pytest.fixture
@@ -59,9 +70,12 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str,
         (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe))
         (tmp_path / "slurm").mkdir(exist_ok=True)
         (tmp_path / "slurm" / "site.yaml").write_text(yaml.safe_dump({**SITE, **(site or {})}))
-        reread = [sys.executable, "-m", "pipeline.cli", "run", "tiny.yaml", "--slurm", *overrides]
-        output = cluster.run(*reread, cwd=tmp_path)
-        return dict(re.findall(r"([a-z-]+) \((\d+)\)", output))
+        on_cluster = partial(use_cluster, cluster.environment["SLURM_CONF"])
+        with Job(tmp_path, "run", "tiny.yaml", "--slurm", *overrides, processes=1, before=on_cluster) as job:
+            (status,) = job.statuses()
+        if status:
+            raise RuntimeError(f"status {status}: {job.output}")
+        return dict(re.findall(r"([a-z-]+) \((\d+)\)", job.output))
 
     yield run
     cluster.run("scancel", "--user=root")

@@ -35,7 +35,7 @@ def test_a_killed_array_task_costs_only_its_parts_and_the_corpus_is_the_same(
     cluster.wait(lambda: task_of(tmp_path, "1/2") is not None, "the second task")
     task = task_of(tmp_path, "1/2")
     while not any(work.glob("*[13579].json")):
-        time.sleep(0.001)
+        time.sleep(0.005)
     os.kill(task, signal.SIGKILL)
     done = {path: path.stat().st_mtime_ns for path in work.glob("*.json")}
     cluster.wait(lambda: not running(cluster, jobs["read"]), "the end of the array")

@@ -20,23 +20,29 @@ from training.trainer import train
 pytestmark = pytest.mark.timeout(1800)  # minutes, on cores that other work shares
 
 Submit = Callable[..., dict[str, str]]
-ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 100_000, "keep": 2}, "validate_every": 1_000_000}
+ENDLESS = {
+    "steps": 1_000_000,
+    "global_batch": 2,
+    "micro_batch": 1,
+    "checkpoint": {"every_steps": 100_000, "keep": 2},
+    "validate_every": 1_000_000,
+}
 
 
 def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
-    steps = 80
+    steps = 30
     optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # LAMB would amplify rounding
-    checkpoint = {"every_steps": 10, "keep": 2}
-    jobs = submit(steps=steps, global_batch=16, optimizer=optimizer, checkpoint=checkpoint, validate_every=steps)
+    checkpoint = {"every_steps": 5, "keep": 2}
+    jobs = submit(steps=steps, optimizer=optimizer, checkpoint=checkpoint, validate_every=steps)
     assert list(jobs) == ["read", "duplicates", "vocabulary", "encode", "merge", "pretrain", "export"]
-    wait_for_step(cluster, tmp_path, 20)
+    wait_for_step(cluster, tmp_path, 7)
     cluster.run("scancel", "--batch", "--signal=USR1", jobs["pretrain"])  # what Slurm sends before the time limit
     cluster.wait(lambda: len(attempts(tmp_path, jobs["pretrain"])) == 1, "the end of the first attempt")
     stopped = attempts(tmp_path, jobs["pretrain"])[0]
     assert (stopped["status"], stopped["nodes"]) == (75, "n[1-2]")
-    wait_for_step(cluster, tmp_path, stopped["checkpoint"] + 15)
+    wait_for_step(cluster, tmp_path, stopped["checkpoint"] + 7)
     cluster.kill_node("n1")  # the one with the batch script
     try:
         assert cluster.ended(jobs["export"]) == "COMPLETED", log_of(tmp_path)
@@ -55,7 +61,7 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     of_steps = [[row for row in rows if "loss" in row] for rows in (seen, expected)]
     tokens, losses = ([[row[name] for row in rows] for rows in of_steps] for name in ("tokens", "loss"))
     assert tokens[0] == tokens[1]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-3)  # 80 steps of float32 on another number of processes
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)  # float32 on another number of processes
     assert (tmp_path / "runs/tiny/export/config.json").exists()
 
 

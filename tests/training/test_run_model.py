@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,14 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "stream": stream_values,
 }
 EXAMPLES = ["a [MASK]"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rows() -> Iterator[None]:
+    """Each validation of documents draws anew, by default 1,024 rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.data.lanes.ROWS_AT_ONCE", 64)
+        yield
 
 
 @pytest.fixture(scope="module", params=["segments"])

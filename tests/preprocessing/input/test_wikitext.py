@@ -61,6 +61,7 @@ def test_broken_markup_does_not_hang(unit: str) -> None:
     plain_text(unit * 200_000)  # quadratic work would take minutes
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("before", "unit", "after"),

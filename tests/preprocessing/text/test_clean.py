@@ -74,6 +74,7 @@ def test_clean(raw: str, cleaned: str) -> None:
     assert clean(raw) == cleaned
 
 
+@pytest.mark.slow
 def test_every_character_is_cleaned_as_defined() -> None:
     left_out = (range(0x3400, 0xA000), range(0xAC00, 0xD700), range(0x20000, 0x2F800), range(0x30000, 0xE0000))
     codes = [code for code in range(0xE1000) if not any(code in part for part in left_out)]
@@ -82,6 +83,7 @@ def test_every_character_is_cleaned_as_defined() -> None:
         assert clean(text) == reference(text), hex(codes[start])
 
 
+@pytest.mark.slow
 def test_nfkc_by_runs_is_nfkc() -> None:
     for text in random_texts(20_000):
         assert clean(text) == reference(text), ascii(text)

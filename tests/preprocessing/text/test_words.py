@@ -48,6 +48,7 @@ def split(segmenter: WordSegmenter, text: str) -> list[str]:
     return [text[begin:end] for begin, end in pairwise(bounds)]
 
 
+@pytest.mark.slow
 def test_both_engines_cut_as_jieba_does(fast: WordSegmenter, exact: WordSegmenter) -> None:
     for text in [
         "",
@@ -166,6 +167,7 @@ def test_wrong_user_dictionaries_are_refused_in_one_line(tmp_path: Path) -> None
         WordSegmenter(WordSettings(engine="rjieba", user_dictionaries=[gbk]))
 
 
+@pytest.mark.slow
 def test_an_rjieba_that_cuts_otherwise_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

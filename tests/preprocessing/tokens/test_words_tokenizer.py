@@ -197,6 +197,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     )
 
 
+@pytest.mark.slow
 def test_files_given_for_validation_are_held_out_and_their_words_not_learnt(corpus: Corpus) -> None:
     held_out = Corpus(corpus.folder, "validation")
     assert corpus.documents == 40 and held_out.documents == 5

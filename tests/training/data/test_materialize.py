@@ -78,6 +78,7 @@ def test_workers_change_nothing(corpus: Corpus, tmp_path: Path) -> None:
     assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
+@pytest.mark.slow
 def test_webdataset_reads_the_shards_as_they_are(corpus: Corpus, tmp_path: Path) -> None:
     write(corpus, tmp_path / "out", settings_of(corpus))
     shards = sorted(str(path) for path in (tmp_path / "out").glob("*.tar"))
@@ -86,6 +87,7 @@ def test_webdataset_reads_the_shards_as_they_are(corpus: Corpus, tmp_path: Path)
     assert sum(map(len, rows)) == 2 * len(Samples(corpus, settings_of(corpus), 0))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     write(corpus, whole, settings_of(corpus))
@@ -134,6 +136,7 @@ def test_other_settings_are_refused_and_named(corpus: Corpus, tmp_path: Path) ->
     assert content(out) == before
 
 
+@pytest.mark.slow
 def test_truncated_and_altered_shards_are_named(corpus: Corpus, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write(corpus, out, settings_of(corpus))
@@ -150,6 +153,7 @@ def test_truncated_and_altered_shards_are_named(corpus: Corpus, tmp_path: Path) 
         samples.rows(np.arange(len(samples)))
 
 
+@pytest.mark.slow
 def test_altered_samples_are_not_taken_for_done(corpus: Corpus, tmp_path: Path) -> None:
     write(corpus, tmp_path / "out", settings_of(corpus))
     path = tmp_path / "out" / "manifest.json"

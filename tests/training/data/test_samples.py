@@ -211,6 +211,7 @@ def test_chinese_words_are_looked_for_where_they_were_not_counted(corpus: Corpus
         open_dataset(RowSettings(corpus=without.folder), 0, "train")
 
 
+@pytest.mark.slow
 def test_samples_need_no_torch() -> None:
     program = (
         "import sys, training.data.loader, training.data.materialize, pipeline.inspect; print('torch' in sys.modules)"

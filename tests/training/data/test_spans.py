@@ -82,6 +82,7 @@ def test_the_budget_favours_no_length() -> None:
     assert predicted.sum(axis=1).max() <= 0.15 * 128 + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rows", "packed", "segments"])
 def test_spans_in_real_text_have_the_papers_lengths(sample_corpus: Path, kind: str) -> None:
     """Rows of 512 tokens, in which documents of several hundred words end."""

@@ -2,10 +2,7 @@
 
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from preprocessing.errors import UserError
 from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.vocabulary import train_vocabulary
 from preprocessing.tokens.wordlevel import train_words
+from tests.elsewhere import run_elsewhere
 from training.data.kinds import KINDS
 from training.exchange import export
 from training.exchange.export import model_card, write_huggingface
@@ -140,19 +138,6 @@ def tokenizer(tmp_path: Path) -> Path:
     return folder
 
 
-def run_elsewhere(folder: Path, program: str, *arguments: str) -> None:
-    """Run `program` in `folder` in a process that does not know this project and complains of no weights."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
-    command = [sys.executable, "-c", program, *(str(folder / argument) for argument in arguments)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    for word in ("newly initialized", "not initialized", "UNEXPECTED", "MISSING"):
-        assert word not in done.stderr
-
-
 @pytest.mark.slow
 def test_exported_models_give_the_logits_of_training_in_another_process(tmp_path: Path, tokenizer: Path) -> None:
     folders, expected = [], []
@@ -166,7 +151,7 @@ def test_exported_models_give_the_logits_of_training_in_another_process(tmp_path
         folders.append(folder)
         expected.append([logits, logits, logits, output.seq_relationship_logits, output.hidden_states[-1]])
     torch.save((IDS, MASK), tmp_path / "inputs")
-    run_elsewhere(tmp_path, LOAD, "inputs", *(folder.name for folder in folders))
+    run_elsewhere(tmp_path, LOAD, tmp_path / "inputs", *folders)
     for folder, tensors in zip(folders, expected, strict=True):
         for loaded, trained in zip(torch.load(folder / "out"), tensors, strict=True):
             assert torch.equal(loaded, trained)
@@ -190,7 +175,7 @@ def test_models_with_memory_carry_it_in_another_process(tmp_path: Path, tokenize
     write_huggingface(tmp_path / "stream", stream, tokenizer, "card")
     document = torch.arange(20) % 9
     torch.save((IDS, document), tmp_path / "inputs")
-    run_elsewhere(tmp_path, LOAD_WITH_MEMORY, "inputs", "segments", "stream")
+    run_elsewhere(tmp_path, LOAD_WITH_MEMORY, *(tmp_path / name for name in ("inputs", "segments", "stream")))
     with torch.no_grad():
         first = segments(IDS)
         second = segments(IDS.flip(0), mems=first.mems)
@@ -257,7 +242,7 @@ def test_a_longformer_is_transformers_own_and_tokenizers_frame_as_the_rows_were(
     ids[1, 20:] = mask[1, 20:] = 0
     torch.save((ids, mask), tmp_path / "inputs")
     folders = [f"{kind}-{name}" for kind, name in kinds]
-    run_elsewhere(tmp_path, LOAD_WITHOUT_CODE, "inputs", *folders)
+    run_elsewhere(tmp_path, LOAD_WITHOUT_CODE, tmp_path / "inputs", *(tmp_path / name for name in folders))
     told = json.loads((tmp_path / "inputs.json").read_text())
     for folder, (kind, name), row in zip(folders, kinds, told, strict=True):
         with torch.no_grad():

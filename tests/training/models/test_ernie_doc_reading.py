@@ -1,14 +1,12 @@
 """ERNIE-Doc reads whole documents: `ErnieDocModel.read`, here and in an exported folder."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.elsewhere import run_elsewhere
 from tests.training.models.test_ernie_doc import LENGTH, assert_near, model, read_all, segments, tiny
 from training.exchange.export import write_huggingface
 from training.models.ernie_doc import ErnieDocForPreTraining
@@ -107,20 +105,7 @@ def test_an_exported_folder_carries_memory_and_reads_documents_in_another_proces
     heads, ids = model(ErnieDocForPreTraining), segments(2, rows=1)
     write_huggingface(tmp_path / "out", heads, None, "card")
     torch.save(ids, tmp_path / "out" / "ids")
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(tmp_path / "out")],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    for word in ("newly initialized", "not initialized", "UNEXPECTED", "MISSING"):
-        assert word not in done.stderr
+    run_elsewhere(tmp_path, LOAD, tmp_path / "out")
     output, read = read_all(heads, ids)[1], heads.ernie_doc.read(ids.flatten())
     logits = output.prediction_logits
     expected = [logits, logits, logits, output.reorder_logits, output.mems[-1]]

@@ -1,5 +1,6 @@
 """RAN's model: windows in parallel are windows in turn, and nothing sees what it must not."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -53,6 +54,14 @@ def prefixes(*lengths: int, width: int) -> Tensor:
 def changed(a: Tensor, b: Tensor, tolerance: float = 1e-6) -> list[list[int]]:
     """For each row the places whose vectors differ."""
     return [row.nonzero().flatten().tolist() for row in (a - b).abs().amax(-1) > tolerance]
+
+
+def changed_at(ids: Tensor, places: Sequence[int]) -> Tensor:
+    """A row for each place, which differs from `ids` [1, length] there alone."""
+    rows = ids.repeat(len(places), 1)
+    for row, place in enumerate(places):
+        rows[row, place] = ids[0, place] % 39 + 1
+    return rows
 
 
 def same(ours: Tensor, theirs: Tensor) -> None:
@@ -256,11 +265,8 @@ def test_autocast_trains(profile: dict[str, Any]) -> None:
 @pytest.mark.parametrize("profile", [*PROFILES, {"memory_review": False}, {"layer_residual": True}])
 def test_no_token_sees_what_comes_after_it(profile: dict[str, Any]) -> None:
     model, ids = build(RanForCausalLM, num_hidden_layers=3, **profile).double(), some_ids(1, 29)
-    before = model(ids).logits
-    for place in (0, 3, 7, 8, 15, 20, 28):
-        other = ids.clone()
-        other[0, place] = ids[0, place] % 39 + 1
-        seen = changed(model(other).logits, before)[0]
+    places = (0, 3, 7, 8, 15, 20, 28)
+    for place, seen in zip(places, changed(model(changed_at(ids, places)).logits, model(ids).logits), strict=True):
         assert place <= min(seen)
         later = set(range((place // WINDOW + 1) * WINDOW, 29))
         assert later <= set(seen), "windows after it know of it"
@@ -270,13 +276,13 @@ def test_no_token_sees_what_comes_after_it(profile: dict[str, Any]) -> None:
 def test_what_comes_after_a_token_need_not_be_there(profile: dict[str, Any]) -> None:
     """Neither as tokens, nor as padding, nor by where the windows end."""
     model, ids = build(RanForCausalLM, **profile).double(), some_ids(1, 24)
-    causal = model(ids)
-    for length in range(1, 24):
+    causal, lengths = model(ids), tuple(range(1, 24))
+    padded = model(ids.repeat(23, 1), attention_mask=mask_of(lengths, 24))
+    for row, length in enumerate(lengths):
         short = model(ids[:, :length])
         same(short.logits, causal.logits[:, :length])
-        padded = model(ids, attention_mask=mask_of((length,), 24))
-        same(padded.logits[:, :length], causal.logits[:, :length])
-        same(padded.mems[0], short.mems[0])
+        same(padded.logits[row : row + 1, :length], causal.logits[:, :length])
+        same(padded.mems[0][:, row : row + 1], short.mems[0])
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -284,13 +290,13 @@ def test_what_comes_after_a_token_need_not_be_there(profile: dict[str, Any]) -> 
 def test_a_prefix_need_not_know_its_target(profile: dict[str, Any], prefix: int) -> None:
     model, ids = build(RanForCausalLM, **profile).double(), some_ids(1, 24)
     segments = prefixes(prefix, width=24)
-    expected = model(ids, segment_ids=segments).logits
-    for length in range(prefix, 24):
+    expected, lengths = model(ids, segment_ids=segments).logits, tuple(range(prefix, 24))
+    mask = mask_of(lengths, 24)
+    padded = model(ids.repeat(len(lengths), 1), attention_mask=mask, segment_ids=segments * mask).logits
+    for row, length in enumerate(lengths):
         short = model(ids[:, :length], segment_ids=segments[:, :length])
         same(short.logits, expected[:, :length])
-        mask = mask_of((length,), 24)
-        padded = model(ids, attention_mask=mask, segment_ids=segments * mask)
-        same(padded.logits[:, :length], expected[:, :length])
+        same(padded[row : row + 1, :length], expected[:, :length])
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -326,19 +332,14 @@ def test_a_prefix_is_read_in_both_directions_and_its_target_in_one(profile: dict
     """Two windows are prefix from end to end; the cell of one that begins with the target is nothing for the prefix."""
     model, ids = build(RanForCausalLM, num_hidden_layers=3, **profile).double(), some_ids(1, 32)
     segments = prefixes(prefix, width=32)
-    base = model(ids, segment_ids=segments).logits
-
-    def seen(place: int) -> set[int]:
-        other = ids.clone()
-        other[0, place] = ids[0, place] % 39 + 1
-        return set(changed(model(other, segment_ids=segments).logits, base)[0])
-
+    others = model(changed_at(ids, range(32)), segment_ids=segments.repeat(32, 1)).logits
+    seen = [set(places) for places in changed(others, model(ids, segment_ids=segments).logits)]
     for place in (0, 5, 15):
-        assert seen(place) == set(range(32))
+        assert seen[place] == set(range(32))
     for place in range(16, prefix):
-        assert set(range(16, prefix)) <= seen(place) <= set(range(16, 32))
+        assert set(range(16, prefix)) <= seen[place] <= set(range(16, 32))
     for place in range(prefix, 32):
-        assert min(seen(place)) >= place
+        assert min(seen[place]) >= place
 
 
 def test_sums_of_segment_ids_tell_who_sees_whom() -> None:

@@ -47,6 +47,7 @@ SWITCHES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_each_switch_is_another_model() -> None:
     ids = some_ids(2, 26)
     outputs = [build(RanModel, **values)(ids).last_hidden_state for values in [{}, *SWITCHES, PROFILES[1]]]

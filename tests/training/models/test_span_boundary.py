@@ -2,9 +2,6 @@
 
 import copy
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import span_values
+from tests.elsewhere import run_elsewhere
 from tests.training.data.test_masking import make_rows, run
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
@@ -253,11 +251,7 @@ def test_the_export_has_the_head_and_classes_without_it_load_it(tmp_path: Path) 
     boundaries = torch.from_numpy(span_boundaries(labels))
     inputs = tmp_path / "inputs"
     torch.save((ids, positions, boundaries), inputs)
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    environment.pop("PYTHONPATH", None)
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "export"), str(inputs)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_elsewhere(tmp_path, LOAD, tmp_path / "export", inputs)
     expected = model(ids, masked_positions=positions, span_boundaries=boundaries)
     prediction, span, masked = torch.load(f"{inputs}.out")
     assert torch.equal(prediction, expected.prediction_logits)

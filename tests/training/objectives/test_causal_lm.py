@@ -101,6 +101,7 @@ def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: 
     assert other["nll_sum"] == pytest.approx(float(torch.cat(parts).sum()), rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, corpus: Path) -> None:
     alone = objective_for(kind, corpus).evaluate(None)

@@ -1,0 +1,5 @@
+"""Preloaded by tests.forks: each validation of documents draws anew, and tests read but a few of its rows."""
+
+from training.data import lanes
+
+lanes.ROWS_AT_ONCE = 64
