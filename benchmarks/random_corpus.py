@@ -20,5 +20,5 @@ def random_corpus(folder: Path, vocabulary: int, lengths: Iterable[int]) -> Path
         writer.add(rng.integers(5, vocabulary, length, np.uint16), flags)
     special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     tokenizer = {"fingerprint": "random", "type": "wordpiece", "vocab_size": vocabulary, **special}
-    Manifest(tokenizer, "uint16", [writer.close()], statistics={"han_tokens": 0}).write(folder)
+    Manifest.of(tokenizer, "uint16", [writer.close()], statistics={"han_tokens": 0}).write(folder)
     return folder
