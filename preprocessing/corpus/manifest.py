@@ -127,8 +127,9 @@ class Manifest:
 
     def _fault(self) -> str:
         """A contradiction in it, whoever wrote it; empty if there is none."""
-        blocks, pages = self.index.blocks, sum(page_count(shard.bytes) for shard in self.shards)
-        if sum(shard.blocks for shard in self.shards) != len(blocks) or pages != len(self.index.pages):
+        blocks, count = self.index.blocks, sum(shard.blocks for shard in self.shards)
+        pages = sum(page_count(shard.bytes) for shard in self.shards)
+        if (count, count, pages) != tuple(map(len, self.index)):
             return f"{INDEX} is that of other shards"
         item, first = np.dtype(self.dtype).itemsize, 0
         for shard in self.shards:
