@@ -94,8 +94,12 @@ class Corpus:
         lengths = (np.diff(self.block_offsets(number)) for number in range(self.blocks))
         return np.array([chunk_counts(one, longest).sum() for one in lengths], np.int64)
 
-    def read_ahead(self, number: int) -> None:
-        """Have the system read a block, without waiting for it."""
+    def read_ahead(self, first: int, stop: int) -> None:
+        """Have the system read blocks first..stop, without waiting for them."""
+        for number in range(first, stop):
+            self._read_block_ahead(number)
+
+    def _read_block_ahead(self, number: int) -> None:
         stop = self._offsets_at[number] + 8 * (self._documents(number) + 1)
         read_ahead(self.map(number), int(self.ids_at[number]), stop)
 

@@ -13,7 +13,7 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus
 from preprocessing.errors import UserError
 from training.data.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
 from training.data.masking import mask
-from training.data.order import Order, ReadAhead, pool_count
+from training.data.order import Order, ReadAhead, cut_extents, pool_count
 from training.data.rows import IGNORED, Rows
 from training.data.settings import DataSettings, MaskedSettings
 from training.provenance import corpus_card, corpus_facts
@@ -82,9 +82,12 @@ class MaskedDataset(Dataset[AnyMasked]):
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
         """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""
         self.corpus, self.settings, self.seed = corpus, settings, seed
-        pools = pool_count(corpus.blocks, corpus.tokens, settings.pool_tokens)
-        self.order = Order(before_block, pools, settings.copies, seed)
-        self._read_ahead = ReadAhead(self.order, corpus.read_ahead)
+        extents = cut_extents(np.diff(corpus.block_tokens), settings.pool_tokens)
+        pools = pool_count(len(extents) - 1, corpus.tokens, settings.pool_tokens)
+        self.order = Order(before_block[extents], pools, settings.copies, seed)
+        self._read_ahead = ReadAhead(
+            self.order, lambda number: corpus.read_ahead(*extents[number : number + 2].tolist())
+        )
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
         self.vocab_size = tokenizer["vocab_size"]

@@ -80,7 +80,7 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
         "dtype": manifest.dtype,
         "block_rows": block_rows,
         "pools": {split: samples.order.pools for split, samples in drawn.items()},
-        "corpus_blocks": {split: np.diff(samples.order.before_block).tolist() for split, samples in drawn.items()},
+        "extents": {split: np.diff(samples.order.before_extent).tolist() for split, samples in drawn.items()},
     }
     path = out / "manifest.json"
     if path.exists():
@@ -239,8 +239,8 @@ class _Manifest(Settings):
     block_rows: int = Field(ge=1, le=1 << 30)
     pools: dict[str, Annotated[int, Field(strict=True, ge=1)]]
     """Number of pools of each split (`training.data.order`)."""
-    corpus_blocks: dict[str, list[Count]]
-    """Number of samples in each block of the corpus, by split."""
+    extents: dict[str, list[Count]]
+    """Number of samples in each extent of each split."""
     shards: list[_WrittenShard]
 
 
@@ -275,9 +275,9 @@ class MaterializedSamples(RowDataset[RowSettings]):
         self.tokenizer_folder = folder / "tokenizer"
         self.special = special_ids(written.tokenizer)
         self._block_rows = written.block_rows
-        before_block = np.append(0, np.cumsum(written.corpus_blocks.get(split, []), dtype=np.int64))
-        pools = min(written.pools.get(split, 1), max(1, len(before_block) - 1))
-        self.order = Order(before_block, pools, self.settings.copies, self.seed)
+        before_extent = np.append(0, np.cumsum(written.extents.get(split, []), dtype=np.int64))
+        pools = min(written.pools.get(split, 1), max(1, len(before_extent) - 1))
+        self.order = Order(before_extent, pools, self.settings.copies, self.seed)
         self._files = ShardFiles(folder, "reread preprocess --materialize")
         shards = [shard for shard in written.shards if shard.split == split]
         for shard in shards:

@@ -5,7 +5,8 @@ a Feistel network over two unequal halves with cycle walking (Black and Rogaway 
 finite domains"), so a resumed run computes its position and skips nothing.
 
 A corpus that is larger than the memory of a machine would be read from everywhere at once. Therefore `Order` permutes
-its blocks, cuts them into pools, and permutes samples within a pool alone, so a pass reads one pool after another.
+its extents, which are neighbouring blocks, deals them to pools, and permutes samples within a pool alone, so that a
+pass reads one pool after another. An extent is long, since the pages at its ends are read for two pools.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from training.data.random import Purpose
 
 _ROUNDS = 8
 _KEPT_COPIES = 4
+_EXTENT_TOKENS = 1 << 20
 
 
 def locate(positions: NDArray[np.int64], per_pass: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -30,13 +32,13 @@ def locate(positions: NDArray[np.int64], per_pass: int, seed: int) -> tuple[NDAr
 
 
 class _Layout(NamedTuple):
-    """The blocks of one copy in the order of their pools, and in corpus order within a pool."""
+    """The extents of one copy in the order of their pools, and in corpus order within a pool."""
 
-    blocks: NDArray[np.int64]
+    extents: NDArray[np.int64]
     places: NDArray[np.int64]
-    """The place of each block in `blocks`."""
+    """The place of each extent in `extents`."""
     ranks: NDArray[np.int64]
-    """[blocks + 1]: the number of samples before each place."""
+    """[extents + 1]: the number of samples before each place."""
     pools: NDArray[np.int64]
     """[pools + 1]: the number of samples before each pool."""
 
@@ -47,18 +49,18 @@ class _Layout(NamedTuple):
 class Order:
     """The endless stream of the samples of a corpus; pass p shows copy p % copies.
 
-    Sample i lies in block b if before_block[b] <= i < before_block[b + 1]. In each copy the blocks are dealt at random
-    to pools of nearly the same number of blocks. A pass reads the pools of its copy in turn, the samples of a pool in
-    a permutation of their own. With one pool this is the permutation of all samples.
+    Sample i lies in extent e if before_extent[e] <= i < before_extent[e + 1]. In each copy the extents are dealt at
+    random to pools of nearly the same number of extents. A pass reads the pools of its copy in turn, and the samples of
+    a pool in a permutation of their own. With one pool this is the permutation of all samples.
 
     The samples of a copy have ranks: their numbers in the order of pools, and in corpus order within a pool.
     """
 
-    def __init__(self, before_block: NDArray[np.int64], pools: int, copies: int, seed: int) -> None:
-        self.before_block, self.pools, self.copies, self.seed = before_block, pools, copies, seed
-        self.samples = int(before_block[-1])
-        self._slots = np.arange(pools + 1) * (len(before_block) - 1) // pools
-        """[pools + 1]: the number of blocks before each pool."""
+    def __init__(self, before_extent: NDArray[np.int64], pools: int, copies: int, seed: int) -> None:
+        self.before_extent, self.pools, self.copies, self.seed = before_extent, pools, copies, seed
+        self.samples = int(before_extent[-1])
+        self._slots = np.arange(pools + 1) * (len(before_extent) - 1) // pools
+        """[pools + 1]: the number of extents before each pool."""
         self._layout = lru_cache(_KEPT_COPIES)(self._draw_layout)
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -79,10 +81,10 @@ class Order:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The rank of each of `samples` [B] in `copies` [B], the first rank of its pool, and the size of its pool."""
         ranks, begin, size = np.empty((3, len(samples)), np.int64)
-        blocks = np.searchsorted(self.before_block, samples, side="right") - 1
+        extents = np.searchsorted(self.before_extent, samples, side="right") - 1
         for layout, here in self._layouts(copies):
-            block = blocks[here]
-            ranks[here] = layout.ranks[layout.places[block]] + samples[here] - self.before_block[block]
+            extent = extents[here]
+            ranks[here] = layout.ranks[layout.places[extent]] + samples[here] - self.before_extent[extent]
             pools = layout.pool_of(ranks[here])
             begin[here], size[here] = layout.pools[pools], layout.pools[pools + 1] - layout.pools[pools]
         return ranks, begin, size
@@ -92,11 +94,11 @@ class Order:
         samples = np.empty_like(ranks)
         for layout, here in self._layouts(copies):
             place = np.searchsorted(layout.ranks, ranks[here], side="right") - 1
-            samples[here] = self.before_block[layout.blocks[place]] + ranks[here] - layout.ranks[place]
+            samples[here] = self.before_extent[layout.extents[place]] + ranks[here] - layout.ranks[place]
         return samples
 
     def coming(self, position: int) -> range:
-        """The blocks that should be there at a position besides its own pool, by their numbers in the endless stream.
+        """The extents that should be there at a position besides its own pool, by their numbers in the endless stream.
 
         They are the beginning of the next pool, in the proportion in which this pool has been read.
         """
@@ -106,13 +108,13 @@ class Order:
         first = number * int(self._slots[-1]) + int(self._slots[pool + 1])
         begin, end = layout.pools[pool : pool + 2].tolist()
         after = (pool + 1) % self.pools
-        blocks = int(self._slots[after + 1] - self._slots[after])
-        return range(first, first - (-blocks * (rank + 1 - begin) // (end - begin)))
+        extents = int(self._slots[after + 1] - self._slots[after])
+        return range(first, first - (-extents * (rank + 1 - begin) // (end - begin)))
 
-    def block(self, number: int) -> int:
-        """Block `number` of the endless stream."""
+    def extent(self, number: int) -> int:
+        """Extent `number` of the endless stream."""
         passes, slot = divmod(number, int(self._slots[-1]))
-        return int(self._layout(passes % self.copies).blocks[slot])
+        return int(self._layout(passes % self.copies).extents[slot])
 
     def _layouts(self, copies: NDArray[np.int64]) -> Iterator[tuple[_Layout, NDArray[np.int64]]]:
         """The layout of each copy in `copies` [B], and where it is."""
@@ -121,12 +123,12 @@ class Order:
 
     def _draw_layout(self, copy: int) -> _Layout:
         count = int(self._slots[-1])
-        drawn = permute(np.arange(count), count, random.key(self.seed, copy), Purpose.BLOCK_ORDER)
-        blocks = np.concatenate([np.sort(part) for part in np.split(drawn, self._slots[1:-1])])
-        places = np.empty_like(blocks)
-        places[blocks] = np.arange(count)
-        ranks = np.append(0, np.cumsum(np.diff(self.before_block)[blocks]))
-        return _Layout(blocks, places, ranks, ranks[self._slots])
+        drawn = permute(np.arange(count), count, random.key(self.seed, copy), Purpose.EXTENT_ORDER)
+        extents = np.concatenate([np.sort(part) for part in np.split(drawn, self._slots[1:-1])])
+        places = np.empty_like(extents)
+        places[extents] = np.arange(count)
+        ranks = np.append(0, np.cumsum(np.diff(self.before_extent)[extents]))
+        return _Layout(extents, places, ranks, ranks[self._slots])
 
 
 class ReadAhead:
@@ -137,18 +139,25 @@ class ReadAhead:
         self._done = 0
 
     def follow(self, position: int) -> None:
-        """Calls `read` for each block that `Order.coming` names for a position and that was not read ahead before."""
+        """Calls `read` for each extent that `Order.coming` names for a position and that was not read ahead before."""
         if self._order.pools > 1:
             coming = self._order.coming(position)
             begin = self._done if coming.start <= self._done <= coming.stop else coming.start
             for number in range(begin, coming.stop):
-                self._read(self._order.block(number))
+                self._read(self._order.extent(number))
             self._done = coming.stop
 
 
-def pool_count(blocks: int, tokens: int, pool_tokens: int | None) -> int:
-    """Number of pools of about `pool_tokens` tokens, at least a block each; without `pool_tokens` one of all blocks."""
-    return 1 if pool_tokens is None else max(1, min(blocks, -(-tokens // pool_tokens)))
+def cut_extents(tokens: NDArray[np.int64], pool_tokens: int | None) -> NDArray[np.int64]:
+    """[extents + 1]: the first block of each extent, for [blocks] tokens: 2^20 tokens, or 1/64 of a smaller pool."""
+    size = min(_EXTENT_TOKENS, max(1, pool_tokens // 64)) if pool_tokens else _EXTENT_TOKENS
+    before = np.cumsum(tokens) - tokens
+    return np.append(np.flatnonzero(np.diff(before // size, prepend=-1)), len(tokens))
+
+
+def pool_count(extents: int, tokens: int, pool_tokens: int | None) -> int:
+    """Number of pools of about `pool_tokens` tokens, with an extent each; without `pool_tokens` one of everything."""
+    return 1 if pool_tokens is None else max(1, min(extents, -(-tokens // pool_tokens)))
 
 
 def permute(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.data import order, random
-from training.data.order import Order, ReadAhead, pool_count
+from training.data.order import Order, ReadAhead, cut_extents, pool_count
 
 
 @pytest.mark.parametrize("n", [*range(1, 40), 1000, 1009, 4096, 10_007])
@@ -82,8 +82,8 @@ def order_of(blocks: list[int], pools: int, copies: int, seed: int) -> Order:
 
 def pools_of(one: Order, copy: int) -> list[list[int]]:
     """The blocks of each pool of a copy, from the places that `block` gives."""
-    count = len(one.before_block) - 1
-    blocks = [one.block(copy * count + slot) for slot in range(count)]
+    count = len(one.before_extent) - 1
+    blocks = [one.extent(copy * count + slot) for slot in range(count)]
     cuts = [number * count // one.pools for number in range(one.pools + 1)]
     return [blocks[begin:end] for begin, end in pairwise(cuts)]
 
@@ -111,7 +111,7 @@ def test_a_pass_reads_one_pool_after_another_and_each_block_is_in_one(
         done = 0
         for part in parts:
             size = sum(blocks[block] for block in part)
-            read = np.searchsorted(one.before_block, samples[number, done : done + size], side="right") - 1
+            read = np.searchsorted(one.before_extent, samples[number, done : done + size], side="right") - 1
             assert set(read.tolist()) == {block for block in part if blocks[block]}
             done += size
 
@@ -140,7 +140,7 @@ def test_ranks_lead_back_to_their_samples(blocks: list[int], pools: int, copies:
     assert ((begin <= ranks) & (ranks < begin + size)).all()
     for copy in range(copies):
         for part in pools_of(one, copy):
-            inside = np.isin(np.searchsorted(one.before_block, samples, side="right") - 1, part) & (shown == copy)
+            inside = np.isin(np.searchsorted(one.before_extent, samples, side="right") - 1, part) & (shown == copy)
             assert len(set(begin[inside].tolist())) <= 1
             assert set(size[inside].tolist()) <= {sum(blocks[block] for block in part)}
 
@@ -168,6 +168,20 @@ def test_pools_are_drawn_anew_in_each_copy_and_samples_in_each_pass() -> None:
 )
 def test_a_corpus_that_fits_in_a_pool_has_one(blocks: int, tokens: int, pool: int | None, count: int) -> None:
     assert pool_count(blocks, tokens, pool) == count
+
+
+@given(
+    tokens=st.lists(st.integers(1, 3_000_000), max_size=40),
+    pool_tokens=st.none() | st.integers(1, 2**31),
+)
+def test_extents_are_neighbouring_blocks(tokens: list[int], pool_tokens: int | None) -> None:
+    extents = cut_extents(np.array(tokens, np.int64), pool_tokens).tolist()
+    size = 2**20 if pool_tokens is None else min(2**20, max(1, pool_tokens // 64))
+    assert extents[0] == 0 and extents[-1] == len(tokens)
+    sums = [sum(tokens[begin:end]) for begin, end in pairwise(extents)]
+    assert all(begin < end for begin, end in pairwise(extents)) or not tokens
+    assert all(one + two > size for one, two in pairwise(sums[:-1]))
+    assert max(sums, default=0) < size + max(tokens, default=1)
 
 
 def test_seeking_in_pools_costs_the_same_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +217,7 @@ def test_reading_ahead_is_front_to_back_once_a_pass_and_a_pool_ahead_at_most(
     if one.pools == 1:
         assert asked == []
         return
-    expected = [one.block(number) for number in range(5 * count)]
+    expected = [one.extent(number) for number in range(5 * count)]
     if min(blocks) > 0 and steps == 1:  # no pool is stepped over
         first = count // one.pools
         assert asked == expected[first : first + len(asked)]

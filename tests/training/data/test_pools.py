@@ -41,7 +41,7 @@ def test_a_stretch_of_the_stream_reads_the_blocks_of_its_pool_alone(
         return array(self, number, *rest)
 
     monkeypatch.setattr(Corpus, "_array", watched)
-    pools = [{dataset.order.block(slot) for slot in range(n * block // 8, (n + 1) * block // 8)} for n in range(16)]
+    pools = [{dataset.order.extent(slot) for slot in range(n * block // 8, (n + 1) * block // 8)} for n in range(16)]
     assert set.union(*pools[:8]) == set.union(*pools[8:]) == set(range(block))
     done = 0
     for number in range(16):
@@ -80,10 +80,10 @@ def test_next_sentences_stay_balanced_in_pools(corpus: Corpus) -> None:
 
 def test_the_next_pool_is_asked_for_while_one_is_read(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(Corpus, "read_ahead", lambda self, number: asked.append(number))
+    monkeypatch.setattr(Corpus, "read_ahead", lambda self, first, stop: asked.extend(range(first, stop)))
     dataset = opened(corpus, "rows")
     for begin in range(0, len(dataset), 16):
         dataset.rows(np.arange(begin, min(begin + 16, len(dataset))))
     blocks = dataset.corpus.blocks
-    assert asked == [dataset.order.block(slot) for slot in range(blocks // 8, blocks // 8 + len(asked))]
+    assert asked == [dataset.order.extent(slot) for slot in range(blocks // 8, blocks // 8 + len(asked))]
     assert blocks <= len(asked) + blocks // 8 <= blocks + blocks // 8 + 1
