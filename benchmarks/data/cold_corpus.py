@@ -3,7 +3,7 @@
     python benchmarks/data/cold_corpus.py --folder FOLDER [--gigabytes 3] [--steps 1000] [--blocks 1000 10000]
 
 FOLDER must be on a disk (tmpfs counts nothing) with room for the corpus: random ids in documents of 700 tokens on
-average, the same text cut into ever more blocks. Rows are sentence pairs of 128 tokens, 512 in a step. Each figure has a
+average, the same text cut into ever more blocks. Rows are sentence pairs of 128 tokens, 256 a step. Each figure has a
 process of its own, and every file is dropped from the file system's cache before it. A share of 8 processes is the rows
 of one of eight. Pools have a sixteenth of the text. The last table reads a whole pass, with the memory for two pools:
 what was read earlier is dropped from the cache.
@@ -30,7 +30,7 @@ from training.data.loader import rows_by_step
 from training.data.order import cut_extents
 from training.data.samples import RowSettings, Samples
 
-BATCH = 512
+BATCH = 256
 ORDERS = ("whole", "pools")
 
 
@@ -107,11 +107,11 @@ def main() -> None:
                     cells = [f"{cost.seconds:.2f}, {cost.bytes / 1e6:.1f}" for cost in found[:2]]
                     a_row = found[2].bytes / (BATCH // processes * options.steps) / 1e3
                     row(f"{blocks:,}", f"1/{processes}", name, *cells, f"{found[2].seconds:.1f}, {a_row:.2f}")
-            passes.append((blocks, *in_process(a_pass, folder, pool_tokens, 8)))
+            passes.append((blocks, *in_process(a_pass, folder, pool_tokens, 16)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     print()
-    heading("blocks", "GB of text", "GB read in a pass, pools, 1/8", "ratio")
+    heading("blocks", "GB of text", "GB read in a pass, pools, 1/16", "ratio")
     for blocks, read, text in passes:
         row(f"{blocks:,}", f"{text / 1e9:.2f}", f"{read / 1e9:.2f}", f"{read / text:.3f}")
 

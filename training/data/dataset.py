@@ -85,9 +85,7 @@ class MaskedDataset(Dataset[AnyMasked]):
         extents = cut_extents(np.diff(corpus.block_tokens), settings.pool_tokens)
         pools = pool_count(len(extents) - 1, corpus.tokens, settings.pool_tokens)
         self.order = Order(before_block[extents], pools, settings.copies, seed)
-        self._read_ahead = ReadAhead(
-            self.order, lambda number: corpus.read_ahead(*extents[number : number + 2].tolist())
-        )
+        self._read_ahead = ReadAhead(self.order, lambda one: corpus.read_ahead(*extents[one : one + 2].tolist()))
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
         self.vocab_size = tokenizer["vocab_size"]
