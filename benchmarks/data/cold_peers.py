@@ -2,12 +2,12 @@
 
     python benchmarks/data/cold_peers.py --folder FOLDER [--gigabytes 1] [--peers FOLDER]
 
-FOLDER must be on a disk, with room for three times the text. All read windows of 128 tokens in random order, 16 a step.
-Ours are masked rows with [CLS] and [SEP]; the others return ids alone. megatron-core is a permutation of the windows of
-all documents, read by `IndexedDataset.get`, as its GPTDataset does. mosaicml-streaming has a sample for each window,
-shuffled as it does by default; it is imported from --peers if given, for instance `pip install --no-deps --target FOLDER
-mosaicml-streaming` and what it imports (a stub stands in for torchvision). Each side has processes of its own, and the
-file system's cache is dropped before each.
+FOLDER must be on a disk, with room for three times the text. All read windows of 128 tokens in random order, 16 a
+step. Ours are masked rows with [CLS] and [SEP]; the others return ids alone. megatron-core is a permutation of the
+windows of all documents, read by `IndexedDataset.get`, as its GPTDataset does. mosaicml-streaming has a sample for
+each window, shuffled as it does by default; it is imported from --peers if given, for instance `pip install --no-deps
+--target FOLDER mosaicml-streaming` and what it imports (a stub stands in for torchvision). Each side has processes of
+its own, and the file system's cache is dropped before each.
 """
 
 import sys
