@@ -60,7 +60,7 @@ class Manifest:
     """Its fingerprint, type and vocab_size, and the ids of its special tokens."""
     dtype: Annotated[str, Field(pattern="^uint(16|32)$")]
     shards: list[Shard]
-    index: InstanceOf[Index]
+    index: InstanceOf[Index] = field(compare=False)
     sources: list[dict[str, Any]] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
