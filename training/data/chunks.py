@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
 from preprocessing.corpus.index import chunk_counts, chunk_window
 
-_CACHED_BLOCKS = 1024
+_CACHED_BLOCKS = 4096
+"""A pool of 2^30 tokens; a block takes a few kB."""
 
 Bounds = NDArray[np.int64]
 
