@@ -16,6 +16,9 @@ from preprocessing.corpus.shards import CheckedPages, ShardFiles
 
 log = logging.getLogger("reread")
 
+_MANY_BLOCKS = 1024
+"""Reading the lengths of documents takes less than a second for fewer."""
+
 
 class Corpus:
     """Reads one split of a corpus; documents are numbered in source order.
@@ -88,11 +91,11 @@ class Corpus:
         """[blocks]: number of chunks of at most `longest` tokens (`training.data.chunks`)."""
         if longest in CHUNK_LENGTHS:
             return self._chunks[:, CHUNK_LENGTHS.index(longest)].astype(np.int64)
-        log.info("%s: its index has no rows of %d tokens: the lengths of all documents are read", self.folder, longest)
-        stop = np.array(self._offsets_at) + 8 * (np.diff(self.block_documents) + 1)
-        self.check(self.first_page, np.array(self._offsets_at), stop)
-        lengths = (np.diff(self.block_offsets(number)) for number in range(self.blocks))
-        return np.array([chunk_counts(one, longest).sum() for one in lengths], np.int64)
+        if self.blocks > _MANY_BLOCKS:
+            log.info("%s: its index has no rows of %d tokens: the lengths of documents are read", self.folder, longest)
+        for number, at in enumerate(self._offsets_at):
+            read_ahead(self.map(number), at, at + 8 * (self._documents(number) + 1))
+        return np.array([chunk_counts(self._lengths(number), longest).sum() for number in range(self.blocks)], np.int64)
 
     def read_ahead(self, first: int, stop: int) -> None:
         """Have the system read blocks first..stop, without waiting for them."""
@@ -106,6 +109,15 @@ class Corpus:
     def verify(self) -> None:
         """Read everything once; raises `UserError` for the first page that was altered."""
         self._pages.verify()
+
+    def _lengths(self, number: int) -> NDArray[np.int64]:
+        """Tokens of each document of a block. Its pages are verified only when one of its rows is read."""
+        at, count = self._offsets_at[number], self._documents(number) + 1
+        offsets = np.frombuffer(self.map(number), np.int64, count, at)
+        lengths = np.diff(offsets)
+        if offsets[0] != 0 or (lengths <= 0).any() or lengths.sum() != np.diff(self.block_tokens[number : number + 2]):
+            raise self._files.altered(self._names[self._shard_of[number]], at, "offsets")
+        return lengths
 
     def _documents(self, number: int) -> int:
         return self._first[number + 1] - self._first[number]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocessing.corpus import FORMAT_VERSION, INDEX, PAGE, Corpus, Manifest, ShardWriter
+from preprocessing.corpus import FORMAT_VERSION, INDEX, PAGE, Corpus, Manifest, ShardWriter, reader
 from preprocessing.corpus import shards as shards_module
 from preprocessing.corpus.index import CHUNK_LENGTHS, chunk_counts
 from preprocessing.errors import UserError
@@ -176,10 +176,11 @@ def test_an_index_that_does_not_fit_its_shards_is_one_line(large: Path, tmp_path
 
 @pytest.mark.parametrize("longest", [5, 125, 126, 509, 700, 1024])
 def test_the_chunks_of_each_block_are_known_without_reading_it(
-    tmp_path: Path, longest: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, longest: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = np.random.default_rng(1).integers(1, 4000, 60).tolist()
     corpus = make_corpus(tmp_path / "corpus", lengths)
+    monkeypatch.setattr(reader, "_MANY_BLOCKS", 1)
     with caplog.at_level(logging.INFO):
         counts = corpus.chunk_counts(longest)
     assert bool(caplog.records) == (longest not in CHUNK_LENGTHS)
@@ -187,6 +188,14 @@ def test_the_chunks_of_each_block_are_known_without_reading_it(
     borders = pairwise(corpus.block_documents.tolist())
     assert counts.tolist() == [sum(1 + max(0, -((longest - n) // stride)) for n in lengths[a:b]) for a, b in borders]
     assert chunk_counts(np.array(lengths), longest).sum() == counts.sum()
+
+
+def test_lengths_that_cannot_be_are_refused_before_they_are_used(tmp_path: Path) -> None:
+    folder = make_corpus(tmp_path / "corpus", [300] * 20).folder
+    at = int(Manifest.read(folder).index.blocks[2]["offsets_at"])
+    flip(folder / "train-00000.tar", at + 8 * int(Manifest.read(folder).index.blocks[2]["documents"]))
+    with pytest.raises(UserError, match=rf"train-00000\.tar: altered since .* of the offsets at byte {at}"):
+        Corpus(folder).chunk_counts(70)
 
 
 def test_a_corpus_of_the_format_before_is_refused_with_the_way_out(large: Path, tmp_path: Path) -> None:
