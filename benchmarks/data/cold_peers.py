@@ -52,7 +52,8 @@ def megatron(folder: Path, step: int, _: None) -> Iterator[Any]:
         documents = np.searchsorted(windows, chosen, side="right") - 1
         offsets = (chosen - windows[documents]) * LENGTH
         sizes = np.minimum(LENGTH, dataset.sequence_lengths[documents] - offsets)
-        yield [dataset.get(int(d), int(o), int(n)) for d, o, n in zip(documents, offsets, sizes, strict=True)]
+        places = zip(documents.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
+        yield [dataset.get(*place).astype(np.int64) for place in places]  # `get` is a view that reads nothing
 
 
 def import_streaming(peers: Path | None) -> Any:
