@@ -26,6 +26,7 @@ from benchmarks.harness import heading, in_process, parser, row
 from benchmarks.random_corpus import random_corpus
 from preprocessing.corpus import Corpus
 from preprocessing.corpus.maps import _LIBC
+from training.data.kinds import open_dataset
 from training.data.loader import rows_by_step
 from training.data.order import cut_extents
 from training.data.samples import RowSettings, Samples
@@ -35,7 +36,10 @@ ORDERS = ("whole", "pools")
 
 
 def opened(folder: Path, pool_tokens: int | None) -> Samples:
-    return Samples(Corpus(folder), RowSettings(corpus=folder, pool_tokens=pool_tokens), 0)
+    """As the trainer opens it, which draws some rows to see that tokens are masked."""
+    dataset = open_dataset(RowSettings(corpus=folder, pool_tokens=pool_tokens), 0, "train")
+    assert isinstance(dataset, Samples)
+    return dataset
 
 
 def first_steps(folder: Path, pool_tokens: int | None, processes: int, steps: int) -> tuple[Read, Read, Read]:

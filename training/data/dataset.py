@@ -124,8 +124,8 @@ class MaskedDataset(Dataset[AnyMasked]):
                     "again, or set data.masking.strategy=token"
                 )
         if len(self):
-            indices = np.linspace(0, len(self) - 1, min(len(self), 64)).astype(np.int64)
-            if (self.at(np.zeros_like(indices), indices)["labels"] == IGNORED).all():
+            copies, indices = self.order.locate(np.arange(min(len(self), 64)))  # which the first step reads anyway
+            if (self.at(copies, indices)["labels"] == IGNORED).all():
                 raise UserError(f"{folder}: data.masking: no token of {len(indices)} rows is masked")
 
     @abstractmethod
@@ -176,6 +176,6 @@ _DRAWING = 2
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int, pools: int) -> str:
     """A hash of everything that determines the rows; it ignores the location of the corpus."""
-    dumped = settings.model_dump_json(exclude={"corpus", "pool_tokens"})
-    values = [str(_DRAWING), corpus_fingerprint, split, str(seed), dumped, *([str(pools)] if pools > 1 else [])]
+    dumped = settings.model_dump_json(exclude={"corpus", "pool_tokens"} if pools == 1 else {"corpus"})
+    values = [str(_DRAWING), corpus_fingerprint, split, str(seed), dumped]
     return md5("\n".join(values).encode()).hexdigest()
