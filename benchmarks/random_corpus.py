@@ -6,19 +6,37 @@ from pathlib import Path
 import numpy as np
 
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Manifest, ShardWriter
+from preprocessing.corpus.writer import BLOCK_TOKENS
 
 
-def random_corpus(folder: Path, vocabulary: int, lengths: Iterable[int]) -> Path:
-    """Documents of so many tokens, in words of 1.7 tokens and sentences of 25."""
-    rng = np.random.default_rng(0)
+def random_corpus(
+    folder: Path,
+    vocabulary: int,
+    lengths: Iterable[int],
+    *,
+    block_tokens: int = BLOCK_TOKENS,
+    shard_tokens: int = 1 << 40,
+) -> Path:
+    """Documents of so many tokens, in words of 1.7 tokens and sentences of 25; long texts repeat after 2^22 tokens."""
+    rng, lengths = np.random.default_rng(0), list(lengths)
+    drawn = max(1 << 22, 2 * max(lengths))
+    all_ids = rng.integers(5, vocabulary, drawn, np.uint16)
+    all_flags = (rng.random(drawn, np.float32) < 0.4) * CONTINUES_WORD
+    all_flags[::25] |= SENTENCE_END
     folder.mkdir(parents=True, exist_ok=True)
-    writer = ShardWriter(folder / "train-00000.tar", "train", "uint16")
+    shards, writer, written = [], None, 0
     for length in lengths:
-        flags = np.zeros(length, np.uint8)
-        flags[rng.random(length) < 0.4] |= CONTINUES_WORD
-        flags[::25] |= SENTENCE_END
-        writer.add(rng.integers(5, vocabulary, length, np.uint16), flags)
+        if writer is None:
+            writer = ShardWriter(folder / f"train-{len(shards):05d}.tar", "train", "uint16", block_tokens)
+        begin = written % (drawn - length)
+        writer.add(all_ids[begin : begin + length], all_flags[begin : begin + length])
+        written += length
+        if written >= shard_tokens:
+            shards.append(writer.close())
+            writer, written = None, 0
+    if writer is not None:
+        shards.append(writer.close())
     special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     tokenizer = {"fingerprint": "random", "type": "wordpiece", "vocab_size": vocabulary, **special}
-    Manifest(tokenizer, "uint16", [writer.close()], statistics={"han_tokens": 0}).write(folder)
+    Manifest.of(tokenizer, "uint16", shards, statistics={"han_tokens": 0}).write(folder)
     return folder

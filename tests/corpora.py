@@ -32,7 +32,7 @@ def make_corpus(folder: Path, lengths: list[int], *, split: str = "train", words
             done += length
         shards.append(writer.close())
     tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": VOCABULARY, **SPECIAL}
-    Manifest(tokenizer, "uint16", shards).write(folder)
+    Manifest.of(tokenizer, "uint16", shards).write(folder)
     return Corpus(folder, split)
 
 
@@ -55,5 +55,5 @@ def write_corpus(
             writer.add(ids, flags)
         shards.append(writer.close())
     tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": vocabulary, **SPECIAL}
-    Manifest(tokenizer, "uint16", shards).write(folder)
+    Manifest.of(tokenizer, "uint16", shards).write(folder)
     return folder

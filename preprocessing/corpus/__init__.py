@@ -1,19 +1,21 @@
 """The corpus format: documents as token ids and flags, in blocks, in WebDataset tar shards.
 
-A corpus is a folder: `manifest.json`, `tokenizer/` (loadable by transformers) and `<split>-*.tar`. A tar sample is a
-block of documents with three `.npy` members (`webdataset` decodes them as they are):
+A corpus is a folder: `manifest.json`, `index.npz`, `tokenizer/` (loadable by transformers) and `<split>-*.tar`. A tar
+sample is a block of documents with three `.npy` members (`webdataset` decodes them as they are):
 
     ids      [tokens]         uint16, or uint32 when the vocabulary needs it
     flags    [tokens]         uint8: CONTINUES_WORD, SENTENCE_END, PARAGRAPH_END
     offsets  [documents + 1]  int64, where each document begins in `ids`
 
-The manifest holds the byte offset of each member, so a document is read through a memory map without scanning the
-tar. Each block has a CRC-32, which is checked when the block is first read; the manifest and the tokenizer are checked
-when the corpus is opened (`preprocessing.corpus.seal`).
+`index.npz` holds the byte offset of each member, so a document is read through a memory map without scanning the tar,
+and a CRC-32 of each page of the shards, which is checked when the page is first read. The manifest, the index and the
+tokenizer are checked when the corpus is opened (`preprocessing.corpus.seal`).
 """
 
-from preprocessing.corpus.manifest import FORMAT_VERSION, Block, Count, Manifest, Shard, tokenizer_fault
-from preprocessing.corpus.reader import Corpus, ShardFiles
+from preprocessing.corpus.index import INDEX, PAGE
+from preprocessing.corpus.manifest import FORMAT_VERSION, Count, Manifest, Shard, WrittenShard, tokenizer_fault
+from preprocessing.corpus.reader import Corpus
+from preprocessing.corpus.shards import ShardFiles
 from preprocessing.corpus.writer import (
     CONTINUES_WORD,
     PARAGRAPH_END,
@@ -26,9 +28,10 @@ from preprocessing.corpus.writer import (
 __all__ = [
     "CONTINUES_WORD",
     "FORMAT_VERSION",
+    "INDEX",
+    "PAGE",
     "PARAGRAPH_END",
     "SENTENCE_END",
-    "Block",
     "Corpus",
     "Count",
     "Manifest",
@@ -36,6 +39,7 @@ __all__ = [
     "ShardFiles",
     "ShardWriter",
     "TarWriter",
+    "WrittenShard",
     "checksum",
     "tokenizer_fault",
 ]

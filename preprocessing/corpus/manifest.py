@@ -1,6 +1,7 @@
-"""`manifest.json`: what a corpus consists of, and where each block of documents lies."""
+"""`manifest.json`: what a corpus consists of; `index.npz` beside it has where each block of documents lies."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import md5
@@ -8,37 +9,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
+from preprocessing.corpus.index import INDEX, Index, page_count
 from preprocessing.corpus.seal import read_manifest, seal, unseal
 from preprocessing.errors import DamagedError, UserError
 from preprocessing.files import write_atomically
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SPECIAL_ROLES = ("pad", "unk", "cls", "sep", "mask", "eos")
 """The roles of special tokens; `Manifest.tokenizer` has the ids of those that the tokenizer has."""
 
 _NO_OTHER_FIELDS = ConfigDict(extra="forbid")
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Where a block lies in its shard: byte offsets of the raw array data, behind the tar and npy headers."""
-
-    documents: Count
-    tokens: Count
-    ids_at: Count
-    flags_at: Count
-    offsets_at: Count
-    crc32: Count
-    __pydantic_config__ = _NO_OTHER_FIELDS
-
-    def end(self, item: int) -> int:
-        """The first byte after its arrays, if a token id has `item` bytes."""
-        return max(
-            self.ids_at + item * self.tokens, self.flags_at + self.tokens, self.offsets_at + 8 * (self.documents + 1)
-        )
 
 
 @dataclass(frozen=True)
@@ -49,8 +32,24 @@ class Shard:
     documents: Count
     tokens: Count
     md5: str
-    blocks: list[Block]
+    blocks: Count
     __pydantic_config__ = _NO_OTHER_FIELDS
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A shard, and its rows of the index."""
+
+    shard: Shard
+    index: Index
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self.shard), "index": self.index.to_lists()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "WrittenShard":
+        index = Index.of(**values["index"])
+        return cls(Shard(**{name: value for name, value in values.items() if name != "index"}), index)
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,18 @@ class Manifest:
     """Its fingerprint, type and vocab_size, and the ids of its special tokens."""
     dtype: Annotated[str, Field(pattern="^uint(16|32)$")]
     shards: list[Shard]
+    index: InstanceOf[Index] = field(compare=False)
     sources: list[dict[str, Any]] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
     version: int = FORMAT_VERSION
     __pydantic_config__ = _NO_OTHER_FIELDS
+
+    @classmethod
+    def of(cls, tokenizer: dict[str, Any], dtype: str, written: Sequence[WrittenShard], **fields: Any) -> "Manifest":
+        """The manifest of these shards; `fields` are its other fields."""
+        shards, index = [one.shard for one in written], Index.join(one.index for one in written)
+        return cls(tokenizer, dtype, shards, index, **fields)
 
     @property
     def fingerprint(self) -> str:
@@ -77,16 +83,26 @@ class Manifest:
         parts += [f"{shard.split} {shard.documents} {shard.tokens} {shard.md5}" for shard in self.shards]
         return md5("\n".join(parts).encode()).hexdigest()
 
+    def split_index(self, split: str) -> Index:
+        """The rows of the index for the shards of a split."""
+        of = [shard.split == split for shard in self.shards]
+        of_block = np.repeat(of, [shard.blocks for shard in self.shards])
+        of_page = np.repeat(of, [page_count(shard.bytes) for shard in self.shards])
+        blocks, chunks, pages = self.index
+        return Index(blocks[of_block], chunks[of_block], pages[of_page])
+
     def write(self, folder: Path) -> None:
-        """Write `folder`/manifest.json. The tokenizer must be there already, since its files are sealed with it."""
-        write_atomically(folder / "manifest.json", seal(folder, {"fingerprint": self.fingerprint, **asdict(self)}))
+        """Write `folder`/manifest.json and index.npz. The tokenizer must be there already: it is sealed too."""
+        values = {name: value for name, value in vars(self).items() if name != "shards"}
+        values |= {"index": self.index.write(folder), "shards": [asdict(shard) for shard in self.shards]}
+        write_atomically(folder / "manifest.json", seal(folder, {"fingerprint": self.fingerprint, **values}))
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
         """The manifest of a corpus.
 
         Raises `UserError` if there is none, or one that cannot be read or has another version, and `DamagedError` if
-        it or the tokenizer differs from what was written.
+        it, the index or the tokenizer differs from what was written.
         """
         path, values = folder / "manifest.json", read_manifest(folder)
         if "kind" in values:
@@ -98,6 +114,7 @@ class Manifest:
             )
         values = unseal(folder, values, "reread preprocess")
         written = values.pop("fingerprint", None)
+        values["index"] = Index.read(folder, values.get("index"))
         try:
             manifest = _parser().validate_python(values)
         except ValidationError as error:
@@ -110,11 +127,23 @@ class Manifest:
 
     def _fault(self) -> str:
         """A contradiction in it, whoever wrote it; empty if there is none."""
+        blocks, count = self.index.blocks, sum(shard.blocks for shard in self.shards)
+        pages = sum(page_count(shard.bytes) for shard in self.shards)
+        if (count, count, pages) != tuple(map(len, self.index)):
+            return f"{INDEX} is that of other shards"
+        item, first = np.dtype(self.dtype).itemsize, 0
         for shard in self.shards:
+            mine = blocks[first : first + shard.blocks]
+            first += shard.blocks
             for name in ("documents", "tokens"):
-                if getattr(shard, name) != sum(getattr(block, name) for block in shard.blocks):
+                if getattr(shard, name) != mine[name].sum():
                     return f"{shard.name}: {name} are not the sum of its blocks"
-            if any(block.end(np.dtype(self.dtype).itemsize) > shard.bytes for block in shard.blocks):
+            sizes = {
+                "ids_at": item * mine["tokens"],
+                "flags_at": mine["tokens"],
+                "offsets_at": 8 * (mine["documents"] + 1),
+            }
+            if any((mine[name] + size > shard.bytes).any() for name, size in sizes.items()):
                 return f"{shard.name}: a block ends after its shard"
         return tokenizer_fault(self.tokenizer)
 

@@ -3,6 +3,8 @@
 A corpus has thousands of shards, which are read in random order, and by default Linux lets a process open 1,024 files.
 `mmap.mmap` keeps a descriptor as long as it lives (until Python 3.13, whose `trackfd=False` closes it), and with a
 limited number of maps, rows drawn from everywhere would map and unmap a file each.
+
+The system reads nothing ahead in these maps by itself, since a row is a few hundred bytes; `read_ahead` asks for it.
 """
 
 import ctypes
@@ -16,6 +18,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -31,6 +34,13 @@ def map_file(path: Path) -> mmap.mmap:
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(path))
+    _LIBC.madvise(address, size, mmap.MADV_RANDOM)
     mapped = (ctypes.c_char * size).from_address(address)
     weakref.finalize(mapped, _LIBC.munmap, address, size).atexit = False  # at exit a thread may still read it
     return cast(mmap.mmap, mapped)
+
+
+def read_ahead(mapped: mmap.mmap, start: int, stop: int) -> None:
+    """Have the system read bytes start..stop of a file that `map_file` mapped, without waiting for them."""
+    start -= start % mmap.PAGESIZE
+    _LIBC.madvise(ctypes.addressof(cast(ctypes.Array[ctypes.c_char], mapped)) + start, stop - start, mmap.MADV_WILLNEED)

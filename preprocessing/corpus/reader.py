@@ -1,5 +1,6 @@
-"""Reading shards through memory maps, with their sizes and checksums verified."""
+"""Reading the documents of a corpus."""
 
+import logging
 import mmap
 from bisect import bisect_right
 from pathlib import Path
@@ -8,65 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus.manifest import Block, Manifest
-from preprocessing.corpus.maps import map_file
-from preprocessing.corpus.writer import checksum
-from preprocessing.errors import UserError
+from preprocessing.corpus.index import CHUNK_LENGTHS, chunk_counts
+from preprocessing.corpus.manifest import Manifest
+from preprocessing.corpus.maps import read_ahead
+from preprocessing.corpus.shards import CheckedPages, ShardFiles
 
+log = logging.getLogger("reread")
 
-class ShardFiles:
-    """Memory maps of the shards in a folder; `command` is the one that made it, named in error messages."""
-
-    def __init__(self, folder: Path, command: str) -> None:
-        self.folder = folder
-        self._remedy = f"copy the shard again, or delete it and run `{command}` again"
-        self._sizes: dict[str, int] = {}
-        self._maps: dict[str, mmap.mmap] = {}
-
-    def check_size(self, name: str, size: int) -> None:
-        """Raises `UserError` unless the shard has `size` bytes; this is checked again before it is mapped."""
-        self._sizes[name] = size
-        path = self.folder / name
-        if path.name != name:
-            raise UserError(
-                f"{self.folder}: its manifest names `{name}`, which is not a file of this folder; do not use it"
-            )
-        try:
-            found = path.stat().st_size if path.exists() else None
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-        if found != size:
-            state = "missing" if found is None else f"{found} bytes long, {size} were written"
-            raise UserError(f"{path}: {state}; {self._remedy}")
-
-    def map(self, name: str) -> mmap.mmap:
-        """The bytes of a shard whose size was checked."""
-        if name not in self._maps:
-            self.check_size(name, self._sizes[name])
-            try:
-                self._maps[name] = map_file(self.folder / name)
-            except OSError as error:
-                raise UserError(f"{self.folder / name}: cannot be mapped into memory ({error.strerror})") from None
-        return self._maps[name]
-
-    def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
-        """[count] values from byte `start` on, as a read-only view of the file."""
-        values = np.frombuffer(self.map(name), dtype, count, start)
-        values.flags.writeable = False
-        return values
-
-    def altered(self, name: str, start: int) -> UserError:
-        """The error for a block, whose data begin at byte `start`, that fails its checksum."""
-        return UserError(
-            f"{self.folder / name}: altered since it was written (checksum of the block at byte {start}); "
-            f"{self._remedy}"
-        )
+_MANY_BLOCKS = 1024
+"""Reading the lengths of documents takes less than a second for fewer."""
 
 
 class Corpus:
     """Reads one split of a corpus; documents are numbered in source order.
 
-    Opening it raises `UserError` for a missing or truncated shard; an altered block raises it when it is first read.
+    Opening it reads the manifest and the index, and raises `UserError` for a missing or truncated shard. An altered
+    page of a shard raises it when it is first read.
     """
 
     def __init__(self, folder: str | Path, split: str = "train") -> None:
@@ -74,57 +32,99 @@ class Corpus:
         self.split = split
         self.manifest = Manifest.read(self.folder)
         self.fingerprint = self.manifest.fingerprint
-        shards = [shard for shard in self.manifest.shards if shard.split == split and shard.blocks]
         self._files = ShardFiles(self.folder, "reread preprocess")
+        blocks, chunks, pages = self.manifest.split_index(split)
+        shards = [shard for shard in self.manifest.shards if shard.split == split]
         for shard in shards:
             self._files.check_size(shard.name, shard.bytes)
-        self._blocks = [(shard, block) for shard in shards for block in shard.blocks]
-        self._checked = np.zeros(len(self._blocks), bool)
-        self._ordered = np.zeros(len(self._blocks), bool)
-        self.block_documents = np.zeros(len(self._blocks) + 1, np.int64)
+        self._pages = CheckedPages(self._files, [(shard.name, shard.bytes) for shard in shards], pages)
+        shard_of = np.repeat(np.arange(len(shards)), [shard.blocks for shard in shards])
+        self._names = [shard.name for shard in shards]
+        self._shard_of: list[int] = shard_of.tolist()
+        self._chunks = chunks
+        self.first_page: NDArray[np.int64] = self._pages.first[shard_of]
+        """[blocks]: the number of the first page of each block's shard, for `check`."""
+        self.ids_at: NDArray[np.int64] = blocks["ids_at"]
+        """[blocks]: the byte of its shard where each block's ids begin."""
+        self.flags_at: NDArray[np.int64] = blocks["flags_at"]
+        self._offsets_at: list[int] = blocks["offsets_at"].tolist()
+        self.block_documents: NDArray[np.int64] = np.append(0, np.cumsum(blocks["documents"]))
         """[blocks + 1]: the number of documents before each block."""
-        np.cumsum([block.documents for _, block in self._blocks], out=self.block_documents[1:])
-        self.block_tokens = np.zeros(len(self._blocks) + 1, np.int64)
+        self.block_tokens: NDArray[np.int64] = np.append(0, np.cumsum(blocks["tokens"]))
         """[blocks + 1]: the number of tokens before each block."""
-        np.cumsum([block.tokens for _, block in self._blocks], out=self.block_tokens[1:])
-        self._first = self.block_documents.tolist()
+        self._first: list[int] = self.block_documents.tolist()
         self.documents: int = self._first[-1]
         self.tokens = int(self.block_tokens[-1])
+        self.dtype = np.dtype(self.manifest.dtype)
 
-    def block_offsets(self, index: int) -> NDArray[np.int64]:
+    @property
+    def blocks(self) -> int:
+        return len(self._shard_of)
+
+    def map(self, number: int) -> mmap.mmap:
+        """The bytes of the shard that holds block `number`; `check` what is read of them."""
+        return self._files.map(self._names[self._shard_of[number]])
+
+    def check(self, first_page: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]) -> None:
+        """Verify bytes start[i]..stop[i] of the shard with this `first_page`; raises `UserError` if they were altered.
+
+        Only what is first read is verified, in pages, which are read at once.
+        """
+        self._pages.check(first_page, start, stop)
+
+    def block_offsets(self, number: int) -> NDArray[np.int64]:
         """[documents + 1]: where each document of the block begins, in tokens."""
-        shard, block = self._blocks[index]
-        offsets = self._files.array(shard.name, np.int64, block.documents + 1, block.offsets_at)
-        if not self._ordered[index]:  # they are used before the checksum of their block is verified
-            if offsets[0] != 0 or offsets[-1] != block.tokens or (offsets[1:] <= offsets[:-1]).any():
-                raise self._files.altered(shard.name, block.ids_at)
-            self._ordered[index] = True
-        return offsets
+        return self._array(number, np.dtype(np.int64), self._offsets_at[number], 0, self._documents(number) + 1)
 
-    def block(self, number: int) -> tuple[mmap.mmap, Block]:
-        """The bytes of the shard that holds a block, and where in them the block's arrays lie."""
-        shard, block = self._blocks[number]
-        if not self._checked[number]:
-            if checksum((*self._tokens(number), self.block_offsets(number))) != block.crc32:
-                raise self._files.altered(shard.name, block.ids_at)
-            self._checked[number] = True
-        return self._files.map(shard.name), block
+    def text(self, number: int, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Ids and flags of tokens start..stop of block `number`, as views of the file."""
+        ids = self._array(number, self.dtype, int(self.ids_at[number]), start, stop)
+        return ids, self._array(number, np.dtype(np.uint8), int(self.flags_at[number]), start, stop)
 
     def document(self, index: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Token ids [n] and flags [n] of a document, as views of the file."""
         number = bisect_right(self._first, index) - 1
-        self.block(number)
-        begin, end = self.block_offsets(number)[index - self._first[number] :][:2]
-        ids, flags = self._tokens(number)
-        return ids[begin:end], flags[begin:end]
+        start, stop = self.block_offsets(number)[index - self._first[number] :][:2].tolist()
+        return self.text(number, start, stop)
+
+    def chunk_counts(self, longest: int) -> NDArray[np.int64]:
+        """[blocks]: number of chunks of at most `longest` tokens (`training.data.chunks`)."""
+        if longest in CHUNK_LENGTHS:
+            return self._chunks[:, CHUNK_LENGTHS.index(longest)].astype(np.int64)
+        if self.blocks > _MANY_BLOCKS:
+            log.info("%s: its index has no rows of %d tokens: the lengths of documents are read", self.folder, longest)
+        for number, at in enumerate(self._offsets_at):
+            read_ahead(self.map(number), at, at + 8 * (self._documents(number) + 1))
+        return np.array([chunk_counts(self._lengths(number), longest).sum() for number in range(self.blocks)], np.int64)
+
+    def read_ahead(self, first: int, stop: int) -> None:
+        """Have the system read blocks first..stop, without waiting for them."""
+        for number in range(first, stop):
+            self._read_block_ahead(number)
+
+    def _read_block_ahead(self, number: int) -> None:
+        stop = self._offsets_at[number] + 8 * (self._documents(number) + 1)
+        read_ahead(self.map(number), int(self.ids_at[number]), stop)
 
     def verify(self) -> None:
-        """Read everything once; raises `UserError` for the first block that was altered."""
-        self._checked[:] = self._ordered[:] = False
-        for number in range(len(self._blocks)):
-            self.block(number)
+        """Read everything once; raises `UserError` for the first page that was altered."""
+        self._pages.verify()
 
-    def _tokens(self, number: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        shard, block = self._blocks[number]
-        ids = self._files.array(shard.name, self.manifest.dtype, block.tokens, block.ids_at)
-        return ids, self._files.array(shard.name, np.uint8, block.tokens, block.flags_at)
+    def _lengths(self, number: int) -> NDArray[np.int64]:
+        """Tokens of each document of a block. Its pages are verified only when one of its rows is read."""
+        at, count = self._offsets_at[number], self._documents(number) + 1
+        offsets = np.frombuffer(self.map(number), np.int64, count, at)
+        lengths = np.diff(offsets)
+        if offsets[0] != 0 or (lengths <= 0).any() or lengths.sum() != np.diff(self.block_tokens[number : number + 2]):
+            raise self._files.altered(self._names[self._shard_of[number]], at, "offsets")
+        return lengths
+
+    def _documents(self, number: int) -> int:
+        return self._first[number + 1] - self._first[number]
+
+    def _array(self, number: int, dtype: np.dtype[Any], at: int, start: int, stop: int) -> NDArray[Any]:
+        begin = at + dtype.itemsize * start
+        self._pages.check_range(int(self.first_page[number]), begin, at + dtype.itemsize * stop)
+        values = np.frombuffer(self.map(number), dtype, stop - start, begin)
+        values.flags.writeable = False
+        return values

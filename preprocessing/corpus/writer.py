@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus.manifest import Block, Shard
+from preprocessing.corpus.index import CHUNK_LENGTHS, PAGE, Index, chunk_counts
+from preprocessing.corpus.manifest import Shard, WrittenShard
 from preprocessing.files import sync_folder
 
 CONTINUES_WORD = np.uint8(1)
@@ -27,7 +28,7 @@ _MEMBERS = ("ids", "flags", "offsets")
 class TarWriter:
     """Writes arrays into a tar under a temporary name; `close` syncs and renames it.
 
-    The bytes depend on the arrays alone: no time, user or process is recorded.
+    The bytes depend on the arrays alone: no time, user or process is recorded. `pages` has the CRC-32 of each page.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,6 +36,8 @@ class TarWriter:
         self._temporary = path.with_name(path.name + ".tmp")
         self._file = self._temporary.open("wb")
         self._md5 = md5()
+        self._crc = self._size = 0
+        self.pages: list[int] = []
 
     def add(self, name: str, array: NDArray[Any]) -> int:
         """Append `array` as the member `name` (.npy); returns the byte where its raw data begins."""
@@ -44,35 +47,46 @@ class TarWriter:
         entry.size = len(header.getvalue()) + array.nbytes
         self._write(entry.tobuf(tarfile.USTAR_FORMAT))
         self._write(header.getvalue())
-        start = self._file.tell()
+        start = self._size
         self._write(array.data)
-        self._write(b"\0" * (-self._file.tell() % tarfile.BLOCKSIZE))
+        self._write(b"\0" * (-self._size % tarfile.BLOCKSIZE))
         return start
 
     def close(self) -> tuple[int, str]:
         """Finish the file; returns its size in bytes and its MD5."""
         self._write(b"\0" * 1024)  # the end-of-archive mark
+        if self._size % PAGE:
+            self.pages.append(self._crc)
         self._file.flush()
         os.fsync(self._file.fileno())
-        size = self._file.tell()
         self._file.close()
         os.replace(self._temporary, self.path)
         sync_folder(self.path.parent)
-        return size, self._md5.hexdigest()
+        return self._size, self._md5.hexdigest()
 
     def _write(self, data: Any) -> None:
         self._file.write(data)
         self._md5.update(data)
+        left = memoryview(data)
+        left = left.cast("B") if left.nbytes else left[:0]
+        while left:
+            part = left[: PAGE - self._size % PAGE]
+            self._crc, left = zlib.crc32(part, self._crc), left[len(part) :]
+            self._size += len(part)
+            if self._size % PAGE == 0:
+                self.pages.append(self._crc)
+                self._crc = 0
 
 
 class ShardWriter:
-    """Writes the documents of one shard; `close` returns its entry in the manifest."""
+    """Writes the documents of one shard; `close` returns what the manifest and the index hold of it."""
 
     def __init__(self, path: Path, split: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
         self.split, self.dtype = split, np.dtype(dtype)
         self._tar = TarWriter(path)
         self._block_tokens = block_tokens
-        self._blocks: list[Block] = []
+        self._blocks: list[tuple[int, ...]] = []
+        self._chunks: list[list[int]] = []
         self._ids: list[NDArray[Any]] = []
         self._flags: list[NDArray[np.uint8]] = []
         self._pending = 0
@@ -87,27 +101,22 @@ class ShardWriter:
         if self._pending >= self._block_tokens:
             self._write_block()
 
-    def close(self) -> Shard:
+    def close(self) -> WrittenShard:
         if self._ids:
             self._write_block()
         size, digest = self._tar.close()
-        return Shard(
-            name=self._tar.path.name,
-            split=self.split,
-            bytes=size,
-            documents=sum(block.documents for block in self._blocks),
-            tokens=sum(block.tokens for block in self._blocks),
-            md5=digest,
-            blocks=self._blocks,
-        )
+        documents, tokens = (sum(block[column] for block in self._blocks) for column in (0, 1))
+        shard = Shard(self._tar.path.name, self.split, size, documents, tokens, digest, len(self._blocks))
+        return WrittenShard(shard, Index.of(self._blocks, self._chunks, self._tar.pages))
 
     def _write_block(self) -> None:
-        offsets = np.zeros(len(self._ids) + 1, np.int64)
-        np.cumsum([len(ids) for ids in self._ids], out=offsets[1:])
+        lengths = np.array([len(ids) for ids in self._ids], np.int64)
+        offsets = np.append(0, np.cumsum(lengths))
         arrays: list[NDArray[Any]] = [np.concatenate(self._ids), np.concatenate(self._flags), offsets]
         prefix = f"{self._tar.path.stem}-{len(self._blocks):06d}"
         starts = [self._tar.add(f"{prefix}.{name}.npy", array) for name, array in zip(_MEMBERS, arrays, strict=True)]
-        self._blocks.append(Block(len(self._ids), int(offsets[-1]), starts[0], starts[1], starts[2], checksum(arrays)))
+        self._blocks.append((len(self._ids), int(offsets[-1]), *starts))
+        self._chunks.append([int(chunk_counts(lengths, longest).sum()) for longest in CHUNK_LENGTHS])
         self._ids, self._flags, self._pending = [], [], 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Block, Manifest, Shard
+from preprocessing.corpus import Manifest, WrittenShard
 from preprocessing.errors import UserError, writing
 from preprocessing.execution.attempts import temporary_folder
 from preprocessing.execution.executor import Executor, ProcessExecutor, Share
@@ -197,7 +197,7 @@ def _listed(counts: dict[str, int]) -> str:
 def _merge(work: Work) -> Manifest:
     read, encoded = list(work.part_results("read")), list(work.part_results("encode"))
     shards = [
-        Shard(**{**shard, "blocks": [Block(**block) for block in shard["blocks"]]})
+        WrittenShard.from_json(shard)
         for split in ("train", "validation")
         for result in encoded
         for shard in result["shards"]
@@ -215,10 +215,10 @@ def _merge(work: Work) -> Manifest:
     totals = {name: sum(count[name] for count in counts) for name in _TOTALS}
     sums = {name: _sum(result[name] for result in encoded) for name in ("counts", "word_tokens", "document_tokens")}
     unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
-    return Manifest(
-        tokenizer=work.tokenizer.describe(),
-        dtype=token_dtype(work.tokenizer),
-        shards=shards,
+    return Manifest.of(
+        work.tokenizer.describe(),
+        token_dtype(work.tokenizer),
+        shards,
         sources=[
             {
                 **source,
@@ -230,7 +230,7 @@ def _merge(work: Work) -> Manifest:
         dropped={name: count for name, count in dropped.items() if count},
         statistics={
             **totals,
-            "validation_documents": sum(shard.documents for shard in shards if shard.split == "validation"),
+            "validation_documents": sum(one.shard.documents for one in shards if one.shard.split == "validation"),
             **sums.pop("counts"),
             **sums,
             "unknown_characters": dict(sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:20]),

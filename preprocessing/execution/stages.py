@@ -7,7 +7,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from hashlib import md5
 from pathlib import Path
@@ -167,7 +167,7 @@ def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
             count["tokens"] += len(ids)
         _advance(sum(sizes[document] for document, _ in batch))
     return {
-        "shards": [asdict(writers[split].close()) for split in sorted(writers)],
+        "shards": [writers[split].close().to_json() for split in sorted(writers)],
         "sources": counts,
         "counts": encoder.counts,
         "word_tokens": encoder.word_tokens,

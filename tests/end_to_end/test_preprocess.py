@@ -70,7 +70,7 @@ def test_nothing_but_the_corpus_is_left_in_the_folder(corpus: Path) -> None:
     shards = Manifest.read(corpus).shards
     assert all(shard.documents for shard in shards)
     images = {"word-lengths.png", "document-lengths.png"}
-    expected = images | {"manifest.json", "preprocess.json", "tokenizer", "report.md", "problems.jsonl"}
+    expected = images | {"manifest.json", "index.npz", "preprocess.json", "tokenizer", "report.md", "problems.jsonl"}
     assert {path.name for path in corpus.iterdir()} == expected | {shard.name for shard in shards}
 
 

@@ -12,6 +12,7 @@ import torch
 
 from pipeline.cli import _status_of_command
 from preprocessing.corpus import Manifest
+from preprocessing.corpus.index import Index, page_count
 from preprocessing.errors import UserError
 from tests.conftest import train_values
 from tests.elsewhere import run_elsewhere
@@ -40,7 +41,9 @@ def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrup
     shutil.copytree(sample_corpus, other)
     manifest = Manifest.read(other)
     before = manifest.fingerprint
-    replace(manifest, shards=manifest.shards[1:]).write(other)
+    first, (blocks, chunks, pages) = manifest.shards[0], manifest.index
+    index = Index(blocks[first.blocks :], chunks[first.blocks :], pages[page_count(first.bytes) :])
+    replace(manifest, shards=manifest.shards[1:], index=index).write(other)
     with start(folder, other) as job:
         assert job.statuses() == [2], job.output
     output = job.output

@@ -4,7 +4,6 @@ import os
 import resource
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def many(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for document in np.array_split(stretch, 2):  # pairs need another document to draw from
             writer.add(ids[document], flags[document])
         shards.append(writer.close())
-    replace(manifest, shards=shards).write(folder)
+    Manifest.of(manifest.tokenizer, manifest.dtype, shards, statistics=manifest.statistics).write(folder)
     return folder
 
 

@@ -293,7 +293,7 @@ def shard_of(corpus: Path, number: int) -> Path:
     ("how", "message"),
     [
         ("truncated", r"\d+ bytes long, \d+ were written"),
-        ("bit-flipped", r"altered since it was written \(checksum of the block at byte \d+\)"),
+        ("bit-flipped", r"altered since it was written \(checksum of the page at byte \d+\)"),
         ("deleted", "missing"),
     ],
     ids=["truncated", "bit-flipped", "deleted"],
@@ -325,7 +325,7 @@ def damaged_while_training(how: str, rank: int) -> None:
     trainer.Trainer._load_checkpoint = and_damage  # type: ignore[method-assign]
 
 
-def test_a_bit_flipped_while_training_is_found_when_its_block_is_read(corpus, tmp_path) -> None:
+def test_a_bit_flipped_while_training_is_found_when_its_page_is_read(corpus, tmp_path) -> None:
     write_recipe(tmp_path, corpus)
     with Job(tmp_path, "train", "tiny.yaml", before=partial(damaged_while_training, "bit-flipped")) as job:
         assert job.statuses() == [2, 2], job.output

@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
+from preprocessing.corpus.index import chunk_counts, chunk_window
 
-_CACHED_BLOCKS = 1024
+_CACHED_BLOCKS = 4096
+"""A pool of 2^30 tokens; a block takes a few kB."""
 
 Bounds = NDArray[np.int64]
 
@@ -26,10 +28,12 @@ Bounds = NDArray[np.int64]
 class Text(NamedTuple):
     """One stretch of text a row: tokens start[i]..stop[i] of a block.
 
-    The block's ids and flags begin at the bytes ids_at[i] and flags_at[i] of the shard maps[i].
+    The block's ids and flags begin at the bytes ids_at[i] and flags_at[i] of the shard maps[i], whose first page is
+    first_page[i] of the corpus.
     """
 
     maps: list[mmap]
+    first_page: Bounds
     ids_at: Bounds
     flags_at: Bounds
     start: Bounds
@@ -57,21 +61,20 @@ class Chunks:
 
     def __init__(self, corpus: Corpus, longest: int) -> None:
         self.corpus, self.longest = corpus, longest
-        self.window = max(1, longest // 8)
+        self.window = chunk_window(longest)
         self.stride = longest - self.window
-        counts = [self._counts(corpus.block_offsets(number)).sum() for number in range(len(corpus.block_documents) - 1)]
-        self._before_block = np.cumsum([0, *counts])
-        self._ids_at, self._flags_at = np.zeros((2, len(counts)), np.int64)
+        self.before_block = np.append(0, np.cumsum(corpus.chunk_counts(longest)))
+        """[blocks + 1]: the number of chunks before each block."""
         self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
 
     def __len__(self) -> int:
-        return int(self._before_block[-1])
+        return int(self.before_block[-1])
 
     def locate(self, indices: NDArray[np.int64]) -> Places:
-        """The places of chunks `indices` [B]; raises `UserError` if a block was altered on disk."""
-        numbers = np.searchsorted(self._before_block, indices, side="right") - 1
+        """The places of chunks `indices` [B]; raises `UserError` if a page with their offsets was altered on disk."""
+        numbers = np.searchsorted(self.before_block, indices, side="right") - 1
         blocks = [self._block(number) for number in numbers.tolist()]
-        rest = (indices - self._before_block[numbers]).tolist()
+        rest = (indices - self.before_block[numbers]).tolist()
         within = [bisect_right(block.chunks, index) - 1 for block, index in zip(blocks, rest, strict=True)]
         before = [block.chunks[document] for block, document in zip(blocks, within, strict=True)]
         chunk = np.array(rest, np.int64) - np.array(before, np.int64)
@@ -86,7 +89,7 @@ class Chunks:
         nominal = begin + places.chunk * self.stride
         is_last = nominal + self.longest >= end
         origin = np.where(is_last, end - self.longest, nominal - self.window)
-        flags = flags_around(places.text, origin, self.longest + self.window)
+        flags = flags_around(self.corpus, places.text, origin, self.longest + self.window)
         word = (flags[:, : self.window] & CONTINUES_WORD == 0).argmax(axis=1)
         start = origin + np.where(is_last, word, last_break(flags, 0, self.window))
         start = np.where(places.chunk == 0, begin, start)
@@ -96,50 +99,46 @@ class Chunks:
         """Document within[i] of block numbers[i]."""
         start = np.array([block.offsets[number] for block, number in zip(blocks, within, strict=True)], np.int64)
         stop = np.array([block.offsets[number + 1] for block, number in zip(blocks, within, strict=True)], np.int64)
-        return Text([block.map for block in blocks], self._ids_at[numbers], self._flags_at[numbers], start, stop)
-
-    def _counts(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        lengths = np.diff(offsets)
-        return (lengths > 0) - np.minimum(0, self.longest - lengths) // self.stride
+        at = self.corpus
+        maps = [block.map for block in blocks]
+        return Text(maps, at.first_page[numbers], at.ids_at[numbers], at.flags_at[numbers], start, stop)
 
     def _read_block(self, number: int) -> _Block:
-        shard, block = self.corpus.block(number)
         offsets = self.corpus.block_offsets(number)
         chunks = np.zeros(len(offsets), np.int32)
-        np.cumsum(self._counts(offsets), out=chunks[1:])
-        self._ids_at[number], self._flags_at[number] = block.ids_at, block.flags_at
-        return _Block(shard, offsets.data, chunks.data)
+        np.cumsum(chunk_counts(np.diff(offsets), self.longest), out=chunks[1:])
+        return _Block(self.corpus.map(number), offsets.data, chunks.data)
 
 
-def read_ids(dtype: Any, *texts: Text) -> NDArray[Any]:
+def read_ids(corpus: Corpus, *texts: Text) -> NDArray[Any]:
     """The ids of all rows, concatenated; within a row the texts follow each other."""
-    size = np.dtype(dtype).itemsize
-    bounds = [(text.maps, text.ids_at + text.start * size, text.ids_at + text.stop * size) for text in texts]
-    return np.frombuffer(_join(bounds), dtype)
+    size = corpus.dtype.itemsize
+    columns = [_slices(corpus, text, text.ids_at + text.start * size, text.ids_at + text.stop * size) for text in texts]
+    return np.frombuffer(_join(columns), corpus.dtype)
 
 
-def read_flags(*texts: Text) -> NDArray[np.uint8]:
+def read_flags(corpus: Corpus, *texts: Text) -> NDArray[np.uint8]:
     """The flags of all rows, in the order of `read_ids`."""
-    return np.frombuffer(
-        _join([(text.maps, text.flags_at + text.start, text.flags_at + text.stop) for text in texts]), np.uint8
-    )
+    columns = [_slices(corpus, text, text.flags_at + text.start, text.flags_at + text.stop) for text in texts]
+    return np.frombuffer(_join(columns), np.uint8)
 
 
-def _join(parts: list[tuple[list[mmap], Bounds, Bounds]]) -> bytes:
-    columns = [_slices(*part) for part in parts]
+def _join(columns: list[list[bytes]]) -> bytes:
     return b"".join(chain.from_iterable(zip(*columns, strict=True)))
 
 
-def _slices(maps: list[mmap], start: Bounds, stop: Bounds) -> list[bytes]:
+def _slices(corpus: Corpus, text: Text, start: Bounds, stop: Bounds) -> list[bytes]:
+    """Bytes start[i]..stop[i] of the shard of each text."""
+    corpus.check(text.first_page, start, stop)
     # Bytes cost less than half of a view and copy of an array per piece, and the garbage collector ignores them.
-    return [shard[a:b] for shard, a, b in zip(maps, start.tolist(), stop.tolist(), strict=True)]
+    return [shard[a:b] for shard, a, b in zip(text.maps, start.tolist(), stop.tolist(), strict=True)]
 
 
-def flags_around(documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]:
+def flags_around(corpus: Corpus, documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]:
     """Flags [B, width] of the tokens from origin[i] on, zero outside the document."""
     start = np.maximum(documents.start, origin)
     stop = np.minimum(documents.stop, origin + width)
-    pieces = _slices(documents.maps, documents.flags_at + start, documents.flags_at + stop)
+    pieces = _slices(corpus, documents, documents.flags_at + start, documents.flags_at + stop)
     cut = np.flatnonzero(stop - start < width)
     for row, last in zip(cut.tolist(), (stop - origin)[cut].tolist(), strict=True):
         pieces[row] = pieces[row].rjust(last, b"\0").ljust(width, b"\0")

@@ -13,6 +13,7 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus
 from preprocessing.errors import UserError
 from training.data.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
 from training.data.masking import mask
+from training.data.order import Order, ReadAhead, cut_extents, pool_count
 from training.data.rows import IGNORED, Rows
 from training.data.settings import DataSettings, MaskedSettings
 from training.provenance import corpus_card, corpus_facts
@@ -78,8 +79,13 @@ class Dataset(ABC, Generic[AnySettings]):
 class MaskedDataset(Dataset[AnyMasked]):
     """Rows drawn from a corpus on demand. Pass p over it shows copy p % copies."""
 
-    def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int) -> None:
+    def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
+        """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""
         self.corpus, self.settings, self.seed = corpus, settings, seed
+        extents = cut_extents(np.diff(corpus.block_tokens), settings.pool_tokens)
+        pools = pool_count(len(extents) - 1, corpus.tokens, settings.pool_tokens)
+        self.order = Order(before_block[extents], pools, settings.copies, seed)
+        self._read_ahead = ReadAhead(self.order, lambda one: corpus.read_ahead(*extents[one : one + 2].tolist()))
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
         self.vocab_size = tokenizer["vocab_size"]
@@ -91,7 +97,17 @@ class MaskedDataset(Dataset[AnyMasked]):
 
     @property
     def fingerprint(self) -> str:
-        return samples_fingerprint(self.corpus_fingerprint, self.corpus.split, self.settings, self.seed)
+        return samples_fingerprint(
+            self.corpus_fingerprint, self.corpus.split, self.settings, self.seed, self.order.pools
+        )
+
+    def __len__(self) -> int:
+        return self.order.samples
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(copy, sample) of each position [B] of the endless stream; has the next pool read ahead."""
+        self._read_ahead.follow(int(positions.max()))
+        return self.order.locate(positions)
 
     def verify(self) -> None:
         self.corpus.verify()
@@ -108,8 +124,8 @@ class MaskedDataset(Dataset[AnyMasked]):
                     "again, or set data.masking.strategy=token"
                 )
         if len(self):
-            indices = np.linspace(0, len(self) - 1, min(len(self), 64)).astype(np.int64)
-            if (self.at(np.zeros_like(indices), indices)["labels"] == IGNORED).all():
+            copies, indices = self.order.locate(np.arange(min(len(self), 64)))  # which the first step reads anyway
+            if (self.at(copies, indices)["labels"] == IGNORED).all():
                 raise UserError(f"{folder}: data.masking: no token of {len(indices)} rows is masked")
 
     @abstractmethod
@@ -158,7 +174,8 @@ _DRAWING = 2
 """Increment when the same settings draw other rows, so that a run cannot resume on other rows unnoticed."""
 
 
-def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int) -> str:
+def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int, pools: int) -> str:
     """A hash of everything that determines the rows; it ignores the location of the corpus."""
-    values = [str(_DRAWING), corpus_fingerprint, split, str(seed), settings.model_dump_json(exclude={"corpus"})]
+    dumped = settings.model_dump_json(exclude={"corpus", "pool_tokens"} if pools == 1 else {"corpus"})
+    values = [str(_DRAWING), corpus_fingerprint, split, str(seed), dumped]
     return md5("\n".join(values).encode()).hexdigest()

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.loader import ROWS_AT_ONCE
-from training.data.order import locate
 from training.data.readings import Reading, SegmentSettings
 from training.data.rows import IGNORED, Rows
 
@@ -18,9 +17,8 @@ class Documents(Protocol):
     """The documents that lanes read: `training.data.segments.Segments`."""
 
     settings: SegmentSettings
-    seed: int
 
-    def __len__(self) -> int: ...
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 
     def read(
         self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
@@ -129,8 +127,7 @@ class Lanes:
     def _open(self, which: NDArray[np.int64]) -> list[Reading]:
         """The current documents of lanes `which`."""
         positions = self._lanes[which] + self._document[which] * self._total
-        passes, documents = locate(positions, len(self._documents), self._documents.seed)
-        readings = self._documents.read(passes % self._documents.settings.copies, documents, longest=self._longest)
+        readings = self._documents.read(*self._documents.locate(positions), longest=self._longest)
         self._segments[which] = [reading.segments for reading in readings]
         self._label[which] = [reading.label for reading in readings]
         return readings

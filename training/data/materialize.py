@@ -41,11 +41,11 @@ from preprocessing.errors import UserError, writing
 from preprocessing.files import write_atomically
 from preprocessing.settings import Settings
 from training.data.dataset import samples_fingerprint, special_ids
-from training.data.order import locate
+from training.data.order import Order
 from training.data.rows import IGNORED, Rows
 from training.data.samples import RowDataset, RowSettings, Samples, frame
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SHARD_BLOCKS = 64
 _CACHED_BLOCKS = 256
 _UNLABELLED = 2
@@ -69,6 +69,7 @@ def materialize(
 def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, workers: int, block_rows: int) -> None:
     settings = settings.model_copy(update={"corpus": corpus})
     manifest = Corpus(corpus).manifest
+    drawn = {split: _samples(settings, seed, split) for split in sorted({shard.split for shard in manifest.shards})}
     values: dict[str, Any] = {
         "kind": "samples",
         "version": FORMAT_VERSION,
@@ -78,9 +79,8 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
         "tokenizer": manifest.tokenizer,
         "dtype": manifest.dtype,
         "block_rows": block_rows,
-        "samples": {
-            split: len(_samples(settings, seed, split)) for split in sorted({shard.split for shard in manifest.shards})
-        },
+        "pools": {split: samples.order.pools for split, samples in drawn.items()},
+        "extents": {split: np.diff(samples.order.before_extent).tolist() for split, samples in drawn.items()},
     }
     path = out / "manifest.json"
     if path.exists():
@@ -96,8 +96,8 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
         shutil.copyfile(file, out / "tokenizer" / file.name)
     tasks = [
         (settings, seed, split, number, block_rows, out)
-        for split, samples in values["samples"].items()
-        for number in range(-(-samples * settings.copies // (SHARD_BLOCKS * block_rows)))
+        for split, samples in drawn.items()
+        for number in range(-(-len(samples) * settings.copies // (SHARD_BLOCKS * block_rows)))
     ]
     shards = _run(tasks, workers or os.cpu_count() or 1)
     if sys.stderr.isatty():
@@ -106,7 +106,7 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
     write_atomically(path, seal(out, values))
     for shard in values["shards"]:
         _description(out / shard["name"]).unlink()
-    rows = settings.copies * sum(values["samples"].values())
+    rows = settings.copies * sum(map(len, drawn.values()))
     log.info("%s: %s samples, %d copies of each, in %d shards", out, f"{rows:,}", settings.copies, len(tasks))
 
 
@@ -237,8 +237,10 @@ class _Manifest(Settings):
     tokenizer: dict[str, Any]
     dtype: Literal["uint16", "uint32"]
     block_rows: int = Field(ge=1, le=1 << 30)
-    samples: dict[str, Count]
-    """Number of samples in one copy of each split."""
+    pools: dict[str, Annotated[int, Field(strict=True, ge=1)]]
+    """Number of pools of each split (`training.data.order`)."""
+    extents: dict[str, list[Count]]
+    """Number of samples in each extent of each split."""
     shards: list[_WrittenShard]
 
 
@@ -273,7 +275,9 @@ class MaterializedSamples(RowDataset[RowSettings]):
         self.tokenizer_folder = folder / "tokenizer"
         self.special = special_ids(written.tokenizer)
         self._block_rows = written.block_rows
-        self._length = written.samples.get(split, 0)
+        before_extent = np.append(0, np.cumsum(written.extents.get(split, []), dtype=np.int64))
+        pools = min(written.pools.get(split, 1), max(1, len(before_extent) - 1))
+        self.order = Order(before_extent, pools, self.settings.copies, self.seed)
         self._files = ShardFiles(folder, "reread preprocess --materialize")
         shards = [shard for shard in written.shards if shard.split == split]
         for shard in shards:
@@ -285,15 +289,18 @@ class MaterializedSamples(RowDataset[RowSettings]):
         self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
 
     def __len__(self) -> int:
-        return self._length
+        return self.order.samples
 
     @property
     def fingerprint(self) -> str:
-        return samples_fingerprint(self.corpus_fingerprint, self.split, self.settings, self.seed)
+        return samples_fingerprint(self.corpus_fingerprint, self.split, self.settings, self.seed, self.order.pools)
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self.order.locate(positions)
 
     def rows(self, positions: NDArray[np.int64]) -> Rows:
-        passes, indices = locate(positions, len(self), self.seed)
-        return self._read(passes % self.settings.copies * len(self) + indices)
+        copies, indices = self.locate(positions)
+        return self._read(copies * len(self) + indices)
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         numbers = copies * len(self) + indices
@@ -320,7 +327,7 @@ class MaterializedSamples(RowDataset[RowSettings]):
 
     def _check_blocks(self, shards: list["_WrittenShard"]) -> None:
         """Raises `UserError` unless the blocks of a split hold all its rows and lie within their shards."""
-        total, items = self._length * self.settings.copies, [np.dtype(dtype).itemsize for dtype in self._dtypes]
+        total, items = len(self) * self.settings.copies, [np.dtype(dtype).itemsize for dtype in self._dtypes]
         rows = [min(self._block_rows, total - begin) for begin in range(0, total, self._block_rows)]
         fits = all(
             start + size * item <= shard.bytes
@@ -361,7 +368,7 @@ class MaterializedSamples(RowDataset[RowSettings]):
         parts = zip(self._dtypes, block.sizes, block.starts, strict=True)
         arrays = [self._files.array(name, dtype, size, start) for dtype, size, start in parts]
         if checksum(arrays) != block.crc32:
-            raise self._files.altered(name, block.starts[0])
+            raise self._files.altered(name, block.starts[0], "block")
         ids, continues, rows, columns, labels = arrays
         rows = rows.reshape(-1, 4)
         at = np.zeros((2, len(rows) + 1), np.int64)

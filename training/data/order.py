@@ -3,9 +3,16 @@
 Pass p over the corpus visits its samples in a permutation keyed by (seed, p). The permutation is never stored: it is
 a Feistel network over two unequal halves with cycle walking (Black and Rogaway 2002, "Ciphers with arbitrary
 finite domains"), so a resumed run computes its position and skips nothing.
+
+A corpus that is larger than the memory of a machine would be read from everywhere at once. Therefore `Order` permutes
+its extents, which are neighbouring blocks, deals them to pools, and permutes samples within a pool alone, so that a
+pass reads one pool after another. An extent is long, since the pages at its ends are read for two pools.
 """
 
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from math import isqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +21,150 @@ from training.data import random
 from training.data.random import Purpose
 
 _ROUNDS = 8
+_KEPT_COPIES = 4
+_EXTENT_TOKENS = 1 << 20
 
 
 def locate(positions: NDArray[np.int64], per_pass: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(pass number, sample index in [0, per_pass)) of each position [B] of the stream."""
+    """(pass number, sample index in [0, per_pass)) of each position [B] of the stream, permuted as a whole."""
     passes, ranks = np.divmod(positions, per_pass)
     return passes, permute(ranks, per_pass, random.key(seed, passes))
 
 
-def permute(indices: NDArray[np.int64], n: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+class _Layout(NamedTuple):
+    """The extents of one copy in the order of their pools, and in corpus order within a pool."""
+
+    extents: NDArray[np.int64]
+    places: NDArray[np.int64]
+    """The place of each extent in `extents`."""
+    ranks: NDArray[np.int64]
+    """[extents + 1]: the number of samples before each place."""
+    pools: NDArray[np.int64]
+    """[pools + 1]: the number of samples before each pool."""
+
+    def pool_of(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self.pools, ranks, side="right") - 1
+
+
+class Order:
+    """The endless stream of the samples of a corpus; pass p shows copy p % copies.
+
+    Sample i lies in extent e if before_extent[e] <= i < before_extent[e + 1]. In each copy the extents are dealt at
+    random to pools of nearly the same number of extents. A pass reads the pools of its copy in turn, and the samples of
+    a pool in a permutation of their own. With one pool this is the permutation of all samples.
+
+    The samples of a copy have ranks: their numbers in the order of pools, and in corpus order within a pool.
+    """
+
+    def __init__(self, before_extent: NDArray[np.int64], pools: int, copies: int, seed: int) -> None:
+        self.before_extent, self.pools, self.copies, self.seed = before_extent, pools, copies, seed
+        self.samples = int(before_extent[-1])
+        self._slots = np.arange(pools + 1) * (len(before_extent) - 1) // pools
+        """[pools + 1]: the number of extents before each pool."""
+        self._layout = lru_cache(_KEPT_COPIES)(self._draw_layout)
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(copy, sample) of each position [B] of the stream."""
+        passes, ranks = np.divmod(positions, self.samples)
+        copies = passes % self.copies
+        for layout, here in self._layouts(copies):
+            pools = layout.pool_of(ranks[here])
+            for pool in np.unique(pools).tolist():
+                rows = here[pools == pool]
+                begin, end = layout.pools[pool : pool + 2].tolist()
+                keys = random.key(self.seed, passes[rows], *([pool] if self.pools > 1 else []))
+                ranks[rows] = begin + permute(ranks[rows] - begin, end - begin, keys)
+        return copies, self.at_rank(copies, ranks)
+
+    def pool(
+        self, copies: NDArray[np.int64], samples: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The rank of each of `samples` [B] in `copies` [B], the first rank of its pool, and the size of its pool."""
+        ranks, begin, size = np.empty((3, len(samples)), np.int64)
+        extents = np.searchsorted(self.before_extent, samples, side="right") - 1
+        for layout, here in self._layouts(copies):
+            extent = extents[here]
+            ranks[here] = layout.ranks[layout.places[extent]] + samples[here] - self.before_extent[extent]
+            pools = layout.pool_of(ranks[here])
+            begin[here], size[here] = layout.pools[pools], layout.pools[pools + 1] - layout.pools[pools]
+        return ranks, begin, size
+
+    def at_rank(self, copies: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample at each rank [B] in `copies` [B]."""
+        samples = np.empty_like(ranks)
+        for layout, here in self._layouts(copies):
+            place = np.searchsorted(layout.ranks, ranks[here], side="right") - 1
+            samples[here] = self.before_extent[layout.extents[place]] + ranks[here] - layout.ranks[place]
+        return samples
+
+    def coming(self, position: int) -> range:
+        """The extents that should be there at a position besides its own pool, by their numbers in the endless stream.
+
+        They are the beginning of the next pool, in the proportion in which this pool has been read.
+        """
+        number, rank = divmod(position, self.samples)
+        layout = self._layout(number % self.copies)
+        pool = int(layout.pool_of(np.array(rank)))
+        first = number * int(self._slots[-1]) + int(self._slots[pool + 1])
+        begin, end = layout.pools[pool : pool + 2].tolist()
+        after = (pool + 1) % self.pools
+        extents = int(self._slots[after + 1] - self._slots[after])
+        return range(first, first - (-extents * (rank + 1 - begin) // (end - begin)))
+
+    def extent(self, number: int) -> int:
+        """Extent `number` of the endless stream."""
+        passes, slot = divmod(number, int(self._slots[-1]))
+        return int(self._layout(passes % self.copies).extents[slot])
+
+    def _layouts(self, copies: NDArray[np.int64]) -> Iterator[tuple[_Layout, NDArray[np.int64]]]:
+        """The layout of each copy in `copies` [B], and where it is."""
+        for copy in np.unique(copies).tolist():
+            yield self._layout(copy), np.flatnonzero(copies == copy)
+
+    def _draw_layout(self, copy: int) -> _Layout:
+        count = int(self._slots[-1])
+        drawn = permute(np.arange(count), count, random.key(self.seed, copy), Purpose.EXTENT_ORDER)
+        extents = np.concatenate([np.sort(part) for part in np.split(drawn, self._slots[1:-1])])
+        places = np.empty_like(extents)
+        places[extents] = np.arange(count)
+        ranks = np.append(0, np.cumsum(np.diff(self.before_extent)[extents]))
+        return _Layout(extents, places, ranks, ranks[self._slots])
+
+
+class ReadAhead:
+    """Has the next pool read while this one is used, in step with it, so never more than a pool ahead."""
+
+    def __init__(self, order: Order, read: Callable[[int], None]) -> None:
+        self._order, self._read = order, read
+        self._done = 0
+
+    def follow(self, position: int) -> None:
+        """Calls `read` for each extent that `Order.coming` names for a position and that was not read ahead before."""
+        if self._order.pools > 1:
+            coming = self._order.coming(position)
+            begin = self._done if coming.start <= self._done <= coming.stop else coming.start
+            for number in range(begin, coming.stop):
+                self._read(self._order.extent(number))
+            self._done = coming.stop
+
+
+def cut_extents(tokens: NDArray[np.int64], pool_tokens: int | None) -> NDArray[np.int64]:
+    """[extents + 1]: the first block of each extent, for [blocks] tokens: 2^20 tokens, or 1/64 of a smaller pool."""
+    size = min(_EXTENT_TOKENS, max(1, pool_tokens // 64)) if pool_tokens else _EXTENT_TOKENS
+    before = np.cumsum(tokens) - tokens
+    return np.append(np.flatnonzero(np.diff(before // size, prepend=-1)), len(tokens))
+
+
+def pool_count(extents: int, tokens: int, pool_tokens: int | None) -> int:
+    """Number of pools of about `pool_tokens` tokens, with an extent each; without `pool_tokens` one of everything."""
+    return 1 if pool_tokens is None else max(1, min(extents, -(-tokens // pool_tokens)))
+
+
+def permute(
+    indices: NDArray[np.int64], n: int, keys: NDArray[np.uint64], purpose: Purpose = Purpose.ORDER
+) -> NDArray[np.int64]:
     """The image of each index under its key's permutation of [0, n); `keys` [B] or []."""
-    streams = np.broadcast_to(random.streams(keys, Purpose.ORDER), indices.shape)
+    streams = np.broadcast_to(random.streams(keys, purpose), indices.shape)
     rows = isqrt(n - 1) + 1
     columns = -(-n // rows)
     values = _feistel(indices, rows, columns, streams)

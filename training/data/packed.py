@@ -15,7 +15,7 @@ searched in its offsets on disk, so nothing is kept in memory per document.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,8 @@ class PackedSettings(MaskedSettings):
 class _Stretch(NamedTuple):
     """Consecutive places in one block."""
 
-    ids: bytes
-    flags: bytes
+    ids: NDArray[Any]
+    flags: NDArray[np.uint8]
     ends: NDArray[np.int64]
     """Places with a [SEP], numbered over all rows of the batch; the others are tokens."""
 
@@ -55,14 +55,10 @@ class Packed(MaskedRows[PackedSettings]):
     joins_documents = True
 
     def __init__(self, corpus: Corpus, settings: PackedSettings, seed: int) -> None:
-        super().__init__(corpus, settings, seed)
-        self._before_block: list[int] = (corpus.block_tokens + corpus.block_documents).tolist()
+        places, self._step = corpus.block_tokens + corpus.block_documents, settings.sequence_length - 2
+        super().__init__(corpus, settings, seed, -(-places // self._step))  # rows by the place where copy 0 begins them
+        self._before_block: list[int] = places.tolist()
         self._places = self._before_block[-1]
-        self._step = settings.sequence_length - 2
-        self._item = np.dtype(corpus.manifest.dtype).itemsize
-
-    def __len__(self) -> int:
-        return (self._places + self._step - 1) // self._step
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         begins = (indices * self._step + copies * self._step // self.settings.copies) % self._places
@@ -79,9 +75,9 @@ class Packed(MaskedRows[PackedSettings]):
         rows_ended, ends = np.divmod(np.concatenate([stretch.ends for stretch in stretches]), size)
         ids[rows_ended, ends + 1] = self.special["sep"]
         is_text[rows_ended, ends + 1] = False
-        ids[is_text] = np.frombuffer(b"".join([stretch.ids for stretch in stretches]), self.corpus.manifest.dtype)
+        ids[is_text] = np.concatenate([stretch.ids for stretch in stretches])
         flags = np.zeros(ids.shape, np.uint8)
-        flags[is_text] = np.frombuffer(b"".join([stretch.flags for stretch in stretches]), np.uint8)
+        flags[is_text] = np.concatenate([stretch.flags for stretch in stretches])
         keys = random.key(self.seed, copies, indices)
         return rows | self._masked(ids, flags, is_text, lengths, keys)
 
@@ -102,14 +98,11 @@ class Packed(MaskedRows[PackedSettings]):
         """`size` places of the ring from `begin` on, the first of which is place `done` of the batch."""
         while size:
             number = bisect_right(self._before_block, begin) - 1
-            shard, block = self.corpus.block(number)
             offsets = self.corpus.block_offsets(number)
             start = begin - self._before_block[number]
-            stop = min(start + size, block.tokens + block.documents)
+            stop = min(start + size, self._before_block[number + 1] - self._before_block[number])
             first, last = _ended_before(offsets.data, start), _ended_before(offsets.data, stop)
-            a, b = start - first, stop - last
-            ids = shard[block.ids_at + a * self._item : block.ids_at + b * self._item]
-            flags = shard[block.flags_at + a : block.flags_at + b]
+            ids, flags = self.corpus.text(number, start - first, stop - last)
             ends = offsets[first + 1 : last + 1] + np.arange(first + done - start, last + done - start)
             yield _Stretch(ids, flags, ends)
             size, done = size - (stop - start), done + stop - start

@@ -5,10 +5,10 @@ instead. In BERT's own procedure a random B is filled up and a true one is not, 
 have the same form: the random B has as many tokens as the true one, begins at the beginning of a sentence like it, and
 ends at the end of a sentence if and only if it does.
 
-Chunks exchange their second parts: in each copy, chunk i has chunk (r - i) mod n as its partner, with r drawn for the
-copy. The two are split at about the same share of their length, and both or neither get a random B, so each reads the
-part that the other loses, and nearly every token is read in every pass. A partner from the same document, or one
-without a stretch that fits, is replaced by another one.
+Chunks exchange their second parts: in each copy, chunk i of a pool of n (`training.data.order`) has chunk (r - i) mod n
+of that pool as its partner, with r drawn for the copy. The two are split at about the same share of their length, and
+both or neither get a random B, so each reads the part that the other loses, and nearly every token is read in every
+pass. A partner from the same document, or one without a stretch that fits, is replaced by another one.
 
 A chunk of a single sentence has no B. It has no label, nor does a chunk for which no stretch fits.
 """
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from preprocessing.corpus import SENTENCE_END
 from training.data import random
 from training.data.chunks import Bounds, Chunks, Places, Text, flags_around
+from training.data.order import Order
 from training.data.random import Purpose
 from training.data.rows import IGNORED, Rows, share
 
@@ -54,8 +55,8 @@ class Sentences:
 class Pairs:
     """Chunks split in two, half of them with a second part from elsewhere."""
 
-    def __init__(self, chunks: Chunks, seed: int, short_probability: float) -> None:
-        self.chunks, self.seed, self.short_probability = chunks, seed, short_probability
+    def __init__(self, chunks: Chunks, order: Order, short_probability: float) -> None:
+        self.chunks, self.order, self.seed, self.short_probability = chunks, order, order.seed, short_probability
         if chunks.corpus.documents == 1:
             _log_single(str(chunks.corpus.folder))
 
@@ -98,10 +99,11 @@ class Pairs:
         return text, split, sentences.after(last) == text.stop, is_random
 
     def _partner(self, number: int, copies: Bounds, indices: Bounds) -> Bounds:
-        """Partner `number` of each chunk; the partner of a chunk's partner is the chunk itself."""
-        total = len(self.chunks)
+        """Partner `number` of each chunk, from its pool; the partner of a chunk's partner is the chunk itself."""
+        ranks, begin, size = self.order.pool(copies, indices)
         draws = random.bits(random.streams(random.key(self.seed, copies), Purpose.PARTNER), number)
-        return ((random.to_unit(draws) * total).astype(np.int64) - indices) % total
+        partners = ((random.to_unit(draws) * size).astype(np.int64) - (ranks - begin)) % size
+        return self.order.at_rank(copies, begin + partners)
 
     def _other(
         self,
@@ -123,7 +125,7 @@ class Pairs:
             begin = self._split(copies, partners, places)[1]
         else:
             begin = places.text.start + places.chunk * self.chunks.stride
-        flags = flags_around(places.text, begin - 1, 2 * self.chunks.longest)
+        flags = flags_around(self.chunks.corpus, places.text, begin - 1, 2 * self.chunks.longest)
         is_end = flags & SENTENCE_END != 0
         row, column = np.nonzero(is_end)
         last = column + sizes[row]

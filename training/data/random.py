@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     CHUNK_CUT = 14
     CHUNK_ORDER = 15
     STRETCH = 16
+    EXTENT_ORDER = 17
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

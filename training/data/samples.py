@@ -13,7 +13,6 @@ from preprocessing.corpus import Corpus
 from training.data import random
 from training.data.chunks import Chunks, Text, read_flags, read_ids
 from training.data.dataset import AnyMasked, Dataset, MaskedDataset
-from training.data.order import locate
 from training.data.pairs import Pairs, draw_sentences, pair_statistics
 from training.data.rows import Rows
 from training.data.settings import LONGEST, MaskedSettings, MaskingSettings
@@ -61,6 +60,10 @@ class RowDataset(Dataset[AnyMasked]):
     """Independent rows. Each pass has its own order; `len()` is the number of rows in one pass."""
 
     @abstractmethod
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(copy, number in corpus order) of the rows at positions [B] of the endless stream."""
+
+    @abstractmethod
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         """The rows of `rows_with_words` by copy [B] and number in corpus order [B]."""
 
@@ -76,8 +79,7 @@ class RowDataset(Dataset[AnyMasked]):
 
     def rows_with_words(self, positions: NDArray[np.int64]) -> Rows:
         """`rows` with continues_word, bool [B, L]: whether a token continues the word of the token before it."""
-        passes, indices = locate(positions, len(self), self.seed)
-        return self.at(passes % self.settings.copies, indices)
+        return self.at(*self.locate(positions))
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
         for number in count():
@@ -92,7 +94,7 @@ class RowDataset(Dataset[AnyMasked]):
         return [*pairs, ("samples a pass, copies", f"{len(self):,} x {self.settings.copies}")]
 
 
-class MaskedRows(RowDataset[AnyMasked], MaskedDataset[AnyMasked]):
+class MaskedRows(MaskedDataset[AnyMasked], RowDataset[AnyMasked]):
     """Independent rows drawn from a corpus."""
 
 
@@ -100,14 +102,11 @@ class Samples(MaskedRows[RowSettings]):
     """Independent rows, in each pass one for every chunk of the corpus (`training.data.chunks`)."""
 
     def __init__(self, corpus: Corpus, settings: RowSettings, seed: int) -> None:
-        super().__init__(corpus, settings, seed)
         specials = 3 if settings.next_sentence else 2 if settings.special_tokens else 0
         self._chunks = Chunks(corpus, settings.sequence_length - specials)
+        super().__init__(corpus, settings, seed, self._chunks.before_block)
         short = settings.short_sequence_probability
-        self._pairs = Pairs(self._chunks, seed, short) if settings.next_sentence else None
-
-    def __len__(self) -> int:
-        return len(self._chunks)
+        self._pairs = Pairs(self._chunks, self.order, short) if settings.next_sentence else None
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         places = self._chunks.locate(indices)
@@ -132,9 +131,9 @@ class Samples(MaskedRows[RowSettings]):
             np.put_along_axis(is_text, ends, False, axis=1)
             ids[:, 0] = self.special["cls"]
             np.put_along_axis(ids, ends, self.special["sep"], axis=1)
-        ids[is_text] = read_ids(self.corpus.manifest.dtype, *texts)
+        ids[is_text] = read_ids(self.corpus, *texts)
         flags = np.zeros(ids.shape, np.uint8)
-        flags[is_text] = read_flags(*texts)
+        flags[is_text] = read_flags(self.corpus, *texts)
         return rows | self._masked(ids, flags, is_text, lengths, keys)
 
 

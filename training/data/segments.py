@@ -17,7 +17,6 @@ from preprocessing.corpus import Corpus
 from training.data import random
 from training.data.dataset import MaskedDataset
 from training.data.lanes import Lanes
-from training.data.order import locate
 from training.data.random import Purpose
 from training.data.readings import Reading, SegmentSettings, permuted, segment_bounds, stretch_of, word_reach
 from training.data.rows import IGNORED, Rows, share
@@ -32,12 +31,8 @@ class Segments(MaskedDataset[SegmentSettings]):
     """The documents of a corpus as readings and rows. Pass p over the corpus shows copy p % copies."""
 
     def __init__(self, corpus: Corpus, settings: SegmentSettings, seed: int) -> None:
-        super().__init__(corpus, settings, seed)
+        super().__init__(corpus, settings, seed, corpus.block_documents)
         self._capacity = settings.sequence_length - 2
-
-    def __len__(self) -> int:
-        """Number of documents in one pass."""
-        return self.corpus.documents
 
     def lanes(
         self,
@@ -134,7 +129,7 @@ class Segments(MaskedDataset[SegmentSettings]):
         ends = self.corpus.block_documents
         for begin in range(0, len(self), 1024):
             positions = np.arange(begin, min(begin + 1024, len(self)))
-            for document in locate(positions, len(self), self.seed)[1].tolist():
+            for document in self.order.locate(positions)[1].tolist():
                 block = int(np.searchsorted(ends, document, side="right")) - 1
                 start, stop = self.corpus.block_offsets(block)[document - ends[block] :][:2]
                 yield int(stop - start)
@@ -185,5 +180,4 @@ class Segments(MaskedDataset[SegmentSettings]):
     def _readings(self) -> Iterator[Reading]:
         """Documents from the beginning of the stream, without end."""
         for begin in numbers(step=16):
-            passes, documents = locate(np.arange(begin, begin + 16), len(self), self.seed)
-            yield from self.read(passes % self.settings.copies, documents)
+            yield from self.read(*self.locate(np.arange(begin, begin + 16)))

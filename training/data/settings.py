@@ -86,6 +86,11 @@ class CorpusSettings(DataSettings):
 class MaskedSettings(CorpusSettings):
     """Settings of data whose masked tokens are predicted."""
 
+    pool_tokens: int | None = Field(default=1 << 30, ge=1)
+    """Samples are shuffled within pools of this many tokens: random stretches of 2^20 tokens, dealt anew for each copy.
+    A machine reads its corpus pool by pool, and should have the memory for two. A corpus that fits in one pool is
+    shuffled as a whole, and with null every corpus is."""
+
     if TYPE_CHECKING:  # each kind has them in its own order, which fingerprints depend on
         copies: int
         masking: MaskingSettings

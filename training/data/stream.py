@@ -62,7 +62,6 @@ class Stream(Dataset[StreamSettings]):
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
         self._before_block: list[int] = corpus.block_tokens.tolist()
-        self._dtype = np.dtype(corpus.manifest.dtype)
 
     def __len__(self) -> int:
         return self.corpus.tokens
@@ -123,12 +122,10 @@ class Stream(Dataset[StreamSettings]):
             place, done = start, 0
             while done < length:
                 number = bisect_right(self._before_block, place) - 1
-                shard, block = self.corpus.block(number)
                 within = place - self._before_block[number]
-                count = min(length - done, block.tokens - within)
-                ids_at = block.ids_at + within * self._dtype.itemsize
-                ids[row, done : done + count] = np.frombuffer(shard, self._dtype, count, ids_at)
-                flags[row, done : done + count] = np.frombuffer(shard, np.uint8, count, block.flags_at + within)
+                count = min(length - done, self._before_block[number + 1] - place)
+                text = self.corpus.text(number, within, within + count)
+                ids[row, done : done + count], flags[row, done : done + count] = text
                 done += count
                 place = (place + count) % len(self)
         return ids, flags

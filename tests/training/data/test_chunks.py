@@ -37,7 +37,7 @@ def test_chunks_fill_their_rows_and_leave_no_token_out(corpus: Corpus, longest: 
     assert len(chunks) == sum(1 + max(0, -(-(n - longest) // stride)) for n in LENGTHS)
     places = chunks.locate(np.arange(len(chunks)))
     text, _, _ = chunks.bounds(places)
-    ids_of = np.split(read_ids("uint16", text), np.cumsum(text.stop - text.start)[:-1])
+    ids_of = np.split(read_ids(corpus, text), np.cumsum(text.stop - text.start)[:-1])
     reads = [np.zeros(n, int) for n in LENGTHS]
     for row in range(len(chunks)):
         document, number = int(places.document[row]), int(places.chunk[row])

@@ -91,8 +91,10 @@ def test_memory_is_emptied_before_a_document_and_not_between_its_readings(corpus
         before = after
 
 
-def test_rows_do_not_depend_on_who_owns_a_lane(corpus: Corpus) -> None:
-    dataset = segments_of(corpus)
+@pytest.mark.parametrize("pool_tokens", [None, 3000])
+def test_rows_do_not_depend_on_who_owns_a_lane(corpus: Corpus, pool_tokens: int | None) -> None:
+    dataset = segments_of(corpus, pool_tokens=pool_tokens)
+    assert (dataset.order.pools > 1) == (pool_tokens is not None)
     whole = take(Lanes(dataset, 12, range(12)), 40)
     for split in ([range(6), range(6, 12)], [range(1), range(1, 2), range(2, 9), range(9, 12)]):
         for lanes in split:

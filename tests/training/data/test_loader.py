@@ -33,9 +33,11 @@ def test_steps_and_lanes_give_positions() -> None:
             assert next(loader)["positions"].tolist() == [step * 10 + lane for lane in (4, 5, 6)]
 
 
-def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pool_tokens", [None, 3000])
+def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path, pool_tokens: int | None) -> None:
     corpus = make_corpus(tmp_path / "corpus", [300] * 20)
-    samples = Samples(corpus, RowSettings(corpus=corpus.folder), 0)
+    samples = Samples(corpus, RowSettings(corpus=corpus.folder, pool_tokens=pool_tokens), 0)
+    assert samples.order.pools == (2 if pool_tokens else 1)
 
     def run(start: int, lanes: range, steps: int) -> list[dict[str, NDArray[Any]]]:
         with Loader(rows_by_step(samples, 12, lanes, start)) as loader:

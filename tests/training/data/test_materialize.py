@@ -48,6 +48,7 @@ def content(folder: Path) -> dict[str, bytes]:
     "options",
     [
         {},
+        {"pool_tokens": 4000},
         {"next_sentence": False, "masking": MaskingSettings(strategy="span")},
         {"next_sentence": False, "special_tokens": False},
     ],

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from preprocessing.corpus import SENTENCE_END, Corpus
 from tests.corpora import make_corpus, write_corpus
 from training.data.chunks import Chunks, Text
+from training.data.order import Order
 from training.data.pairs import Pairs
 from training.data.samples import RowSettings, Samples
 
@@ -21,8 +22,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def places_of(corpus: Corpus, text: Text) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[B]: the document in which each stretch of text begins, and its beginning there."""
-    blocks = [corpus.block(number) for number in range(len(corpus.block_documents) - 1)]
-    numbers = {(id(shard), block.ids_at): number for number, (shard, block) in enumerate(blocks)}
+    numbers = {(id(corpus.map(number)), int(corpus.ids_at[number])): number for number in range(corpus.blocks)}
     found = []
     for shard, ids_at, start in zip(text.maps, text.ids_at.tolist(), text.start.tolist(), strict=True):
         number = numbers[id(shard), ids_at]
@@ -30,6 +30,10 @@ def places_of(corpus: Corpus, text: Text) -> tuple[NDArray[np.int64], NDArray[np
         within = int(np.searchsorted(offsets, start, side="right")) - 1
         found.append((int(corpus.block_documents[number]) + within, start - int(offsets[within])))
     return np.array(found).T[0], np.array(found).T[1]
+
+
+def order_of(chunks: Chunks, seed: int) -> Order:
+    return Order(chunks.before_block, 1, 10, seed)
 
 
 def ends_sentence(corpus: Corpus, document: int, at: int) -> bool:
@@ -41,7 +45,7 @@ def test_a_random_second_part_looks_like_the_true_one(corpus: Corpus) -> None:
     indices = np.arange(0, len(chunks), 2)
     places = chunks.locate(indices)
     whole = chunks.bounds(places)[0]
-    a, b, label = Pairs(chunks, 0, 0.0).draw(np.zeros_like(indices), indices, places)
+    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(np.zeros_like(indices), indices, places)
     sizes = b.stop - b.start
     documents, starts = places_of(corpus, b)
     assert np.array_equal(a.start, whole.start)
@@ -120,7 +124,7 @@ def test_what_a_row_loses_to_a_random_part_its_partner_reads(tmp_path: Path) -> 
     corpus = make_corpus(tmp_path / "corpus", [2000] * 60)
     chunks = Chunks(corpus, LONGEST)
     indices = np.arange(len(chunks))
-    a, b, label = Pairs(chunks, 0, 0.0).draw(np.zeros_like(indices), indices, chunks.locate(indices))
+    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(np.zeros_like(indices), indices, chunks.locate(indices))
     reads = np.zeros((60, 2000), int)
     for text in (a, b):
         for document, start, size in zip(*places_of(corpus, text), (text.stop - text.start).tolist(), strict=True):
@@ -135,7 +139,7 @@ def test_short_rows_have_few_sentences(corpus: Corpus) -> None:
     places = chunks.locate(indices)
 
     def sizes(probability: float) -> np.ndarray:
-        texts = Pairs(chunks, 2, probability).draw(np.zeros_like(indices), indices, places)[:2]
+        texts = Pairs(chunks, order_of(chunks, 2), probability).draw(np.zeros_like(indices), indices, places)[:2]
         return np.stack([text.stop - text.start for text in texts])
 
     long, some, short = sizes(0.0), sizes(0.1), sizes(1.0)
@@ -148,7 +152,7 @@ def test_a_single_document_pairs_with_itself(tmp_path: Path) -> None:
     chunks = Chunks(make_corpus(tmp_path / "corpus", [3000]), LONGEST)
     copies, indices = np.divmod(np.arange(20 * len(chunks)), len(chunks))
     places = chunks.locate(indices)
-    a, b, label = Pairs(chunks, 0, 0.1).draw(copies, indices, places)
+    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.1).draw(copies, indices, places)
     drawn = label == 1
     assert 0.3 < drawn.mean() < 0.6 and b.stop.max() <= 3000
     assert ((b.start != a.stop) & ((b.stop <= a.start) | (b.start >= a.stop)))[drawn].all()
@@ -157,5 +161,5 @@ def test_a_single_document_pairs_with_itself(tmp_path: Path) -> None:
 def test_a_single_row_has_no_label(tmp_path: Path) -> None:
     chunks = Chunks(make_corpus(tmp_path / "corpus", [100]), LONGEST)
     one = np.zeros(1, np.int64)
-    a, b, label = Pairs(chunks, 0, 0.0).draw(one, one, chunks.locate(one))
+    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(one, one, chunks.locate(one))
     assert label.tolist() == [-100] and b.start == a.stop and b.stop == 100

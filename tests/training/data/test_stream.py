@@ -92,19 +92,19 @@ def test_evaluation_predicts_each_token_but_the_first_exactly_once(
     assert (beyond["labels"] == -100).all()
 
 
-def test_an_altered_block_is_refused_when_it_is_reached(stream: Stream, tmp_path: Path) -> None:
+def test_an_altered_page_is_refused_when_it_is_reached(stream: Stream, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     shutil.copytree(stream.corpus.folder, folder)
-    shard = Manifest.read(folder).shards[0]
+    first, shard = Manifest.read(folder).shards[:2]
     with (folder / shard.name).open("r+b") as file:
-        file.seek(shard.blocks[1].flags_at)
+        file.seek(int(stream.corpus.flags_at[first.blocks]))
         value = file.read(1)[0]
         file.seek(-1, 1)
         file.write(bytes([value ^ 1]))
     altered = open_stream(folder)
     altered.rows(np.array([0]), 100)
     with pytest.raises(UserError, match="altered since it was written"):
-        altered.rows(np.array([shard.blocks[0].tokens - 10]), 100)
+        altered.rows(np.array([first.tokens - 10]), 100)
     with pytest.raises(UserError, match="altered since it was written"):
         altered.verify()
 
@@ -113,7 +113,7 @@ def test_opening_reads_no_block(stream: Stream, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise AssertionError("a block was read")
 
-    monkeypatch.setattr(Corpus, "block", refuse)
+    monkeypatch.setattr(Corpus, "map", refuse)
     monkeypatch.setattr(Corpus, "block_offsets", refuse)
     assert len(open_stream(stream.corpus.folder)) == len(stream)
 

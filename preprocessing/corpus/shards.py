@@ -1,0 +1,118 @@
+"""Shards read through memory maps: their sizes, and the checksums of their pages."""
+
+import mmap
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus.index import PAGE, page_count
+from preprocessing.corpus.maps import map_file, read_ahead
+from preprocessing.errors import UserError
+
+_PAGES_AT_ONCE = 256
+"""Most pages that are asked for before the first of them is waited for."""
+
+
+class ShardFiles:
+    """Memory maps of the shards in a folder; `command` is the one that made it, named in error messages."""
+
+    def __init__(self, folder: Path, command: str) -> None:
+        self.folder = folder
+        self._remedy = f"copy the shard again, or delete it and run `{command}` again"
+        self._sizes: dict[str, int] = {}
+        self._maps: dict[str, mmap.mmap] = {}
+
+    def check_size(self, name: str, size: int) -> None:
+        """Raises `UserError` unless the shard has `size` bytes; this is checked again before it is mapped."""
+        self._sizes[name] = size
+        path = self.folder / name
+        if path.name != name:
+            raise UserError(
+                f"{self.folder}: its manifest names `{name}`, which is not a file of this folder; do not use it"
+            )
+        try:
+            found = path.stat().st_size if path.exists() else None
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        if found != size:
+            state = "missing" if found is None else f"{found} bytes long, {size} were written"
+            raise UserError(f"{path}: {state}; {self._remedy}")
+
+    def map(self, name: str) -> mmap.mmap:
+        """The bytes of a shard whose size was checked."""
+        if name not in self._maps:
+            self.check_size(name, self._sizes[name])
+            try:
+                self._maps[name] = map_file(self.folder / name)
+            except OSError as error:
+                raise UserError(f"{self.folder / name}: cannot be mapped into memory ({error.strerror})") from None
+        return self._maps[name]
+
+    def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
+        """[count] values from byte `start` on, as a read-only view of the file, which is read ahead."""
+        values = np.frombuffer(self.map(name), dtype, count, start)
+        values.flags.writeable = False
+        read_ahead(self.map(name), start, start + values.nbytes)
+        return values
+
+    def altered(self, name: str, start: int, what: str) -> UserError:
+        """The error for `what`, which begins at byte `start` and fails its checksum."""
+        return UserError(
+            f"{self.folder / name}: altered since it was written (checksum of the {what} at byte {start}); "
+            f"{self._remedy}"
+        )
+
+
+class CheckedPages:
+    """The pages of some shards, numbered one after the other; each is verified when it is first read.
+
+    `sums` [pages] are the CRC-32 of each. Methods raise `UserError` for a page that was altered.
+    """
+
+    def __init__(self, files: ShardFiles, shards: Sequence[tuple[str, int]], sums: NDArray[np.uint32]) -> None:
+        self._files, self._shards, self._sums = files, shards, sums
+        self.first = np.cumsum([0, *(page_count(size) for _, size in shards)])
+        """[shards + 1]: the number of pages before each shard."""
+        self._checked = np.zeros(len(sums), bool)
+        self._unchecked = len(sums)
+
+    def check(self, first: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]) -> None:
+        """Verify the pages with bytes start[i]..stop[i] of the shard whose first page is first[i]."""
+        if not self._unchecked:
+            return
+        begin, count = start // PAGE, np.maximum(0, (stop - 1) // PAGE - start // PAGE + 1)
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        pages = np.repeat(first + begin, count) + within
+        self._verify(np.unique(pages[~self._checked[pages]]).tolist())
+
+    def check_range(self, first: int, start: int, stop: int) -> None:
+        """`check` for a single stretch of bytes."""
+        begin, end = first + start // PAGE, first + (stop - 1) // PAGE + 1
+        if not self._checked[begin:end].all():
+            self._verify((begin + np.flatnonzero(~self._checked[begin:end])).tolist())
+
+    def verify(self) -> None:
+        """Read everything once more."""
+        self._verify(range(len(self._sums)))
+
+    def _verify(self, pages: Sequence[int]) -> None:
+        for begin in range(0, len(pages), _PAGES_AT_ONCE):
+            self._verify_together(pages[begin : begin + _PAGES_AT_ONCE])
+
+    def _verify_together(self, pages: Sequence[int]) -> None:
+        places = []
+        for page in pages:
+            shard = int(np.searchsorted(self.first, page, side="right")) - 1
+            (name, size), start = self._shards[shard], (page - int(self.first[shard])) * PAGE
+            stop = min(start + PAGE, size)
+            read_ahead(self._files.map(name), start, stop)
+            places.append((page, name, start, stop))
+        for page, name, start, stop in places:
+            if zlib.crc32(memoryview(self._files.map(name))[start:stop]) != self._sums[page]:
+                raise self._files.altered(name, start, "page")
+            self._unchecked -= not self._checked[page]
+            self._checked[page] = True

@@ -1,0 +1,207 @@
+"""Opening a corpus reads its index and no shard, and a document is read and verified in pages."""
+
+import logging
+import os
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preprocessing.corpus import FORMAT_VERSION, INDEX, PAGE, Corpus, Manifest, ShardWriter, reader
+from preprocessing.corpus import shards as shards_module
+from preprocessing.corpus.index import CHUNK_LENGTHS, chunk_counts
+from preprocessing.errors import UserError
+from tests.corpora import SPECIAL, make_corpus
+from training.data.kinds import KINDS
+
+TOKENIZER = {"fingerprint": "f", "type": "wordpiece", "vocab_size": 70_000, "eos": 5, **SPECIAL}
+LENGTH, BLOCK = 1000, 100_000
+"""Tokens in each document and block of `large`; a block has 15 pages."""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("index")
+    generator, shards = np.random.default_rng(0), []
+    for number in range(2):
+        writer = ShardWriter(folder / f"train-{number:05d}.tar", "train", "uint32", block_tokens=BLOCK)
+        for _ in range(300):
+            writer.add(generator.integers(5, 70_000, LENGTH), np.zeros(LENGTH, np.uint8))
+        shards.append(writer.close())
+    Manifest.of(TOKENIZER, "uint32", shards, statistics={"han_tokens": 0}).write(folder)
+    return folder
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        value = os.pread(file.fileno(), 1, at)[0]
+        os.pwrite(file.fileno(), bytes([value ^ 1]), at)
+
+
+def pages_of(corpus: Corpus, document: int) -> set[int]:
+    """Pages of its shard that hold the ids, the flags and the block's offsets of a document."""
+    number, within = divmod(document, BLOCK // LENGTH)
+    stretches = [
+        (int(corpus.ids_at[number]) + 4 * LENGTH * within, 4 * LENGTH),
+        (int(corpus.flags_at[number]) + LENGTH * within, LENGTH),
+        (int(corpus.manifest.index.blocks[number]["offsets_at"]), 8 * (BLOCK // LENGTH + 1)),
+    ]
+    return {byte // PAGE for at, size in stretches for byte in (*range(at, at + size, 1000), at + size - 1)}
+
+
+@pytest.mark.parametrize("kind", ["rows", "packed", "segments", "stream"])
+def test_opening_reads_the_index_and_maps_no_shard(large: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped: list[Path] = []
+    map_file = shards_module.map_file
+    monkeypatch.setattr(shards_module, "map_file", lambda path: mapped.append(path) or map_file(path))
+    row = KINDS[kind]
+    values = {"kind": kind, "corpus": str(large)} | ({"sequence_length": 128} if kind == "rows" else {})
+    assert len(row.open(row.settings.parse(values, "data"), 0, "train")) > 0
+    assert mapped == []
+    Corpus(large).document(599)
+    assert [path.name for path in mapped] == ["train-00001.tar"]
+
+
+def test_the_index_grows_by_140_bytes_a_block_of_the_usual_size(tmp_path: Path) -> None:
+    sizes = []
+    for blocks in (2, 12):
+        writer = ShardWriter(tmp_path / "train-00000.tar", "train", "uint16")
+        for _ in range(blocks * 256):
+            writer.add(np.full(1024, 5), np.zeros(1024, np.uint8))
+        Manifest.of(TOKENIZER, "uint16", [writer.close()]).write(tmp_path)
+        assert len(Manifest.read(tmp_path).index.blocks) == blocks
+        sizes.append((tmp_path / INDEX).stat().st_size)
+        manifest = (tmp_path / "manifest.json").stat().st_size
+    assert (sizes[1] - sizes[0]) / 10 <= 140 and manifest < 2000
+
+
+@pytest.mark.parametrize("document", [0, 99, 131, 300, 599])
+def test_a_document_is_verified_in_its_own_pages_and_each_once(
+    large: Path, document: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    read_ahead, corpus = shards_module.read_ahead, Corpus(large)
+
+    def watched(mapped: object, start: int, stop: int) -> None:
+        name = next(name for name, one in corpus._files._maps.items() if one is mapped)
+        asked.append((name, start // PAGE))
+        assert stop - start <= PAGE and start % PAGE == 0
+        read_ahead(mapped, start, stop)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shards_module, "read_ahead", watched)
+    corpus.document(document)
+    corpus.document(document)
+    assert sorted(asked) == [(f"train-0000{document // 300}.tar", page) for page in sorted(pages_of(corpus, document))]
+
+
+@pytest.mark.parametrize("where", ["ids_at", "flags_at", "offsets_at"])
+def test_a_flipped_byte_is_found_by_those_who_read_its_page_and_by_no_other(
+    large: Path, tmp_path: Path, where: str
+) -> None:
+    folder = shutil.copytree(large, tmp_path / "corpus")
+    at = int(Manifest.read(folder).index.blocks[4][where]) + 70_000 * (where != "offsets_at")
+    flip(folder / "train-00001.tar", at)
+    corpus, found = Corpus(folder), set()
+    for document in np.random.default_rng(0).permutation(600).tolist():
+        try:
+            ids, flags = corpus.document(document)
+            assert len(ids) == len(flags) == LENGTH
+        except UserError as error:
+            found.add(document)
+            line = f"altered since it was written (checksum of the page at byte {at - at % PAGE}); copy the shard again"
+            assert str(error).startswith(f"{folder}/train-00001.tar: {line}")
+    expected = {document for document in range(300, 600) if at // PAGE in pages_of(corpus, document)}
+    assert found == expected and 0 < len(found) < 300
+    with pytest.raises(UserError, match=rf"train-00001\.tar: altered .* at byte {at - at % PAGE}\)"):
+        corpus.verify()
+    flip(folder / "train-00001.tar", at)
+    Corpus(folder).verify()
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_no_flipped_byte_of_a_shard_passes_verification(large: Path, data: st.DataObject) -> None:
+    """Wherever it is: tar headers and padding too."""
+    path = large / "train-00000.tar"
+    at = data.draw(st.integers(0, path.stat().st_size - 1))
+    flip(path, at)
+    try:
+        with pytest.raises(UserError, match="altered"):
+            Corpus(large).verify()
+    finally:
+        flip(path, at)
+
+
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_a_truncated_index_is_one_line(large: Path, tmp_path: Path, kept: int) -> None:
+    folder = shutil.copytree(large, tmp_path / "corpus")
+    (folder / INDEX).write_bytes((folder / INDEX).read_bytes()[:kept])
+    with pytest.raises(UserError, match=r"index\.npz: not as it was written .*; copy it again, or run `reread preproc"):
+        Corpus(folder)
+
+
+def test_the_index_of_another_corpus_and_a_missing_one_are_one_line(large: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(large, tmp_path / "corpus")
+    shutil.copy(make_corpus(tmp_path / "other", [40] * 9).folder / INDEX, folder / INDEX)
+    with pytest.raises(UserError, match=r"index\.npz: not as it was written with the manifest beside it; copy"):
+        Corpus(folder)
+    (folder / INDEX).unlink()
+    with pytest.raises(UserError, match=r"index\.npz: missing; copy it again, or run `reread preprocess` again"):
+        Corpus(folder)
+
+
+def test_an_index_that_does_not_fit_its_shards_is_one_line(large: Path, tmp_path: Path) -> None:
+    manifest = Manifest.read(large)
+    index = manifest.index
+    far = index.blocks.copy()
+    far["flags_at"][3] = 1 << 40
+    long = index.blocks.copy()
+    long["tokens"][3] += 1
+    for broken, line in (
+        (index._replace(blocks=far), r"train-00001\.tar: a block ends after its shard"),
+        (index._replace(blocks=long), r"train-00001\.tar: tokens are not the sum of its blocks"),
+        (index._replace(pages=index.pages[1:]), r"index\.npz is that of other shards"),
+        (index._replace(chunks=index.chunks[1:]), r"index\.npz is that of other shards"),
+    ):
+        folder = shutil.copytree(large, tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        replace(manifest, index=broken).write(folder)
+        with pytest.raises(UserError, match=rf"manifest\.json: {line}; run `reread preprocess` again"):
+            Corpus(folder)
+
+
+@pytest.mark.parametrize("longest", [5, 125, 126, 509, 700, 1024])
+def test_the_chunks_of_each_block_are_known_without_reading_it(
+    tmp_path: Path, longest: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = np.random.default_rng(1).integers(1, 4000, 60).tolist()
+    corpus = make_corpus(tmp_path / "corpus", lengths)
+    monkeypatch.setattr(reader, "_MANY_BLOCKS", 1)
+    with caplog.at_level(logging.INFO):
+        counts = corpus.chunk_counts(longest)
+    assert bool(caplog.records) == (longest not in CHUNK_LENGTHS)
+    stride = longest - max(1, longest // 8)
+    borders = pairwise(corpus.block_documents.tolist())
+    assert counts.tolist() == [sum(1 + max(0, -((longest - n) // stride)) for n in lengths[a:b]) for a, b in borders]
+    assert chunk_counts(np.array(lengths), longest).sum() == counts.sum()
+
+
+def test_lengths_that_cannot_be_are_refused_before_they_are_used(tmp_path: Path) -> None:
+    folder = make_corpus(tmp_path / "corpus", [300] * 20).folder
+    at = int(Manifest.read(folder).index.blocks[2]["offsets_at"])
+    flip(folder / "train-00000.tar", at + 8 * int(Manifest.read(folder).index.blocks[2]["documents"]))
+    with pytest.raises(UserError, match=rf"train-00000\.tar: altered since .* of the offsets at byte {at}"):
+        Corpus(folder).chunk_counts(70)
+
+
+def test_a_corpus_of_the_format_before_is_refused_with_the_way_out(large: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(large, tmp_path / "corpus")
+    (folder / INDEX).unlink()  # which it did not have
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace(f'"version": {FORMAT_VERSION}', '"version": 2'))
+    with pytest.raises(UserError, match=r"corpus format 2, this program reads 3; make the corpus again with `reread"):
+        Corpus(folder)
