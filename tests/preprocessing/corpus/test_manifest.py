@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from preprocessing.corpus import Corpus
 from preprocessing.corpus.seal import CHECKSUM, TOKENIZER_FILES, seal
 from preprocessing.errors import UserError
 from preprocessing.execution.work_plan import finished, write_record
 from preprocessing.files import write_atomically
-from tests.corpora import make_corpus
+from tests.corpora import VOCABULARY, make_corpus
 from training.data.kinds import open_dataset
 from training.data.materialize import materialize
 from training.data.samples import RowSettings
@@ -34,8 +36,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("manifest")
     corpus = make_corpus(folder / "corpus", [300, 20, 500, 90])
     (corpus.folder / "tokenizer").mkdir()
-    for name in ("vocab.txt", "tokenizer.json"):
-        (corpus.folder / "tokenizer" / name).write_text("{}")
+    (corpus.folder / "tokenizer" / "vocab.txt").write_text("{}")
+    words = WordLevel({str(number): number for number in range(VOCABULARY)}, "1")
+    Tokenizer(words).save(str(corpus.folder / "tokenizer" / "tokenizer.json"))  # read if the statistics are gone
     statistics = {"han_tokens": 0, "han_tokens_in_multi_token_words": 0}
     replace(corpus.manifest, statistics=statistics).write(corpus.folder)
     materialize(corpus.folder, folder / "samples", settings_of(corpus.folder), 0, 1, block_rows=8)
