@@ -143,9 +143,7 @@ def encode_in_pieces(backend: Backend, text: str, cuts: str) -> Encoding:
     def encode(piece: str) -> tuple[Encoding, int]:
         encoding = backend.encode(piece, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        starts = past_space(piece, offsets)
-        starts = np.where(starts < offsets[:, 1], starts, offsets[:, 0])  # white space alone
-        return (np.array(encoding.ids, np.uint32), starts), len(piece)
+        return (np.array(encoding.ids, np.uint32), local_starts(piece, offsets)), len(piece)
 
     return join_encodings(encode(piece) for piece in split_text(text, cuts))
 
@@ -157,6 +155,12 @@ def join_encodings(pieces: Iterator[tuple[Encoding, int]]) -> Encoding:
         starts.append(piece_starts + begin)
         begin += length
     return np.concatenate(ids), np.concatenate(starts)
+
+
+def local_starts(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n]: where the tokens [n, 2] begin, past their leading white space unless they hold nothing else."""
+    starts = past_space(text, offsets)
+    return np.where(starts < offsets[:, 1], starts, offsets[:, 0])
 
 
 def past_space(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
