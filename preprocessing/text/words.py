@@ -17,7 +17,7 @@ Left is a tie over three characters or more (过会会会作和): none in the 46
 import logging
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from hashlib import md5
 from importlib.metadata import version
@@ -48,7 +48,9 @@ _TIE = re.compile(  # pairs for which the six decimals decide; a test derives th
 _ASCII_WORD = re.compile(r"(AT&T|[cC]\+\+|[cC]#)")  # the dictionary's words of ASCII alone
 _ASCII_PART = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")  # `jieba.finalseg.re_skip`
 
+_DECIMAL = re.compile(r"\.[0-9]")
 _MIXED = re.compile(r"\.[0-9]|[%+#&]")
+"""What a run holds if one of its words has letters or digits and also signs."""
 
 # [65537] the kinds of each character; the last entry is for all beyond the Basic Multilingual Plane.
 _LETTER, _SIGN, _HAN, _UNKNOWN, _TIE_FIRST, _TIE_SECOND = (1 << bit for bit in range(6))
@@ -118,21 +120,20 @@ def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     signs = _SIGNS.take(codes, mode="clip")
     seen = int(np.bitwise_or.reduce(signs))
-    found: Sequence[int] | NDArray[np.int64]
     if seen & (_HAN | _UNKNOWN):
         known = _UNKNOWN_HAN.sub("。", text) if seen & _UNKNOWN else text
         starts = _cut_starts(cut, known)
         if ((signs[:-1] & _TIE_FIRST != 0) & (signs[1:] & _TIE_SECOND != 0)).any():
             _correct_ties(starts, known)
-        found = np.flatnonzero(signs & _SIGN)
+        found = np.flatnonzero(signs & _SIGN).tolist()
     else:  # words are runs of letters and digits, runs of the other joined characters, and single characters
         starts = signs == 0
         starts[0] = True
         starts[1:] |= signs[1:] != signs[:-1]
         starts[1:] &= (codes[1:] != ord("\n")) | (codes[:-1] != ord("\r"))
-        # A word may hold both kinds only in a run that has one of these.
-        found = [match.start() for match in _MIXED.finditer(text)] if seen & _SIGN else []
-    if not len(found):
+        mixed = _MIXED if any(sign in text for sign in "%+#&") else _DECIMAL
+        found = [match.start() for match in mixed.finditer(text)] if seen & _SIGN else []
+    if not found:
         return starts
     flags = bytearray(starts.tobytes() + b"\1")
     for begin, end in _ascii_runs(signs, found):
@@ -145,7 +146,7 @@ def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     return np.frombuffer(flags, np.bool_)[:-1]
 
 
-def _ascii_runs(signs: NDArray[np.uint8], found: Sequence[int] | NDArray[np.int64]) -> Iterable[tuple[int, int]]:
+def _ascii_runs(signs: NDArray[np.uint8], found: list[int]) -> Iterable[tuple[int, int]]:
     """The runs of ASCII letters, digits and signs that hold the characters `found`, from their begin to their end."""
     bounds = np.concatenate(([-1], np.flatnonzero(signs & (_LETTER | _SIGN) == 0), [len(signs)]))
     after = np.unique(np.searchsorted(bounds, found))

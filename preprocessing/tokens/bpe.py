@@ -22,8 +22,7 @@ class ByteLevelBpe(BackedTokenizer):
 
     def __init__(self, path: Path, fast: bool = True) -> None:
         backend = self._from_json(path) if path.name.endswith("tokenizer.json") else self._from_merges(path)
-        vocabulary = backend.get_vocab(with_added_tokens=False)
-        bracketed = "[MASK]" in vocabulary
+        bracketed = backend.token_to_id("[MASK]") is not None
         names = {role: known[0] if bracketed else known[-1] for role, known in SPECIAL_NAMES.items()}
         values = json.loads(backend.to_str())
         super().__init__(path, backend, names, values)
@@ -77,8 +76,7 @@ class ByteLevelBpe(BackedTokenizer):
         if not merges.exists():
             raise UserError(f"{path}: byte-level BPE needs {merges.name} beside it")
         try:
-            vocabulary, pairs = models.BPE.read_file(str(path), str(merges))
-            backend = Backend(models.BPE(vocabulary, pairs))
+            backend = Backend(models.BPE.from_file(str(path), str(merges)))
         except Exception as error:  # `tokenizers` raises nothing narrower
             raise UserError(f"{path}, {merges}: not the two files of a byte-level BPE ({error})") from None
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

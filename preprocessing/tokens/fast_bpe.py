@@ -19,7 +19,7 @@ in any version.
 import re
 import unicodedata
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,9 @@ def split_pieces(text: str) -> tuple[list[str], NDArray[np.int64]]:
 def _character_kinds() -> NDArray[np.uint8]:
     """[65537]: the kind of each character; the last entry is for all characters beyond the plane."""
     kinds = np.full((1 << 16) + 1, _UNKNOWN, np.uint8)
-    for code, character in enumerate(map(chr, range(1 << 16))):
+    kinds[0x4E00:0x9FA6] = kinds[0xAC00:0xD7A4] = _LETTER
+    for code in chain(range(0x4E00), range(0xA000, 0xAC00), range(0xF900, 1 << 16)):
+        character = chr(code)
         category = unicodedata.category(character)[0]
         if category == unicodedata.ucd_3_2_0.category(character)[0]:
             kinds[code] = {"L": _LETTER, "N": _NUMBER, "M": _OTHER, "P": _OTHER, "S": _OTHER}.get(category, _UNKNOWN)

@@ -27,11 +27,12 @@ class PieceCache:
         """How many tokens each piece has [n], and where they begin in `tokens` [n]."""
         if len(self._numbers) > CACHED_PIECES or self._numbers.characters > CACHED_CHARACTERS:
             self._forget()
-        numbers = np.fromiter(map(self._numbers.__getitem__, pieces), np.int32, len(pieces))
+        numbers = np.fromiter(map(self._numbers.__getitem__, pieces), np.intp, len(pieces))
         if self._numbers.new:
             self._learn(self._numbers.new)
             self._numbers.new = []
-        return np.frombuffer(self._counts, np.int32)[numbers], np.frombuffer(self._firsts, np.int32)[numbers]
+        counts, firsts = np.frombuffer(self._counts, np.int32), np.frombuffer(self._firsts, np.int32)
+        return counts.take(numbers), firsts.take(numbers)
 
     @property
     def tokens(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -39,11 +40,12 @@ class PieceCache:
         return np.frombuffer(self._ids, np.int32), np.frombuffer(self._starts, np.int32)
 
     def encode(self, pieces: Sequence[str], begins: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Token ids [m] and starts [m] of a text of `pieces` [n] that begin at `begins` [n]."""
+        """Token ids [m] and starts [m] of a text of `pieces` [n > 0] that begin at `begins` [n]."""
         counts, firsts = self.look_up(pieces)
         ids, starts = self.tokens
-        place = np.arange(counts.sum()) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-        return ids[place].astype(np.uint32), starts[place] + np.repeat(begins, counts)
+        ends = np.cumsum(counts, dtype=np.int64)
+        place = np.arange(ends[-1]) + np.repeat(firsts - ends + counts, counts)
+        return ids.take(place).view(np.uint32), starts.take(place) + np.repeat(begins, counts)
 
     def _learn(self, pieces: list[str]) -> None:
         owners, ids, starts = self._encode(pieces)

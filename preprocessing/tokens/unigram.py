@@ -1,5 +1,6 @@
 """SentencePiece's unigram models."""
 
+import logging
 import shutil
 from hashlib import md5
 from pathlib import Path
@@ -11,6 +12,8 @@ from tokenizers import Tokenizer as Backend
 
 from preprocessing.errors import UserError
 from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, join_encodings, past_space, split_text
+
+logger = logging.getLogger("reread")
 
 
 class SentencePiece(BackedTokenizer):
@@ -43,6 +46,12 @@ class SentencePiece(BackedTokenizer):
         self._symbols = np.array(sorted(symbols - {self.special["unk"]}), np.uint32)
         # White space ends every piece and is the same before each, so a long text may be cut there.
         lines = self._processor.Normalize("a\nb") == "▁a▁b"
+        # A cache of words would not be exact: where two ways to split a word are nearly equal, the rounding decides.
+        logger.info(
+            "tokenizer: %s: `sentencepiece` itself is used, without a cache of words: it sums the scores of a text in "
+            "single precision, so the tokens of a word may depend on the text before it",
+            path,
+        )
         self._cuts = " \n" if lines and not any("▁" in piece[1:] for piece in pieces) else ""
 
     def encode(self, text: str) -> Encoding:
