@@ -45,7 +45,7 @@ class PieceCache:
         ids, starts = self.tokens
         ends = np.cumsum(counts, dtype=np.int64)
         place = np.arange(ends[-1]) + np.repeat(firsts - ends + counts, counts)
-        return ids.take(place).view(np.uint32), starts.take(place) + np.repeat(begins, counts)
+        return ids.take(place).view(np.uint32), np.repeat(begins, counts) + starts.take(place)
 
     def _learn(self, pieces: list[str]) -> None:
         owners, ids, starts = self._encode(pieces)
