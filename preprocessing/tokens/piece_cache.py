@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +53,13 @@ class PieceCache:
         counts = np.bincount(owners, minlength=len(pieces))
         firsts = len(self._ids) + np.cumsum(counts) - counts
         firsts[counts == 0] = 0  # for pieces without tokens any place will do
-        stores = (self._counts, self._firsts, self._ids, self._starts)
-        for store, values in zip(stores, (counts, firsts, ids, starts), strict=True):
+        found: list[tuple[array[int], NDArray[Any]]] = [
+            (self._counts, counts),
+            (self._firsts, firsts),
+            (self._ids, ids),
+            (self._starts, starts),
+        ]
+        for store, values in found:
             store.frombytes(values.astype(np.int32).tobytes())
 
     def _forget(self) -> None:
