@@ -173,20 +173,19 @@ def _is_western_end(text: str, start: int, stop: int, end: int, first: int) -> b
     follower = text[end : end + 1]
     if follower and not follower.isspace():  # no space between sentences: Chinese with ASCII stops, or a number, a name
         return not follower.isascii() and not (is_point and text[start - 1].isascii())
-    word = _next_word(text, end)
-    if word[:1].islower():
+    if not "A" <= text[end + 1 : end + 2] <= "Z" and _next_word(text, end)[:1].islower():
         return False
     if not is_point or stop - start > 1:
         return True
     begin = max(first, start - _LONGEST_WORD)
     before = _BEFORE_LAST_WORD.match(text, begin, start)
     token = text[before.end() if before else begin : start]
-    if token.lower() in _NAMES or (token.lower() in _NUMBERED and word[:1].isdigit()):
+    if token.lower() in _NAMES or (token.lower() in _NUMBERED and _next_word(text, end)[:1].isdigit()):
         return False
     if token.isdigit() and not text[first : start - len(token)].strip():  # a numbered item
         return False
     is_abbreviation = "." in token or (len(token) == 1 and token.isupper() and token != "I")  # U.S., J. R. R. Tolkien
-    return not is_abbreviation or word in _FIRST
+    return not is_abbreviation or _next_word(text, end) in _FIRST
 
 
 def _next_word(text: str, position: int) -> str:

@@ -129,7 +129,7 @@ MARKED = st.lists(
 
 @given(MARKED)
 def test_the_marks_decided_for_the_whole_text_end_what_they_end_one_by_one(text: str) -> None:
-    """The reference looks at each mark of each paragraph in turn, as `_find_ends` does for paragraphs of mixed marks."""
+    """The reference looks at each mark of each paragraph in turn, as `_find_ends` does where marks are mixed."""
     expected: set[int] = set()
     begin = 0
     for paragraph in text.split("\n"):
