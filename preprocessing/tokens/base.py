@@ -68,7 +68,7 @@ class BackedTokenizer:
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        backend = Backend.from_str(self.backend.to_str())
+        backend = self._copy()
         backend.add_special_tokens(
             [
                 AddedToken(
@@ -114,6 +114,13 @@ class BackedTokenizer:
             return f"{cls} $A {sep}", f"{cls} $A {sep} {sep} $B {sep}", ["input_ids", "attention_mask"]
         inputs = ["input_ids", "token_type_ids", "attention_mask"]
         return f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", inputs
+
+    def _copy(self) -> Backend:
+        """A backend that shares the model, which special tokens do not change."""
+        copy = Backend(self.backend.model)
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            setattr(copy, part, getattr(self.backend, part))
+        return copy
 
     def _configuration(self) -> dict[str, Any]:
         return {}

@@ -66,6 +66,9 @@ class SentencePiece(BackedTokenizer):
         starts = past_space(text, np.array(found["offsets"], np.int64).reshape(-1, 2))
         return (ids, np.minimum(starts, len(text) - 1)), len(text)
 
+    def _copy(self) -> Backend:
+        return Backend.from_str(self.backend.to_str())  # scores are saved as `tokenizers` reads them
+
     def _save_vocabulary(self, folder: Path) -> None:
         shutil.copyfile(self.path, folder / "spiece.model")
 
