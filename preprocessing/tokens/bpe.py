@@ -32,6 +32,8 @@ class ByteLevelBpe(BackedTokenizer):
         # With add_prefix_space a piece must begin with a blank, else one would be put before it.
         self._cuts = "" if not plain else " " if split["add_prefix_space"] else " \n"
         self._fast: FastBpe | None = None
+        self.cuts_at_lines = False
+        """A single line end between visible characters is tokens by itself and changes no other."""
         reason = ""
         if not known:
             reason = "its pre-tokeniser is not that of GPT-2"
@@ -43,6 +45,7 @@ class ByteLevelBpe(BackedTokenizer):
             self._fast = FastBpe(backend, split["add_prefix_space"])
             if not self._fast.agrees():
                 self._fast, reason = None, "the fast BPE differs from it on the test text"
+            self.cuts_at_lines = self._fast is not None and not split["add_prefix_space"]
         if fast and reason:
             logger.info("tokenizer: %s: `tokenizers` itself is used, without a cache of words: %s", path, reason)
 

@@ -5,6 +5,7 @@ import logging
 import lzma
 import tarfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from preprocessing.config import TokenizerSettings
+from preprocessing.config import TokenizerSettings, WordSettings
+from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens import base, fast_bpe, piece_cache
 from preprocessing.tokens.bpe import ByteLevelBpe
+from preprocessing.tokens.encode import Encoder
 from preprocessing.tokens.fast_bpe import FastBpe, split_pieces
 from preprocessing.tokens.tokenizer import load_tokenizer
 from tests.conftest import shared
@@ -40,6 +43,16 @@ def backend(add_prefix_space: bool) -> Tokenizer:
 
 BACKENDS = {prefix: backend(prefix) for prefix in (False, True)}
 FAST = {prefix: FastBpe(BACKENDS[prefix], prefix) for prefix in BACKENDS}
+
+
+def load_backend() -> ByteLevelBpe:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "tokenizer.json"
+        path.write_text(BACKENDS[False].to_str(), encoding="utf-8")
+        return ByteLevelBpe(path)
+
+
+JOINED, WORDS = load_backend(), WordSegmenter(WordSettings())
 
 
 def assert_same(fast: FastBpe, library: Tokenizer, text: str) -> None:
@@ -117,6 +130,15 @@ def test_another_tokenizer_json_falls_back_in_one_line(
     if "dropout" not in reason:
         text = "The cat's in the RING.\n\n  It is"
         np.testing.assert_array_equal(loaded.encode(text)[0], tokenizer.encode(text).ids)
+
+
+@given(st.lists(TEXTS.map(lambda text: f"'{text}."), max_size=5) | st.lists(TEXTS, max_size=3))
+def test_documents_encoded_together_have_the_tokens_and_flags_of_each_alone(texts: list[str]) -> None:
+    encoder = Encoder(JOINED, WORDS)
+    assert encoder.drops_newlines
+    for found, text in zip(encoder.encode(texts), texts, strict=True):
+        for values, expected in zip(found, encoder.encode([text])[0], strict=True):
+            np.testing.assert_array_equal(values, expected, err_msg=repr(texts))
 
 
 def english() -> list[str]:
