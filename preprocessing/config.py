@@ -104,7 +104,7 @@ class TokenizerSettings(Settings):
     (WikiText), so that words are exactly what stands between spaces."""
     train: VocabularySettings | None = None
     fast: bool = True
-    """WordPiece only: use the exact table-driven encoder; false uses `tokenizers` itself."""
+    """WordPiece and BPE: use the exact encoder with a cache of words; false uses `tokenizers` itself."""
 
     @model_validator(mode="after")
     def _path_or_train(self) -> "TokenizerSettings":

@@ -1,9 +1,12 @@
 """The cost of `reread preprocess`, beside its rivals on the same text in the same run.
 
     python benchmarks/data/preprocess.py TEXT... --vocabulary vocab.txt [--megabytes 60] [--sizes 30 100 300]
+    python benchmarks/data/preprocess.py --english TEXT... --bpe vocab.json [--megabytes 60]
 
-TEXT are files or folders of Chinese text. CPU seconds of `reread preprocess` are those of a fresh process with all its
-imports, dictionaries and pictures; the rivals are charged for their loops alone. The sides take turns.
+TEXT are files or folders of Chinese or English text (English in documents of about 10,000 characters, since longer ones
+slow `tokenizers` down); merges.txt or, for encoder.json, vocab.bpe is beside --bpe. CPU seconds of `reread preprocess`
+are those of a fresh process with all its imports, dictionaries and pictures; the rivals are charged for their loops
+alone. The sides take turns.
 """
 
 import sys
@@ -25,6 +28,7 @@ from benchmarks.harness import heading, in_process, in_turns, measured, parser, 
 
 ROUNDS = 3
 BERT_MEGABYTES = 6.5  # it holds all its samples in memory
+DOCUMENT = 10_000
 COPIES, LENGTH, PREDICTIONS = 10, 128, 20
 
 
@@ -56,6 +60,22 @@ def segment_and_encode(text: Path, vocabulary: Path) -> float:
                 rjieba.cut(paragraph)
                 encoding = tokenizer.encode(paragraph, add_special_tokens=False)
                 _ = encoding.ids, encoding.offsets
+    return time.process_time() - begin
+
+
+def encode_alone(text: Path, vocabulary: Path) -> float:
+    """The rival on English: `tokenizers` with offsets and nothing else. Returns CPU seconds."""
+    from preprocessing.config import TokenizerSettings
+    from preprocessing.tokens.bpe import ByteLevelBpe
+    from preprocessing.tokens.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary))
+    assert isinstance(tokenizer, ByteLevelBpe)
+    begin = time.process_time()
+    with text.open(encoding="utf-8") as file:
+        for line in file:
+            encoding = tokenizer.backend.encode(json.loads(line)["text"], add_special_tokens=False)
+            _ = encoding.ids, encoding.offsets
     return time.process_time() - begin
 
 
@@ -91,6 +111,16 @@ def documents_of(paths: list[str]) -> Iterator[str]:
     for piece in chain.from_iterable(plan_parts(find_files(settings), 1 << 26)):
         for document in read(piece, settings, lambda problem: None):
             yield cleaner.clean(document.text)
+
+
+def short(documents: list[str]) -> Iterator[str]:
+    """The documents cut after a line of about `DOCUMENT` characters."""
+    for document in documents:
+        begin = 0
+        while begin < len(document):
+            end = document.find("\n", begin + DOCUMENT) + 1 or len(document)
+            yield document[begin:end].rstrip("\n")
+            begin = end
 
 
 def recombined(documents: list[str]) -> Iterator[str]:
@@ -131,6 +161,27 @@ def speeds(folder: Path, documents: list[str], vocabulary: Path, megabytes: floa
     row(f"BERT's recipe, {COPIES} static copies", f"{1 / min(bert):.3f}", ratio(ours, bert))
 
 
+def english(folder: Path, documents: list[str], vocabulary: Path, megabytes: float) -> None:
+    whole = write_json_lines(folder / "english.jsonl", iter(documents), megabytes)
+    start = write_json_lines(folder / "start.jsonl", iter(documents), 0)  # one document
+    size = sum(len(json.loads(line)["text"].encode()) for line in whole.open()) / 1e6
+    ours, begin, encode = in_turns(
+        {
+            "ours": lambda: measured(preprocess, whole, vocabulary, folder / "corpus", 1).cpu_seconds / size,
+            "begin": lambda: measured(preprocess, start, vocabulary, folder / "corpus", 1).cpu_seconds / size,
+            "encode": lambda: in_process(encode_alone, whole, vocabulary) / size,
+        },
+        ROUNDS,
+    ).values()
+    besides = [total - fixed for total, fixed in zip(ours, begin, strict=True)]
+    print(f"\n{size:.0f} MB of English text, best of {ROUNDS} rounds\n")
+    heading("", "MB / CPU-s", "reread preprocess is faster")
+    row("reread preprocess", f"{1 / min(ours):.2f}", "1")
+    row("reread preprocess, less what it takes for one document", f"{1 / min(besides):.2f}", ratio(ours, besides))
+    row("tokenizers with offsets", f"{1 / min(encode):.2f}", ratio(ours, encode))
+    row("the same, against what each further MB takes", "", ratio(besides, encode))
+
+
 def memory(folder: Path, documents: list[str], vocabulary: Path, sizes: list[int]) -> None:
     from preprocessing.text.dedup import KEY
 
@@ -148,15 +199,23 @@ def memory(folder: Path, documents: list[str], vocabulary: Path, sizes: list[int
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("text", nargs="+", help="files or folders of Chinese text")
-    arguments.add_argument("--vocabulary", type=Path, required=True, help="vocab.txt")
+    arguments.add_argument("text", nargs="*", help="files or folders of Chinese text")
+    arguments.add_argument("--vocabulary", type=Path, help="vocab.txt")
+    arguments.add_argument("--english", nargs="*", default=[], help="files or folders of English text")
+    arguments.add_argument("--bpe", type=Path, help="vocab.json or encoder.json of a byte-level BPE")
     arguments.add_argument("--megabytes", type=float, default=60.0, help="the most text to use for the speeds")
     arguments.add_argument("--sizes", type=int, nargs="*", default=[30, 100, 300], help="MB of input for the memory")
     options = arguments.parse_args()
-    documents = list(documents_of(options.text))
+    for texts, vocabulary in ((options.text, options.vocabulary), (options.english, options.bpe)):
+        if bool(texts) != bool(vocabulary):
+            arguments.error("TEXT goes with --vocabulary, --english with --bpe")
     with tempfile.TemporaryDirectory() as name:
-        speeds(Path(name), documents, options.vocabulary, options.megabytes)
-        memory(Path(name), documents, options.vocabulary, options.sizes)
+        if options.text:
+            documents = list(documents_of(options.text))
+            speeds(Path(name), documents, options.vocabulary, options.megabytes)
+            memory(Path(name), documents, options.vocabulary, options.sizes)
+        if options.english:
+            english(Path(name), list(short(list(documents_of(options.english)))), options.bpe, options.megabytes)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ _CANDIDATE = re.compile(
     ")?"
 )
 _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
-_LAST_WORD = re.compile(r"[^\s“‘(\[\"'，。、_—-]*\Z")
+_BEFORE_LAST_WORD = re.compile(r".*[\s“‘(\[\"'，。、_—-]", re.DOTALL)
 _LONGEST_WORD = 24
 
 # Abbreviations before a name or the rest of a phrase, before a number, and words that begin a sentence after one.
@@ -39,7 +39,7 @@ _NAMES, _NUMBERED, _FIRST = (frozenset(words.split()) for words in (_NAME_FOLLOW
 
 
 # [65536] the kinds of each character.
-_STOP, _OTHER, _CLOSER, _COMMA, _QUOTE, _LINE = (1 << bit for bit in range(6))
+_STOP, _OTHER, _CLOSER, _COMMA, _QUOTE, _LINE, _POINT, _ASCII = (1 << bit for bit in range(8))
 _KINDS = np.zeros(1 << 16, np.uint8)
 for _kind, _characters in (
     (_STOP, _FULL_STOPS),
@@ -48,6 +48,8 @@ for _kind, _characters in (
     (_COMMA, _COMMAS),
     (_QUOTE, _QUOTES),
     (_LINE, "\n"),
+    (_POINT, ".!?"),
+    (_ASCII, "".join(map(chr, range(33, 127)))),
 ):
     _KINDS[[ord(character) for character in _characters]] |= _kind
 
@@ -69,21 +71,43 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     marks = np.flatnonzero(kinds & (_STOP | _OTHER | _LINE) != 0)[1:-1]
     before, mark, after = kinds[marks - 1], kinds[marks], kinds[marks + 1]
     marks -= 1
-    lines = marks[mark & _LINE != 0]
+    is_line, is_stop = mark & _LINE != 0, mark & _STOP != 0
+    lines = marks[is_line]
+    line_of = np.searchsorted(lines, marks)
     # A single Chinese stop, at nearly every end, is decided here unless the paragraph has other marks.
-    stops = marks[(mark & _STOP != 0) & (before & (_QUOTE | _LINE) == 0) & (after & _COMMA == 0)]
-    others = marks[(mark & _OTHER != 0) | ((mark & _STOP != 0) & (after & (_STOP | _OTHER | _CLOSER) != 0))]
-    is_plain = np.ones(len(lines) + 1, bool)
-    is_plain[np.searchsorted(lines, others)] = False
+    stops = marks[is_stop & (before & (_QUOTE | _LINE) == 0) & (after & _COMMA == 0)]
+    is_other = is_stop & (after & (_STOP | _OTHER | _CLOSER) != 0)
+    # So is a single English stop: it ends no sentence before a letter, and `_is_western_end` decides before a blank.
+    is_point = (mark & _POINT != 0) & (before & (_ASCII | _STOP | _OTHER | _QUOTE) == _ASCII)
+    is_point &= (after & (_STOP | _OTHER | _CLOSER) == 0) & ~_is_digit(codes[marks])
+    is_point &= (after & (_ASCII | _LINE) != 0) | (codes[marks + 2] == ord(" "))
+    is_other |= (mark & _OTHER != 0) & ~is_point
+    has_stops, has_points = np.zeros((2, len(lines) + 1), bool)
+    has_stops[line_of[is_stop]] = True
+    has_points[line_of[is_point]] = True
+    is_plain = ~(has_stops & has_points)
+    is_plain[line_of[is_other]] = False
     begins, ends = np.append(0, lines + 1), np.append(lines, len(text))
     within: list[int] = []
     for begin, end in zip(begins[~is_plain].tolist(), ends[~is_plain].tolist(), strict=True):
         _find_ends(text, begin, end, within)
+    points = marks[is_point & is_plain[line_of]]
+    points = points[codes[points + 2] == ord(" ")]
+    points = points[~_is_lower(codes[points + 3])]
+    within += [point + 1 for point in points.tolist() if _is_western_end(text, point, point + 1, point + 1, 0)]
     is_end = np.zeros(len(text) + 1, bool)
     is_end[ends[begins < ends]] = True
     is_end[stops[is_plain[np.searchsorted(lines, stops)]] + 1] = True
     is_end[within] = True
     return np.flatnonzero(is_end)
+
+
+def _is_digit(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    return (codes >= ord("0")) & (codes <= ord("9"))
+
+
+def _is_lower(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    return (codes >= ord("a")) & (codes <= ord("z"))
 
 
 def _find_ends(text: str, first: int, last: int, ends: list[int]) -> None:
@@ -149,19 +173,19 @@ def _is_western_end(text: str, start: int, stop: int, end: int, first: int) -> b
     follower = text[end : end + 1]
     if follower and not follower.isspace():  # no space between sentences: Chinese with ASCII stops, or a number, a name
         return not follower.isascii() and not (is_point and text[start - 1].isascii())
-    word = _next_word(text, end)
-    if word[:1].islower():
+    if not "A" <= text[end + 1 : end + 2] <= "Z" and _next_word(text, end)[:1].islower():
         return False
     if not is_point or stop - start > 1:
         return True
-    match = _LAST_WORD.search(text, max(first, start - _LONGEST_WORD), start)
-    token = match[0] if match else ""
-    if token.lower() in _NAMES or (token.lower() in _NUMBERED and word[:1].isdigit()):
+    begin = max(first, start - _LONGEST_WORD)
+    before = _BEFORE_LAST_WORD.match(text, begin, start)
+    token = text[before.end() if before else begin : start]
+    if token.lower() in _NAMES or (token.lower() in _NUMBERED and _next_word(text, end)[:1].isdigit()):
         return False
     if token.isdigit() and not text[first : start - len(token)].strip():  # a numbered item
         return False
     is_abbreviation = "." in token or (len(token) == 1 and token.isupper() and token != "I")  # U.S., J. R. R. Tolkien
-    return not is_abbreviation or word in _FIRST
+    return not is_abbreviation or _next_word(text, end) in _FIRST
 
 
 def _next_word(text: str, position: int) -> str:

@@ -17,7 +17,7 @@ Left is a tie over three characters or more (过会会会作和): none in the 46
 import logging
 import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from hashlib import md5
 from importlib.metadata import version
@@ -49,6 +49,8 @@ _ASCII_WORD = re.compile(r"(AT&T|[cC]\+\+|[cC]#)")  # the dictionary's words of 
 _ASCII_PART = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")  # `jieba.finalseg.re_skip`
 
 _DECIMAL = re.compile(r"\.[0-9]")
+_MIXED = re.compile(r"\.[0-9]|[%+#&]")
+"""What a run holds if one of its words has letters or digits and also signs."""
 
 # [65537] the kinds of each character; the last entry is for all beyond the Basic Multilingual Plane.
 _LETTER, _SIGN, _HAN, _UNKNOWN, _TIE_FIRST, _TIE_SECOND = (1 << bit for bit in range(6))
@@ -123,18 +125,18 @@ def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
         starts = _cut_starts(cut, known)
         if ((signs[:-1] & _TIE_FIRST != 0) & (signs[1:] & _TIE_SECOND != 0)).any():
             _correct_ties(starts, known)
+        found = np.flatnonzero(signs & _SIGN).tolist()
     else:  # words are runs of letters and digits, runs of the other joined characters, and single characters
         starts = signs == 0
         starts[0] = True
         starts[1:] |= signs[1:] != signs[:-1]
         starts[1:] &= (codes[1:] != ord("\n")) | (codes[:-1] != ord("\r"))
-        if _DECIMAL.search(text) is None and not any(sign in text for sign in "%+#&"):
-            return starts  # else a word may hold both kinds
-    if not seen & _SIGN:
+        mixed = _MIXED if any(sign in text for sign in "%+#&") else _DECIMAL
+        found = [match.start() for match in mixed.finditer(text)] if seen & _SIGN else []
+    if not found:
         return starts
-    runs = [run.span() for run in _ASCII_RUN.finditer(text) if not run[0].isalnum()]
     flags = bytearray(starts.tobytes() + b"\1")
-    for begin, end in runs:
+    for begin, end in _ascii_runs(signs, found):
         if not flags[begin]:  # the end of a dictionary word that mixes Han and ASCII, such as 卡拉OK
             begin = flags.find(1, begin)  # noqa: PLW2901
         if not flags[end]:  # the beginning of one, such as T恤
@@ -142,6 +144,13 @@ def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
         if begin < end:
             flags[begin:end] = _ascii_starts(text[begin:end])
     return np.frombuffer(flags, np.bool_)[:-1]
+
+
+def _ascii_runs(signs: NDArray[np.uint8], found: list[int]) -> Iterable[tuple[int, int]]:
+    """The runs of ASCII letters, digits and signs that hold the characters `found`, from their begin to their end."""
+    bounds = np.concatenate(([-1], np.flatnonzero(signs & (_LETTER | _SIGN) == 0), [len(signs)]))
+    after = np.unique(np.searchsorted(bounds, found))
+    return zip((bounds[after - 1] + 1).tolist(), bounds[after].tolist(), strict=True)
 
 
 def _correct_ties(starts: NDArray[np.bool_], text: str) -> None:

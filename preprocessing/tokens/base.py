@@ -68,7 +68,7 @@ class BackedTokenizer:
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        backend = Backend.from_str(self.backend.to_str())
+        backend = self._copy()
         backend.add_special_tokens(
             [
                 AddedToken(
@@ -115,6 +115,13 @@ class BackedTokenizer:
         inputs = ["input_ids", "token_type_ids", "attention_mask"]
         return f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", inputs
 
+    def _copy(self) -> Backend:
+        """A backend that shares the model, which special tokens do not change."""
+        copy = Backend(self.backend.model)
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            setattr(copy, part, getattr(self.backend, part))
+        return copy
+
     def _configuration(self) -> dict[str, Any]:
         return {}
 
@@ -143,9 +150,7 @@ def encode_in_pieces(backend: Backend, text: str, cuts: str) -> Encoding:
     def encode(piece: str) -> tuple[Encoding, int]:
         encoding = backend.encode(piece, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        starts = past_space(piece, offsets)
-        starts = np.where(starts < offsets[:, 1], starts, offsets[:, 0])  # white space alone
-        return (np.array(encoding.ids, np.uint32), starts), len(piece)
+        return (np.array(encoding.ids, np.uint32), local_starts(piece, offsets)), len(piece)
 
     return join_encodings(encode(piece) for piece in split_text(text, cuts))
 
@@ -157,6 +162,12 @@ def join_encodings(pieces: Iterator[tuple[Encoding, int]]) -> Encoding:
         starts.append(piece_starts + begin)
         begin += length
     return np.concatenate(ids), np.concatenate(starts)
+
+
+def local_starts(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n]: where the tokens [n, 2] begin, past their leading white space unless they hold nothing else."""
+    starts = past_space(text, offsets)
+    return np.where(starts < offsets[:, 1], starts, offsets[:, 0])
 
 
 def past_space(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
 """Byte-level BPE."""
 
 import json
+import logging
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
@@ -9,6 +10,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, encode_in_pieces
+from preprocessing.tokens.fast_bpe import FastBpe
+
+logger = logging.getLogger("reread")
 
 
 class ByteLevelBpe(BackedTokenizer):
@@ -16,18 +20,38 @@ class ByteLevelBpe(BackedTokenizer):
 
     type = "bpe"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fast: bool = True) -> None:
         backend = self._from_json(path) if path.name.endswith("tokenizer.json") else self._from_merges(path)
-        vocabulary = backend.get_vocab(with_added_tokens=False)
-        bracketed = "[MASK]" in vocabulary
+        bracketed = backend.token_to_id("[MASK]") is not None
         names = {role: known[0] if bracketed else known[-1] for role, known in SPECIAL_NAMES.items()}
-        super().__init__(path, backend, names, json.loads(backend.to_str()))
-        split = json.loads(backend.to_str())["pre_tokenizer"]
-        plain = split["type"] == "ByteLevel" and split.get("use_regex", True) and backend.normalizer is None
+        values = json.loads(backend.to_str())
+        super().__init__(path, backend, names, values)
+        split = values["pre_tokenizer"]
+        known = split["type"] == "ByteLevel" and split.get("use_regex", True)
+        plain = known and values["normalizer"] is None
         # With add_prefix_space a piece must begin with a blank, else one would be put before it.
         self._cuts = "" if not plain else " " if split["add_prefix_space"] else " \n"
+        self._fast: FastBpe | None = None
+        self.cuts_at_lines = False
+        """A single line end between visible characters is tokens by itself and changes no other."""
+        reason = ""
+        if not known:
+            reason = "its pre-tokeniser is not that of GPT-2"
+        elif not plain:
+            reason = f"it has a normaliser ({values['normalizer']['type']})"
+        elif values["model"]["dropout"]:
+            reason = "it has dropout"
+        elif fast:
+            self._fast = FastBpe(backend, split["add_prefix_space"])
+            if not self._fast.agrees():
+                self._fast, reason = None, "the fast BPE differs from it on the test text"
+            self.cuts_at_lines = self._fast is not None and not split["add_prefix_space"]
+        if fast and reason:
+            logger.info("tokenizer: %s: `tokenizers` itself is used, without a cache of words: %s", path, reason)
 
     def encode(self, text: str) -> Encoding:
+        if self._fast:
+            return self._fast.encode(text)
         return encode_in_pieces(self.backend, text, self._cuts)
 
     def _save_vocabulary(self, folder: Path) -> None:
@@ -55,8 +79,7 @@ class ByteLevelBpe(BackedTokenizer):
         if not merges.exists():
             raise UserError(f"{path}: byte-level BPE needs {merges.name} beside it")
         try:
-            vocabulary, pairs = models.BPE.read_file(str(path), str(merges))
-            backend = Backend(models.BPE(vocabulary, pairs))
+            backend = Backend(models.BPE.from_file(str(path), str(merges)))
         except Exception as error:  # `tokenizers` raises nothing narrower
             raise UserError(f"{path}, {merges}: not the two files of a byte-level BPE ({error})") from None
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
 from preprocessing.text.sentences import paragraph_ends, sentence_ends
 from preprocessing.text.words import WordSegmenter
+from preprocessing.tokens.bpe import ByteLevelBpe
 from preprocessing.tokens.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 16
@@ -26,8 +27,10 @@ class Encoder:
         self.tokenizer, self.words = tokenizer, words
         kind = tokenizer.describe()["type"]
         # WordPiece and whole words break at white space, and no word or sentence crosses a line end, so documents
-        # joined by newlines are encoded as they are separately. Other tokenizers have a token for the newline itself.
+        # joined by newlines are encoded as they are separately. BPE has tokens for the newline itself, which are then
+        # dropped. SentencePiece has others for what follows.
         self.joins = kind in ("wordpiece", "words")
+        self.drops_newlines = isinstance(tokenizer, ByteLevelBpe) and tokenizer.cuts_at_lines
         self.whole_words = kind == "words"
         self.counts: Counter[str] = Counter()
         self.word_tokens: Counter[int] = Counter()
@@ -39,12 +42,18 @@ class Encoder:
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Ids uint32 [n] and flags uint8 [n] of each text; n is 0 where the tokenizer leaves nothing."""
-        if not self.joins and len(texts) > 1:
+        joins = self.joins or (self.drops_newlines and all(map(_is_visible_at_its_ends, texts)))
+        if not joins and len(texts) > 1:
             return [self.encode([text])[0] for text in texts]
         text = "\n".join(texts)
         if not text:
             return [(np.empty(0, np.uint32), np.empty(0, np.uint8))] * len(texts)
         ids, starts = self.tokenizer.encode(text)
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        begins = np.cumsum(lengths + 1) - lengths - 1
+        if self.drops_newlines and len(texts) > 1:
+            kept = ~np.isin(starts, begins[1:] - 1)
+            ids, starts = ids[kept], starts[kept]
         word_of = np.cumsum(self.words.starts(text), dtype=np.int32)  # number of the word each character is in
         word = word_of[starts]
         flags = np.zeros(len(ids), np.uint8)
@@ -53,8 +62,6 @@ class Encoder:
         for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
             last = np.searchsorted(starts, ends) - 1
             flags[last[last >= 0]] |= bit
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        begins = np.cumsum(lengths + 1) - lengths - 1
         bounds = np.append(np.searchsorted(starts, begins), len(ids))
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)[starts]
         unknown = ids == self.tokenizer.special["unk"]
@@ -86,6 +93,10 @@ class Encoder:
         )
         lengths = np.bincount(np.minimum(tokens, LONGEST_WORD))
         self.word_tokens.update({length: int(lengths[length]) for length in np.flatnonzero(lengths).tolist()})
+
+
+def _is_visible_at_its_ends(text: str) -> bool:
+    return bool(text) and (text[0] + text[-1]).isprintable() and " " not in (text[0], text[-1])
 
 
 def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:

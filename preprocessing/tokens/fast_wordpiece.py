@@ -7,16 +7,15 @@ them (letters, digits, marks, removed control characters, everything beyond that
 tokens come from `tokenizers` itself the first time and from a cache after that.
 """
 
-from array import array
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from preprocessing.tokens.piece_cache import PieceCache
+
 PIECE_CHARACTERS = 1 << 15
-CACHED_RUNS = 1 << 17
-CACHED_CHARACTERS = 1 << 22
 
 _PLANE = 1 << 16
 _RUN, _SPACE = -1, -2
@@ -43,7 +42,7 @@ class FastWordPiece:
     def __init__(self, backend: Tokenizer) -> None:
         self._backend = backend
         self._kinds = _character_kinds(backend)
-        self._forget()
+        self._cache = PieceCache(self._encode_runs)
 
     def agrees(self) -> bool:
         """Whether a short text of difficult characters is encoded as `backend` encodes it."""
@@ -86,11 +85,10 @@ class FastWordPiece:
         runs = np.flatnonzero(values == _RUN)
         if len(runs) == 0:
             return values.astype(np.uint32), starts
-        run = self._look_up(codes, in_run)
+        run_counts, first = self._cache.look_up(_runs(codes, in_run))
+        flat_ids, flat_starts = self._cache.tokens
         counts = np.ones(len(values), np.int64)
-        counts[runs] = run_counts = np.frombuffer(self._counts, np.int32)[run]
-        first = np.frombuffer(self._firsts, np.int32)[run]
-        flat_ids, flat_starts = np.frombuffer(self._flat_ids, np.int32), np.frombuffer(self._flat_starts, np.int32)
+        counts[runs] = run_counts
         run_begins = starts[runs]
         values[runs] = flat_ids[first]
         starts[runs] += flat_starts[first]
@@ -107,56 +105,23 @@ class FastWordPiece:
         starts[target] = np.repeat(run_begins[several], several_counts) + flat_starts[source]
         return values.astype(np.uint32), starts
 
-    def _look_up(self, codes: NDArray[np.uint32], in_run: NDArray[np.bool_]) -> NDArray[np.int32]:
-        """The number of each run in the cache, in text order."""
-        if len(self._cache) > CACHED_RUNS or self._cache.characters > CACHED_CHARACTERS:
-            self._forget()
-        keep = in_run.copy()
-        keep[1:] |= in_run[:-1]  # one character after each run becomes the blank that separates it from the next
-        joined = np.where(in_run, codes, np.uint32(ord(" ")))[keep].tobytes().decode("utf-32-le", "surrogatepass")
-        runs = joined.split(" ")
-        if not runs[-1]:
-            runs.pop()
-        numbers = np.fromiter(map(self._cache.__getitem__, runs), np.int32, len(runs))
-        if self._cache.new:
-            self._learn(self._cache.new)
-            self._cache.new = []
-        return numbers
-
-    def _learn(self, runs: list[str]) -> None:
+    def _encode_runs(self, runs: list[str]) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64]]:
         begins = np.zeros(len(runs) + 1, np.int64)
         np.cumsum([len(run) + 1 for run in runs], out=begins[1:])
         ids, starts = encode_by_tokenizers(self._backend, " ".join(runs))
-        owner = np.searchsorted(begins, starts, "right") - 1
-        counts = np.bincount(owner, minlength=len(runs))
-        firsts = len(self._flat_ids) + np.cumsum(counts) - counts
-        firsts[counts == 0] = 0  # for runs without tokens any place will do
-        for store, values in (
-            (self._counts, counts),
-            (self._firsts, firsts),
-            (self._flat_ids, ids),
-            (self._flat_starts, starts - begins[owner]),
-        ):
-            store.frombytes(values.astype(np.int32).tobytes())
-
-    def _forget(self) -> None:
-        self._cache = _Numbers()
-        self._counts, self._firsts = array("i"), array("i")
-        self._flat_ids, self._flat_starts = array("i", [0]), array("i", [0])
+        owners = np.searchsorted(begins, starts, "right") - 1
+        return owners, ids, starts - begins[owners]
 
 
-class _Numbers(dict[str, int]):
-    """Numbers runs in the order of their first lookup; `new` lists those whose tokens are not known yet."""
-
-    def __init__(self) -> None:
-        self.new: list[str] = []
-        self.characters = 0
-
-    def __missing__(self, run: str) -> int:
-        self.new.append(run)
-        self.characters += len(run)
-        self[run] = number = len(self)
-        return number
+def _runs(codes: NDArray[np.uint32], in_run: NDArray[np.bool_]) -> list[str]:
+    """Each run, in text order."""
+    keep = in_run.copy()
+    keep[1:] |= in_run[:-1]  # one character after each run becomes the blank that separates it from the next
+    joined = np.where(in_run, codes, np.uint32(ord(" ")))[keep].tobytes().decode("utf-32-le", "surrogatepass")
+    runs = joined.split(" ")
+    if not runs[-1]:
+        runs.pop()
+    return runs
 
 
 def encode_by_tokenizers(backend: Tokenizer, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -55,7 +55,7 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
         if kind == "sentencepiece":
             return SentencePiece(path)
         if kind == "bpe":
-            return ByteLevelBpe(path)
+            return ByteLevelBpe(path, settings.fast)
         if kind == "words":
             if path.suffix == ".json":
                 return Words(path, *read_words_json(path))

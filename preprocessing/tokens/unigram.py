@@ -1,5 +1,6 @@
 """SentencePiece's unigram models."""
 
+import logging
 import shutil
 from hashlib import md5
 from pathlib import Path
@@ -11,6 +12,8 @@ from tokenizers import Tokenizer as Backend
 
 from preprocessing.errors import UserError
 from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, join_encodings, past_space, split_text
+
+logger = logging.getLogger("reread")
 
 
 class SentencePiece(BackedTokenizer):
@@ -43,6 +46,12 @@ class SentencePiece(BackedTokenizer):
         self._symbols = np.array(sorted(symbols - {self.special["unk"]}), np.uint32)
         # White space ends every piece and is the same before each, so a long text may be cut there.
         lines = self._processor.Normalize("a\nb") == "▁a▁b"
+        # A cache of words would not be exact: where two ways to split a word are nearly equal, the rounding decides.
+        logger.info(
+            "tokenizer: %s: `sentencepiece` itself is used, without a cache of words: it sums the scores of a text in "
+            "single precision, so the tokens of a word may depend on the text before it",
+            path,
+        )
         self._cuts = " \n" if lines and not any("▁" in piece[1:] for piece in pieces) else ""
 
     def encode(self, text: str) -> Encoding:
@@ -56,6 +65,9 @@ class SentencePiece(BackedTokenizer):
         # A piece of white space alone counts as part of the following word; the one before the first word has to.
         starts = past_space(text, np.array(found["offsets"], np.int64).reshape(-1, 2))
         return (ids, np.minimum(starts, len(text) - 1)), len(text)
+
+    def _copy(self) -> Backend:
+        return Backend.from_str(self.backend.to_str())  # scores are saved as `tokenizers` reads them
 
     def _save_vocabulary(self, folder: Path) -> None:
         shutil.copyfile(self.path, folder / "spiece.model")

@@ -4,7 +4,10 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from preprocessing.text import sentences
 from preprocessing.text.sentences import paragraph_ends, sentence_ends
 
 
@@ -114,3 +117,24 @@ def test_straight_quotes_are_counted_once(unit: str) -> None:
 @pytest.mark.parametrize("unit", ['."', "' ", "1. ", "（", "《", '…"', "!(", "“。", ". “"])
 def test_work_on_a_line_grows_with_its_length_alone(unit: str) -> None:
     sentence_ends(unit * 200_000)  # quadratic work would take minutes
+
+
+MARKED = st.lists(
+    st.sampled_from(
+        [*"aZ5 \n.!?。！…\"')(（）《》“”’,，、²éÉ\t\x1f１-", " A", " b", "Mr", "U.S", "e.g", "no", "I", "The", "messrs"]
+    ),
+    max_size=30,
+).map("".join)
+
+
+@given(MARKED)
+def test_the_marks_decided_for_the_whole_text_end_what_they_end_one_by_one(text: str) -> None:
+    """The reference looks at each mark of each paragraph in turn, as `_find_ends` does where marks are mixed."""
+    expected: set[int] = set()
+    begin = 0
+    for paragraph in text.split("\n"):
+        within: list[int] = []
+        sentences._find_ends(text, begin, begin + len(paragraph), within)
+        expected.update(within, [begin + len(paragraph)] if paragraph else [])
+        begin += len(paragraph) + 1
+    assert sentence_ends(text).tolist() == sorted(expected)

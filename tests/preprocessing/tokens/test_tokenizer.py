@@ -151,6 +151,13 @@ def test_a_trained_sentencepiece_keeps_chinese_punctuation_and_reads_line_ends_a
     assert ids == from_transformers(tmp_path / "saved", text)
 
 
+def test_that_sentencepiece_has_no_cache_of_words_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = train_vocabulary(texts(), VocabularySettings(type="sentencepiece", size=400), True, tmp_path)
+    with caplog.at_level(logging.INFO, "reread"):
+        load(path)
+    assert sum("without a cache of words" in line for line in caplog.messages) == 1
+
+
 def test_a_size_too_small_for_sentencepiece_is_refused_in_one_line(tmp_path: Path) -> None:
     han = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
     with pytest.raises(UserError, match=r"tokenizer\.train\.size: 100 .*required_chars") as raised:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from preprocessing.tokens import fast_wordpiece
+from preprocessing.tokens import fast_wordpiece, piece_cache
 from preprocessing.tokens.fast_wordpiece import FastWordPiece, encode_by_tokenizers
 from tests.conftest import shared
 
@@ -100,7 +100,7 @@ def test_every_pair_with_a_character_of_the_plane_is_encoded_as_tokenizers_does(
 @pytest.mark.slow
 def test_random_strings_are_encoded_as_tokenizers_does(fast: FastWordPiece, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_wordpiece, "PIECE_CHARACTERS", 16)
-    monkeypatch.setattr(fast_wordpiece, "CACHED_RUNS", 500)
+    monkeypatch.setattr(piece_cache, "CACHED_PIECES", 500)
     random_ = random.Random(0)
     plain = "ab中文一回，。 \n12e"
     for _ in range(6_000):
@@ -116,7 +116,7 @@ def test_random_strings_are_encoded_as_tokenizers_does(fast: FastWordPiece, monk
 def test_the_cache_is_bounded_and_forgetting_changes_nothing(
     fast: FastWordPiece, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast_wordpiece, "CACHED_RUNS", 50)
+    monkeypatch.setattr(piece_cache, "CACHED_PIECES", 50)
     monkeypatch.setattr(fast_wordpiece, "PIECE_CHARACTERS", 100)
     text = " ".join(f"ab{number}x" for number in range(2_000))
     assert_same(fast, text)
