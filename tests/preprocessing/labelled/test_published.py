@@ -70,6 +70,7 @@ def test_c3_has_each_option_once(name: str, documents: int, sizes: dict[int, int
     assert all(len(set(example.options)) == len(example.options) for example in found)
 
 
+@pytest.mark.slow
 def test_peoples_daily_has_all_sentences() -> None:
     found = examples("zh_peopledaily_ner/train.txt.xz", "tag")
     tags = Counter(tag for example in found for tag in example.tags)
@@ -78,6 +79,7 @@ def test_peoples_daily_has_all_sentences() -> None:
     assert {example.joiner for example in found} == {""}
 
 
+@pytest.mark.slow
 def test_imdb_is_read_from_its_archive() -> None:
     found = examples("en_imdb/train-5000.tar.xz", "classify")
     assert Counter(example.label for example in found) == {"neg": 2500, "pos": 2500}

@@ -256,6 +256,7 @@ def test_a_user_defined_symbol_of_sentencepiece_is_not_found_in_text(tmp_path: P
     assert tokenizer.vocab_size == max(tokenizer.special.values()) + 1  # <pad> is not in the model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lowercase"),
     [("bert-base-chinese", True), ("ernie-doc-base-zh", True), ("bert-base-cased_nezha-en", False)],

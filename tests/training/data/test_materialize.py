@@ -44,6 +44,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -123,6 +124,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_that_looks_whole(
     assert content(out) == content(whole)
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_and_named(corpus: Corpus, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write(corpus, out, settings_of(corpus))

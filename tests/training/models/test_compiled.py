@@ -19,6 +19,7 @@ def nezha() -> Any:
     return NezhaModel(NezhaConfig(vocab_size=40, max_relative_position=None, **sizes)).eval()
 
 
+@pytest.mark.slow
 def test_compiled_layers_give_the_same_outputs_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced by the compiler but run by torch's own kernels, since generated ones need a C++ compiler."""
     monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="aot_eager", fullgraph=True))

@@ -96,6 +96,7 @@ class Followed:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trimmed_micro_batches_learn_what_untrimmed_ones_do(monkeypatch, corpus, family) -> None:
     """Losses, figures, gradients and memories of six steps in float64, and figures of held-out text."""

@@ -52,6 +52,7 @@ def test_known_entities_are_matched_from_the_left_and_longest_first() -> None:
     assert KnownEntities(bioes, "BIOES", shortest=1).tags(["河", "长", "桥", "站"]) == ["S-Y", "B-X", "I-X", "E-X"]
 
 
+@pytest.mark.slow
 def test_the_clause_baseline_on_cmrc_and_drcd() -> None:
     for path, em, f1, squad in (
         ("zh_cmrc2018/cmrc2018_dev.json.xz", 0.3, 19.6, 0.7),
@@ -65,6 +66,7 @@ def test_the_clause_baseline_on_cmrc_and_drcd() -> None:
         assert answer_f1(gold, predicted, "squad") == pytest.approx(squad, abs=0.05)
 
 
+@pytest.mark.slow
 def test_known_entities_of_peoples_daily() -> None:
     sentences = peoples_daily()
     assert len(sentences) == 50_658
