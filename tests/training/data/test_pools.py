@@ -1,5 +1,6 @@
 """Rows of a corpus whose samples are shuffled within pools of blocks."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,15 @@ def test_the_next_pool_is_asked_for_while_one_is_read(corpus: Corpus, monkeypatc
     blocks = dataset.corpus.blocks
     assert asked == [dataset.order.extent(slot) for slot in range(blocks // 8, blocks // 8 + len(asked))]
     assert blocks <= len(asked) + blocks // 8 <= blocks + blocks // 8 + 1
+
+
+def test_pools_of_one_document_are_reported(corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing can be exchanged within them, so their rows have no next-sentence label."""
+    long = make_corpus(tmp_path / "long", [10_000] * 3)
+    with caplog.at_level("WARNING", logger="reread"):
+        opened(corpus, "rows")
+        opened(long, "rows", pool_tokens=1 << 30)
+        assert not caplog.text
+        dataset = opened(long, "rows", pool_tokens=10_000)
+    assert "3 pools hold a single document" in caplog.text and "raise train.data.pool_tokens" in caplog.text
+    assert (dataset.rows(np.arange(len(dataset)))["next_sentence_label"] == -100).all()
