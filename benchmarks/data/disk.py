@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 
 class Read(NamedTuple):
     """What an action cost."""
@@ -19,8 +21,7 @@ class Read(NamedTuple):
 
 def read_bytes() -> int:
     """Bytes that this process had read from a disk so far, read-ahead included (Linux)."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+    return int(psutil.Process().io_counters().read_bytes)
 
 
 def reading(action: Callable[[], Any]) -> Read:

@@ -75,7 +75,7 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     lines = marks[is_line]
     line_of = np.searchsorted(lines, marks)
     # A single Chinese stop, at nearly every end, is decided here unless the paragraph has other marks.
-    stops = marks[is_stop & (before & (_QUOTE | _LINE) == 0) & (after & _COMMA == 0)]
+    is_single = is_stop & (before & (_QUOTE | _LINE) == 0) & (after & _COMMA == 0)
     is_other = is_stop & (after & (_STOP | _OTHER | _CLOSER) != 0)
     # So is a single English stop: it ends no sentence before a letter, and `_is_western_end` decides before a blank.
     is_point = (mark & _POINT != 0) & (before & (_ASCII | _STOP | _OTHER | _QUOTE) == _ASCII)
@@ -91,13 +91,14 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     within: list[int] = []
     for begin, end in zip(begins[~is_plain].tolist(), ends[~is_plain].tolist(), strict=True):
         _find_ends(text, begin, end, within)
-    points = marks[is_point & is_plain[line_of]]
+    in_plain = is_plain[line_of]
+    points = marks[is_point & in_plain]
     points = points[codes[points + 2] == ord(" ")]
     points = points[~_is_lower(codes[points + 3])]
     within += [point + 1 for point in points.tolist() if _is_western_end(text, point, point + 1, point + 1, 0)]
     is_end = np.zeros(len(text) + 1, bool)
     is_end[ends[begins < ends]] = True
-    is_end[stops[is_plain[np.searchsorted(lines, stops)]] + 1] = True
+    is_end[marks[is_single & in_plain] + 1] = True
     is_end[within] = True
     return np.flatnonzero(is_end)
 

@@ -122,10 +122,12 @@ class Lamb(torch.optim.Optimizer):
 def _chunks(weights: list[Tensor]) -> Iterator[list[Tensor]]:
     """`weights` in lists of at most `CHUNK` elements, or of one tensor."""
     chunk: list[Tensor] = []
+    size = 0
     for weight in weights:
-        if chunk and sum(one.numel() for one in chunk) + weight.numel() > CHUNK:
+        if chunk and size + weight.numel() > CHUNK:
             yield chunk
-            chunk = []
+            chunk, size = [], 0
         chunk.append(weight)
+        size += weight.numel()
     if chunk:
         yield chunk

@@ -11,6 +11,20 @@ from training.data import order, random
 from training.data.order import Order, ReadAhead, cut_extents, pool_count
 
 
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many numbers each call of `random.bits` draws."""
+    counts: list[int] = []
+    bits = random.bits
+
+    def counted(streams: np.ndarray, counters: np.ndarray) -> np.ndarray:
+        counts.append(np.size(counters))
+        return bits(streams, counters)
+
+    monkeypatch.setattr(random, "bits", counted)
+    return counts
+
+
 @pytest.mark.parametrize("n", [*range(1, 40), 1000, 1009, 4096, 10_007])
 def test_permute_is_a_permutation(n: int) -> None:
     assert np.array_equal(np.sort(order.permute(np.arange(n), n, random.key(3, n))), np.arange(n))
@@ -43,16 +57,7 @@ def test_each_pass_has_every_sample_once_in_an_order_of_its_own() -> None:
     assert not np.array_equal(each[0], order.locate(np.arange(500), 500, seed=2)[1])
 
 
-def test_seeking_far_costs_no_more_than_seeking_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[int] = []
-    bits = random.bits
-
-    def counted(streams: np.ndarray, counters: np.ndarray) -> np.ndarray:
-        drawn.append(np.size(counters))
-        return bits(streams, counters)
-
-    monkeypatch.setattr(random, "bits", counted)
-
+def test_seeking_far_costs_no_more_than_seeking_near(drawn: list[int]) -> None:
     def cost(step: int) -> int:
         drawn.clear()
         order.locate(step * 4096 + np.arange(4096), 1_000_003, seed=0)
@@ -184,16 +189,7 @@ def test_extents_are_neighbouring_blocks(tokens: list[int], pool_tokens: int | N
     assert max(sums, default=0) < size + max(tokens, default=1)
 
 
-def test_seeking_in_pools_costs_the_same_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[int] = []
-    bits = random.bits
-
-    def counted(streams: np.ndarray, counters: np.ndarray) -> np.ndarray:
-        drawn.append(np.size(counters))
-        return bits(streams, counters)
-
-    monkeypatch.setattr(random, "bits", counted)
-
+def test_seeking_in_pools_costs_the_same_anywhere(drawn: list[int]) -> None:
     def cost(step: int) -> int:
         one = order_of([1000] * 1000, 10, 7, 0)
         drawn.clear()

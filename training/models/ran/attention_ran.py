@@ -100,9 +100,13 @@ class RanHeads(nn.Module):
 def _plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float) -> Tensor:
     """As scaled_dot_product_attention, whose GPU kernels are slow for heads as large as the paper's 768 columns; a
     window's scores need less memory than its queries then."""
+    return F.dropout(_probabilities(q, k, attn_mask).to(v.dtype), dropout_p) @ v
+
+
+def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention probabilities [B, N, Q, K], at least float32."""
     scores = at_least_float32((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2))
-    a = (scores if attn_mask is None else scores.masked_fill(~attn_mask, float("-inf"))).softmax(-1)
-    return F.dropout(a.to(v.dtype), dropout_p) @ v
+    return (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
 
 
 class RanAttention(nn.Module):
@@ -224,8 +228,7 @@ class RanLayer(nn.Module):
         """Of each token, for the arguments of `forward` and without dropout, the attention to the cell before its
         window and to the P places of its window [B, N, L, 1 + P], at least float32."""
         q, key, _, mask, _ = self._attend(self.dropout(self.LayerNorm(hidden)), cell, windows)
-        scores = at_least_float32(q @ key.transpose(-1, -2)) * q.shape[-1] ** -0.5
-        a = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)  # [B * n, N, P, 1 + P]
+        a = _probabilities(q, key, mask)  # [B * n, N, P, 1 + P]
         a = a.unflatten(0, (len(hidden), -1)).transpose(2, 3).flatten(3)
         return windows.join(a, hidden.shape[1]).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
 
