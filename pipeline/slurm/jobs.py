@@ -22,6 +22,8 @@ class Job:
     settings: SlurmSettings
     options: dict[str, Any] = field(default_factory=dict)
     """Options of sbatch that replace those of the template; None removes one."""
+    after: tuple[str, ...] | None = None
+    """Names of the jobs that must have succeeded before it begins; None is the one before it in the list."""
 
 
 def preprocess_jobs(settings: SlurmSettings, run: str, stages: list[Stage], arguments: list[str]) -> list[Job]:
@@ -57,8 +59,10 @@ def finetuning_jobs(
     recipe: str,
     overrides: list[str],
     prefix: str = "",
+    after: tuple[str, ...] = (),
 ) -> list[Job]:
-    """The jobs that fine-tune: one for each of `runs` (name of a seed's run, its overrides), then the scores of all.
+    """The jobs that fine-tune: one for each of `runs` (name of a seed's run, its overrides), which all begin once those
+    of `after` are done, then the scores of all.
 
     `name` is that of `recipe` with the `overrides`, which the scores are printed by.
     """
@@ -70,12 +74,14 @@ def finetuning_jobs(
             [recipe, *given],
             settings,
             _training(settings),
+            after,
         )
         for run, given in runs
     ]
     options = {**_small(settings), "gpus-per-node": 1 if settings.gpus_per_node else None}
     options["partition"] = settings.partition if settings.gpus_per_node else options["partition"]
-    return [*jobs, Job(name, f"{prefix}scores", "scores", [recipe, *overrides], settings, options)]
+    seeds = tuple(job.name for job in jobs)
+    return [*jobs, Job(name, f"{prefix}scores", "scores", [recipe, *overrides], settings, options, seeds)]
 
 
 def convert_job(settings: SlurmSettings, run: str, source: str, output: Path, options: dict[str, Any]) -> Job:

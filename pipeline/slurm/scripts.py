@@ -43,26 +43,43 @@ def render(job: Job, folder: Path) -> str:
 
 def submit_script(jobs: list[Job], folder: Path) -> str:
     """submit.sh, which submits the chain; if one job is refused, those before it are cancelled."""
-    lines = ["submit " + shlex.quote(jobs[0].name)]
-    for job in jobs[1:]:
-        singleton = ",singleton" if job.options.get("dependency") == "singleton" else ""
-        lines.append(f'submit {shlex.quote(job.name)} --dependency="afterok:$job{singleton}"')
+    lines = [_submission(job, jobs[at - 1].name if at else None) for at, job in enumerate(jobs)]
     return f"""#!/bin/bash
-# Submits {folder.parent.name}: {" -> ".join(job.name for job in jobs)}. What is done already is not done again.
+# Submits {folder.parent.name}: {in_order(jobs)}. What is done already is not done again.
 set -euo pipefail
 cd {shlex.quote(str(Path.cwd()))}
 # Variables of the job that this may run in: sbatch would pass them on
 unset ${{!SLURM_JOB@}} ${{!SLURM_ARRAY@}} ${{!SLURM_STEP@}} ${{!SLURM_NTASKS@}} ${{!SLURM_MEM@}} SLURM_RESTART_COUNT
-jobs=()
+declare -A jobs
 trap 'status=$?; if [ $status -ne 0 ] && [ ${{#jobs[@]}} -gt 0 ]; then scancel "${{jobs[@]}}"; fi' EXIT
 submit() {{
     job=$(sbatch --parsable --kill-on-invalid-dep=yes "${{@:2}}" {shlex.quote(str(folder))}/"$1.sbatch")
-    job=${{job%%;*}}
-    jobs+=("$job")
-    echo "$1 $job"
+    jobs[$1]=${{job%%;*}}
+    echo "$1 ${{jobs[$1]}}"
 }}
 {chr(10).join(lines)}
 """
+
+
+def in_order(jobs: list[Job], numbers: dict[str, str] | None = None) -> str:
+    """Names of `jobs` and their `numbers`, with arrows between those that wait for each other and commas elsewhere."""
+    text = ""
+    for at, job in enumerate(jobs):
+        waits = at and (job.after is None or jobs[at - 1].name in job.after)
+        text += " -> " if waits else ", " if at else ""
+        text += f"{job.name} ({numbers[job.name]})" if numbers else job.name
+    return text
+
+
+def _submission(job: Job, before: str | None) -> str:
+    """The line of submit.sh that submits `job`; `before` is the job of the line before."""
+    names = job.after if job.after is not None else (before,) if before else ()
+    if not names:
+        return f"submit {shlex.quote(job.name)}"
+    # sbatch's --dependency replaces that of the script
+    singleton = ",singleton" if job.options.get("dependency") == "singleton" else ""
+    numbers = ":".join(f"${{jobs[{name}]}}" for name in names)
+    return f'submit {shlex.quote(job.name)} --dependency="afterok:{numbers}{singleton}"'
 
 
 def _environment(settings: SlurmSettings) -> list[str]:

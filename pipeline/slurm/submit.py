@@ -11,7 +11,7 @@ from pipeline.finetune import export_missing, finetune_recipe, seed_runs
 from pipeline.recipe import Recipe, load_recipe, train_section
 from pipeline.run_folder import RUNS, check_same_run
 from pipeline.slurm.jobs import Job, convert_job, export_job, finetuning_jobs, preprocess_jobs, training_jobs
-from pipeline.slurm.scripts import SCRIPTS, render, submit_script
+from pipeline.slurm.scripts import SCRIPTS, in_order, render, submit_script
 from pipeline.slurm.settings import SlurmSettings, finetuning_settings, site_settings
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
@@ -47,10 +47,9 @@ def submit_finetuning(name: str, overrides: list[str], site: Path | None, dry_ru
     recipe = finetune_recipe(name, overrides)
     check_model(recipe)
     settings = finetuning_settings(site_settings(site), recipe.slurm)
-    jobs = _finetuning_jobs(recipe, settings, name, overrides)
     init = train_section(recipe).init
-    if init is not None and export_missing(recipe):
-        jobs.insert(0, export_job(settings, init.parent.name))
+    jobs = [export_job(settings, init.parent.name)] if init is not None and export_missing(recipe) else []
+    jobs += _finetuning_jobs(recipe, settings, name, overrides, after=tuple(job.name for job in jobs))
     _submit_or_print(jobs, RUNS / recipe.name / "slurm", dry_run)
 
 
@@ -61,14 +60,14 @@ def _submit_or_print(jobs: list[Job], folder: Path, dry_run: bool) -> None:
         print(f"==> {folder / 'submit.sh'}\n{submit_script(jobs, folder)}", end="")
         return
     submitted = submit(jobs, folder)
-    print("submitted: " + " -> ".join(f"{job} ({number})" for job, number in submitted.items()))
+    print("submitted: " + in_order(jobs, submitted))
     print(f"follow:    squeue --job {','.join(submitted.values())}; tail -F {folder}/*.log")
     print(f"stop:      scancel {' '.join(submitted.values())}   (training saves a checkpoint first)")
     print("the same command again continues from whatever is done by then")
 
 
 def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run: bool) -> list[Job]:
-    """The jobs in order; each begins when the one before has succeeded."""
+    """The jobs of a recipe: a chain, then its fine-tunings beside each other."""
     jobs = []
     if recipe.train is not None:
         _check(recipe, settings)
@@ -86,18 +85,23 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     jobs += training_jobs(settings, recipe.name, arguments)
     for number, one in enumerate(finetunings, 1):
         own = finetuning_settings(settings.model_dump(exclude_unset=True), one.recipe.slurm)
-        jobs += _finetuning_jobs(one.recipe, own, one.name, one.overrides, f"then{number}-")
+        jobs += _finetuning_jobs(one.recipe, own, one.name, one.overrides, f"then{number}-", after=("export",))
     return jobs
 
 
 def _finetuning_jobs(
-    recipe: Recipe, settings: SlurmSettings, name: str, overrides: list[str], prefix: str = ""
+    recipe: Recipe,
+    settings: SlurmSettings,
+    name: str,
+    overrides: list[str],
+    prefix: str = "",
+    after: tuple[str, ...] = (),
 ) -> list[Job]:
     """The jobs of a recipe from `finetune_recipe`, whose name on the command line and overrides are given."""
     _check_split(recipe, settings)
     train = train_section(recipe)
     check_groups(train.global_batch, train.micro_batch, settings.nodes * settings.tasks // train.parallel.tensor)
-    return finetuning_jobs(settings, recipe.name, seed_runs(recipe, overrides), name, overrides, prefix)
+    return finetuning_jobs(settings, recipe.name, seed_runs(recipe, overrides), name, overrides, prefix, after)
 
 
 def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:

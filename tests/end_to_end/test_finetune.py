@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ EVERY = 5
 """Steps from one evaluation to the next: 40 examples, 8 a step."""
 
 
-def finetune(folder: Path, *overrides: str) -> Job:
+def finetune(folder: Path, *overrides: str, before: Callable[[int], None] | None = None) -> Job:
     files = ("init=start", "task.train=train.jsonl", "task.dev=dev.jsonl")
-    return Job(folder, "finetune", "tiny.yaml", *files, *overrides, processes=1)
+    return Job(folder, "finetune", "tiny.yaml", *files, *overrides, processes=1, before=before)
 
 
 def reread(folder: Path, *arguments: str, status: int = 0) -> str:

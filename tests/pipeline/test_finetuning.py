@@ -165,7 +165,13 @@ def test_a_chain_is_submitted_with_a_job_for_each_seed_and_one_for_the_scores(
     tuned = ["then1-finetune", "then1-scores", "then2-finetune-seed0", "then2-finetune-seed1", "then2-scores"]
     order = ["pretrain", "export", *tuned]
     assert list(scripts) == [*(f"{name}.sbatch" for name in order), "submit.sh"]
-    assert f"# Submits pre: {' -> '.join(order)}." in scripts["submit.sh"]
+    both = "then1-finetune -> then1-scores, then2-finetune-seed0, then2-finetune-seed1 -> then2-scores"
+    assert f"# Submits pre: pretrain -> export -> {both}." in scripts["submit.sh"]
+    for seed in ("seed0", "seed1"):  # beside each other and the other fine-tuning
+        line = f'submit then2-finetune-{seed} --dependency="afterok:${{jobs[export]}},singleton"\n'
+        assert line in scripts["submit.sh"]
+    waits = "afterok:${jobs[then2-finetune-seed0]}:${jobs[then2-finetune-seed1]}"
+    assert f'submit then2-scores --dependency="{waits}"\n' in scripts["submit.sh"]
     text = scripts["then2-finetune-seed1.sbatch"]
     for line in ("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=1", "--partition=v100", "--requeue"):
         assert f"#SBATCH {line}\n" in text

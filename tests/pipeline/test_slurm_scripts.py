@@ -36,8 +36,8 @@ def test_the_chain_is_every_stage_the_merge_training_and_export() -> None:
     assert [job.name for job in jobs] == [*NAMES, "merge", "pretrain", "export"]
     assert preprocess_jobs(SlurmSettings(), "nezha", [], []) == []
     script = submit_script(jobs, FOLDER)
-    assert 'submit read\nsubmit duplicates --dependency="afterok:$job"\n' in script
-    assert 'submit pretrain --dependency="afterok:$job,singleton"' in script
+    assert 'submit read\nsubmit duplicates --dependency="afterok:${jobs[read]}"\n' in script
+    assert 'submit pretrain --dependency="afterok:${jobs[merge]},singleton"' in script
 
 
 @pytest.mark.parametrize("name", [*NAMES, "merge", "pretrain", "export"])
