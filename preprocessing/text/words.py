@@ -238,7 +238,7 @@ def _load_jieba(dictionaries: list[Path]) -> Cut:
 
 
 def _import_jieba() -> Any:
-    """jieba without pkg_resources, which takes most of the time and warns that it is obsolete; jieba does not need it."""
+    """jieba without pkg_resources, which takes most of the time, warns that it is obsolete and is not needed."""
     is_new = sys.modules.setdefault("pkg_resources", None) is None  # type: ignore[arg-type]
     try:
         import jieba
