@@ -157,8 +157,9 @@ def _character_kinds(backend: Tokenizer) -> NDArray[np.int32]:
         apart = (np.diff(words[at], axis=1) > 0).all(axis=1) & (within[at] == expected).all(axis=1)
         kinds[codes[found[apart]]] = ids[at[apart, 1]] if count == 3 else _SPACE
     normalised = backend.normalizer.normalize_str("a".join(map(chr, _HAN))).split("a")
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    unknown = vocabulary[backend.model.unk_token]
     for code, word in zip(_HAN, normalised, strict=True):
         if len(word) == 3 and word[0] == word[2] == " ":
-            known = backend.token_to_id(word[1])
-            kinds[code] = backend.token_to_id("[UNK]") if known is None else known
+            kinds[code] = vocabulary.get(word[1], unknown)
     return kinds
