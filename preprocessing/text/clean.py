@@ -22,8 +22,7 @@ _LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 _SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 BLANKS = "".join(dict.fromkeys(_SPACES + "".join(_LINE_ENDS)))
 """Characters that cleaning turns into a space or a line end."""
-_IS_BLANK = np.zeros(max(map(ord, BLANKS)) + 2, np.bool_)
-_IS_BLANK[[ord(kind[0]) for kind in (*_LINE_ENDS, *_SPACES)]] = True
+_OTHER_BLANK = re.compile(f"[{BLANKS.replace(chr(10), '')}]")
 _CONTROLS = "0-8 e-1f 7f-84 86-9f"
 _FORMAT = (
     "ad-ad 34f-34f 600-605 61c-61c 6dd-6dd 70f-70f 890-891 8e2-8e2 180b-180f 200b-200f 202a-202e 2060-206f fe00-fe0f "
@@ -51,7 +50,12 @@ class Cleaner:
 
     def clean(self, text: str) -> str:
         """Normalised text; empty where nothing visible is left."""
-        text = _without_unwanted(_with_plain_blanks(text), self.settings.nfkc)
+        if _OTHER_BLANK.search(text):
+            for mark in _LINE_ENDS:
+                text = text.replace(mark, "\n")
+            for space in _SPACES:
+                text = text.replace(space, " ")
+        text = _without_unwanted(text, self.settings.nfkc)
         if self.settings.nfkc and "．" in text:
             text = _POINT.sub(".", text)  # ３．５ is a number
         if self.settings.simplify:
@@ -80,17 +84,6 @@ class Cleaner:
 
 def _too_few(pattern: re.Pattern[str], text: str, minimum: float) -> bool:
     return minimum > 0 and len("".join(pattern.findall(text))) < minimum
-
-
-def _with_plain_blanks(text: str) -> str:
-    """`text` with newlines and spaces alone for all kinds of line ends and spaces."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    found = set(map(chr, np.unique(codes[_IS_BLANK.take(codes, mode="clip")]).tolist()))
-    for plain, kinds in (("\n", _LINE_ENDS), (" ", _SPACES)):
-        for kind in kinds:
-            if kind[0] in found:
-                text = text.replace(kind, plain)
-    return text
 
 
 def _without_unwanted(text: str, nfkc: bool) -> str:

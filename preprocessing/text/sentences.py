@@ -9,7 +9,7 @@ _CHINESE_STOPS = frozenset("。！？；．…")
 _FULL_STOPS = frozenset("。！？；")
 _COMMAS = frozenset("，、：；,;:")
 _QUOTES = frozenset("“‘「『《（")
-_CLOSERS = "”’」』）》〉】〕\\])\"'"
+_CLOSERS = "”’」』）》〉】〕])\"'"
 _OPENERS = " “‘「『（《〈【〔\\[(\"'"
 # One character class comes first, so the scan runs at its speed. Titles and remarks in brackets are skipped.
 _BRACKETED = re.compile("《[^《》\n]{0,80}》|（[^（）\n]{0,60}）")
@@ -17,7 +17,7 @@ _CANDIDATE = re.compile(
     "[《（。！？；．…!?.](?:"
     "(?<=《)[^《》\n]{0,80}》"
     "|(?<=（)[^（）\n]{0,60}）"
-    f"|(?<![《（])([。！？；．…!?.]*)([{_CLOSERS}]*)"
+    f"|(?<![《（])([。！？；．…!?.]*)([{re.escape(_CLOSERS)}]*)"
     ")?"
 )
 _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
@@ -118,6 +118,8 @@ def _marks(text: str, kinds: NDArray[np.uint16]) -> NDArray[np.int64]:
     """
     marks = np.flatnonzero(kinds & (_STOP | _OTHER | _OPEN | _LINE))[1:-2]
     is_open = kinds[marks] & _OPEN != 0
+    if not is_open.any():
+        return marks
     spans, done = [(0, 0)], 0
     for opener in (marks[is_open] - 1).tolist():
         if opener >= done and (match := _BRACKETED.match(text, opener)):

@@ -122,7 +122,7 @@ def test_work_on_a_line_grows_with_its_length_alone(unit: str) -> None:
 MARKED = st.lists(
     st.sampled_from(
         [
-            *"aZ5 \n.!?。！…\"')(（）《》“”’,，、²éÉ\t\x1f１-",
+            *"aZ5 \n.!?。！…\"')(（）《》“”’,，、²éÉ\t\x1f１-\\",
             *[" A", " b", "Mr", "U.S", "e.g", "no", "I", "The", "messrs", "。”", "（甲。）", "（甲。乙）", "《甲。》"],
         ]
     ),
