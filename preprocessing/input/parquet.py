@@ -1,4 +1,4 @@
-"""Parquet files, one document per row."""
+"""Parquet files, one document per row; imported when there is one, since pyarrow takes long to import."""
 
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
@@ -12,6 +12,13 @@ _BATCH_BYTES = 1 << 24
 
 
 def read_parquet(reader: PieceReader, file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Document]:
+    try:
+        yield from _rows(reader, file, spend)
+    except pyarrow.ArrowException as error:
+        reader.damaged(error)
+
+
+def _rows(reader: PieceReader, file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Document]:
     field = reader.settings.text_field
     table = pyarrow.parquet.ParquetFile(file)
     names = table.schema_arrow.names

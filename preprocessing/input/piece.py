@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from xml.parsers.expat import ExpatError
 
-import pyarrow
 import zstandard
 
 from preprocessing.config import InputSettings
@@ -41,12 +40,11 @@ DAMAGE = (
     OSError,
     UnicodeError,
     lzma.LZMAError,
-    pyarrow.ArrowException,
     tarfile.TarError,
     zlib.error,
     zstandard.ZstdError,
 )
-"""What libraries raise for a damaged file."""
+"""What libraries raise for a damaged file; pyarrow's own errors are caught in `parquet`."""
 _NOT_OF_THE_SYSTEM = (None, errno.EINVAL, errno.EOVERFLOW)
 """Numbers of an OSError that a library raised, or that followed a position which a damaged file named."""
 

@@ -15,7 +15,6 @@ from typing import BinaryIO
 from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
 from preprocessing.input import archives, mediawiki, wikiextractor, wikitext
-from preprocessing.input.parquet import read_parquet
 from preprocessing.input.piece import DAMAGE, Document, PieceReader, Problem
 from preprocessing.input.sources import Piece, format_of
 from preprocessing.input.streams import BOMS, ExpansionError, decompress, is_wide, to_utf8
@@ -79,6 +78,8 @@ def _file(reader: PieceReader, file: BinaryIO, size: int) -> Iterator[Document]:
             )
 
     if reader.piece.format == "parquet":
+        from preprocessing.input.parquet import read_parquet
+
         yield from read_parquet(reader, file, spend)
     elif reader.piece.format == "tar":
         yield from _tar(reader, decompress(file, reader.piece.path, spend), spend)

@@ -1,12 +1,13 @@
 """Wikitext as plain text.
 
 The stripper knows the structure of wikitext (https://www.mediawiki.org/wiki/Help:Formatting), not its templates:
-those that contain running text are listed, all others are dropped. Each rule is one pass, so the time is linear.
+those that contain running text are listed, all others are dropped. Each rule is one pass, so the time is linear. The
+expressions begin with a character that is rare, since `re` skips to it: blanks before a match are found afterwards.
 """
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _FILE_NAMES = "file image media category 文件 檔案 档案 圖像 图像 圖片 图片 媒體 媒体 分類 分类"
 FILE_NAMESPACES = frozenset(_FILE_NAMES.split())
@@ -26,17 +27,17 @@ _VARIANT = re.compile(r"-\{([^{}]*)\}-")
 _SIMPLIFIED = re.compile(r"(?:^|;)\s*zh-(?:hans|cn)\s*:\s*([^;]*)")
 _ANY_VARIANT = re.compile(r"(?:^|;)\s*zh(?:-\w+)?\s*:\s*([^;]*)")
 _TEMPLATE = re.compile(r"\{\{([^{}|]+)\|([^{}]*)\}\}")
-_BRACES = re.compile(r"\{\{|\}\}|^[ \t:*#]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
+_BRACES = re.compile(r"\{[{|]|\}\}|\|\}(?!\})")
 _LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)[^\[\]]*\]|\](?!\]))[^\[\]]*)*)\]\]")
 _URL = re.compile(r"\[(?:https?:|ftps?:|mailto:)?//[^\s\[\]]+(?:\s([^\[\]]*))?\]", re.IGNORECASE)
 _INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple|wikt|commons|species")
-_QUOTES = re.compile(r"'{2,}")
+_QUOTES = re.compile(r"''+")
 _MAGIC = re.compile(r"__[A-Z]+__|__[^\W\d_a-zA-Z]+__")
 _MARKUP_LINE = re.compile(r"^(?:[ \t]*(?:\{\||\|\}|\||!(?=[^\n]*(?:\|\||!!)))[^\n]*|-{4,})$", re.MULTILINE)
 _BULLET = re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE)
-_EMPTY_BRACKETS = re.compile(r"[ \t]?(?:\([\s,;:，；：、/]*\)|（[\s,;:，；：、/]*）)")
+_EMPTY_BRACKETS = re.compile(r"\([\s,;:，；：、/]*\)|（[\s,;:，；：、/]*）")
 _BRACKET_START = re.compile(r"([(（])[\s,;，；、]+")
-_HOLE = re.compile(r"(?<![ \t])[ \t]+(?=[,;，。；、])")  # where a template stood before a comma
+_COMMA_AFTER_BLANK = re.compile(r"[,;，。；、](?<=[ \t].)")  # where a template stood before a comma
 _BAR_OR_BRACKET = re.compile(r"[|\[\]]")
 _LONG_NUMBER = re.compile(r"&#[0-9]{100,};?")
 _BACK_MATTER_TITLES = """
@@ -76,8 +77,8 @@ def plain_text(wikitext: str, dropped_namespaces: frozenset[str] = FILE_NAMESPAC
     text = _MAGIC.sub("", _QUOTES.sub("", text))
     text = _MARKUP_LINE.sub("", text)
     text = _BULLET.sub("", text)
-    text = _BRACKET_START.sub(r"\1", _EMPTY_BRACKETS.sub("", text))
-    text = _HOLE.sub("", text)
+    text = _BRACKET_START.sub(r"\1", _without_empty_brackets(text))
+    text = _without_blanks_before_commas(text)
     return unescaped("\n".join(_sections(text)))
 
 
@@ -122,10 +123,14 @@ def _without_braces(text: str) -> str:
     templates: list[int] = []  # where those that are open begin
     tables: list[int] = []
     for match in _BRACES.finditer(text):
-        token = match[0][-2:]
+        token, begin = match[0], match.start()
         own, other = (templates, tables) if token in ("{{", "}}") else (tables, templates)
+        if own is tables:  # these stand at the begin of a line
+            begin = _skip_back(text, begin, " \t:*#" if token == "{|" else " \t")
+            if begin and text[begin - 1] != "\n":
+                continue
         if token in ("{{", "{|"):
-            own.append(match.start())
+            own.append(begin)
         elif own:
             start = own.pop()
             while other and other[-1] > start:
@@ -133,9 +138,32 @@ def _without_braces(text: str) -> str:
             while spans and spans[-1][0] > start:
                 spans.pop()
             spans.append((start, match.end()))
+    return _cut(text, spans)
+
+
+def _without_empty_brackets(text: str) -> str:
+    """Cut empty brackets, each with one blank before it."""
+    spans = (match.span() for match in _EMPTY_BRACKETS.finditer(text))
+    return _cut(text, ((begin - (text[begin - 1 : begin] in (" ", "\t")), end) for begin, end in spans))
+
+
+def _without_blanks_before_commas(text: str) -> str:
+    commas = (match.start() for match in _COMMA_AFTER_BLANK.finditer(text))
+    return _cut(text, ((_skip_back(text, comma, " \t"), comma) for comma in commas))
+
+
+def _skip_back(text: str, end: int, characters: str) -> int:
+    """Where the run of these characters that ends at `end` begins."""
+    while end and text[end - 1] in characters:
+        end -= 1
+    return end
+
+
+def _cut(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """`text` without these spans, which increase."""
     kept, position = [], 0
-    for start, end in spans:
-        kept.append(text[position:start])
+    for begin, end in spans:
+        kept.append(text[position:begin])
         position = end
     return "".join([*kept, text[position:]])
 
@@ -169,6 +197,8 @@ def _sections(text: str) -> Iterator[str]:
 def _heading(line: str) -> tuple[int, str] | None:
     """Level and name of `== name ==`; extra signs on one side belong to the name."""
     line = line.strip(" \t")
+    if not line.startswith("="):
+        return None
     levels = (level for level in range(min(6, len(line) // 2), 0, -1) if line.startswith("=" * level))
     level = next((level for level in levels if line.endswith("=" * level)), None)
     return (level, line[level:-level].strip()) if level else None

@@ -22,6 +22,7 @@ _LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 _SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 BLANKS = "".join(dict.fromkeys(_SPACES + "".join(_LINE_ENDS)))
 """Characters that cleaning turns into a space or a line end."""
+_OTHER_BLANK = re.compile(f"[{BLANKS.replace(chr(10), '')}]")
 _CONTROLS = "0-8 e-1f 7f-84 86-9f"
 _FORMAT = (
     "ad-ad 34f-34f 600-605 61c-61c 6dd-6dd 70f-70f 890-891 8e2-8e2 180b-180f 200b-200f 202a-202e 2060-206f fe00-fe0f "
@@ -49,10 +50,11 @@ class Cleaner:
 
     def clean(self, text: str) -> str:
         """Normalised text; empty where nothing visible is left."""
-        for mark in _LINE_ENDS:
-            text = text.replace(mark, "\n")
-        for space in _SPACES:
-            text = text.replace(space, " ")
+        if _OTHER_BLANK.search(text):
+            for mark in _LINE_ENDS:
+                text = text.replace(mark, "\n")
+            for space in _SPACES:
+                text = text.replace(space, " ")
         text = _without_unwanted(text, self.settings.nfkc)
         if self.settings.nfkc and "．" in text:
             text = _POINT.sub(".", text)  # ３．５ is a number

@@ -9,14 +9,15 @@ _CHINESE_STOPS = frozenset("。！？；．…")
 _FULL_STOPS = frozenset("。！？；")
 _COMMAS = frozenset("，、：；,;:")
 _QUOTES = frozenset("“‘「『《（")
-_CLOSERS = "”’」』）》〉】〕\\])\"'"
+_CLOSERS = "”’」』）》〉】〕])\"'"
 _OPENERS = " “‘「『（《〈【〔\\[(\"'"
 # One character class comes first, so the scan runs at its speed. Titles and remarks in brackets are skipped.
+_BRACKETED = re.compile("《[^《》\n]{0,80}》|（[^（）\n]{0,60}）")
 _CANDIDATE = re.compile(
     "[《（。！？；．…!?.](?:"
     "(?<=《)[^《》\n]{0,80}》"
     "|(?<=（)[^（）\n]{0,60}）"
-    f"|(?<![《（])([。！？；．…!?.]*)([{_CLOSERS}]*)"
+    f"|(?<![《（])([。！？；．…!?.]*)([{re.escape(_CLOSERS)}]*)"
     ")?"
 )
 _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
@@ -39,12 +40,15 @@ _NAMES, _NUMBERED, _FIRST = (frozenset(words.split()) for words in (_NAME_FOLLOW
 
 
 # [65536] the kinds of each character.
-_STOP, _OTHER, _CLOSER, _COMMA, _QUOTE, _LINE, _POINT, _ASCII = (1 << bit for bit in range(8))
-_KINDS = np.zeros(1 << 16, np.uint8)
+_STOP, _DOT, _OTHER, _OPEN, _CLOSER, _STRAIGHT, _COMMA, _QUOTE, _LINE, _POINT, _ASCII = (1 << bit for bit in range(11))
+_KINDS = np.zeros(1 << 16, np.uint16)
 for _kind, _characters in (
-    (_STOP, _FULL_STOPS),
-    (_OTHER, "《（．…!?."),
+    (_STOP, [*_FULL_STOPS, "．"]),
+    (_DOT, "．"),
+    (_OTHER, "…!?."),
+    (_OPEN, "《（"),
     (_CLOSER, _CLOSERS),
+    (_STRAIGHT, "\"'"),
     (_COMMA, _COMMAS),
     (_QUOTE, _QUOTES),
     (_LINE, "\n"),
@@ -66,17 +70,21 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
 
     Closing quotes and brackets belong to the sentence they close, the space between two sentences to the second.
     """
-    codes = np.frombuffer(f"\n{text}\n".encode("utf-32-le", "surrogatepass"), np.uint32)
+    codes = np.frombuffer(f"\n{text}\n\n".encode("utf-32-le", "surrogatepass"), np.uint32)
     kinds = _KINDS.take(codes, mode="clip")
-    marks = np.flatnonzero(kinds & (_STOP | _OTHER | _LINE) != 0)[1:-1]
+    marks = _marks(text, kinds)
     before, mark, after = kinds[marks - 1], kinds[marks], kinds[marks + 1]
-    marks -= 1
     is_line, is_stop = mark & _LINE != 0, mark & _STOP != 0
+    # A single Chinese stop, closed by one mark or none, is at nearly every end. It is decided here unless the paragraph
+    # has other marks. A `．` after ASCII is a numbering: １．甲
+    is_closed = is_stop & (after & (_CLOSER | _STRAIGHT) == _CLOSER)
+    follower = np.where(is_closed, kinds[marks + 2], after)
+    is_single = is_stop & (before & (_QUOTE | _LINE) == 0) & (follower & _COMMA == 0)
+    is_single &= (mark & _DOT == 0) | (codes[marks - 1] > 127)
+    is_other = (mark & _OPEN != 0) | is_stop & (follower & (_STOP | _OTHER | _CLOSER) != 0)
+    marks -= 1
     lines = marks[is_line]
     line_of = np.searchsorted(lines, marks)
-    # A single Chinese stop, at nearly every end, is decided here unless the paragraph has other marks.
-    is_single = is_stop & (before & (_QUOTE | _LINE) == 0) & (after & _COMMA == 0)
-    is_other = is_stop & (after & (_STOP | _OTHER | _CLOSER) != 0)
     # So is a single English stop: it ends no sentence before a letter, and `_is_western_end` decides before a blank.
     is_point = (mark & _POINT != 0) & (before & (_ASCII | _STOP | _OTHER | _QUOTE) == _ASCII)
     is_point &= (after & (_STOP | _OTHER | _CLOSER) == 0) & ~_is_digit(codes[marks])
@@ -98,9 +106,29 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     within += [point + 1 for point in points.tolist() if _is_western_end(text, point, point + 1, point + 1, 0)]
     is_end = np.zeros(len(text) + 1, bool)
     is_end[ends[begins < ends]] = True
-    is_end[marks[is_single & in_plain] + 1] = True
+    is_single &= in_plain
+    is_end[marks[is_single] + 1 + is_closed[is_single]] = True
     is_end[within] = True
     return np.flatnonzero(is_end)
+
+
+def _marks(text: str, kinds: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Places in `kinds` [len(text) + 3] of the line ends, the stops outside of titles and remarks, and the remarks that
+    may be a sentence.
+    """
+    marks = np.flatnonzero(kinds & (_STOP | _OTHER | _OPEN | _LINE))[1:-2]
+    is_open = kinds[marks] & _OPEN != 0
+    if not is_open.any():
+        return marks
+    spans, done = [(0, 0)], 0
+    for opener in (marks[is_open] - 1).tolist():
+        if opener >= done and (match := _BRACKETED.match(text, opener)):
+            spans.append(match.span())
+            done = match.end()
+    begins, ends = np.array(spans).T + 1
+    is_inside = np.searchsorted(begins, marks, "right") > np.searchsorted(ends, marks, "right")
+    may_end = (kinds[ends - 2] & (_STOP | _OTHER) != 0) & (kinds[begins - 1] & (_STOP | _OTHER | _CLOSER | _LINE) != 0)
+    return np.sort(np.concatenate((marks[~is_open & ~is_inside], begins[may_end])))
 
 
 def _is_digit(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:

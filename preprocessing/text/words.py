@@ -17,12 +17,14 @@ Left is a tie over three characters or more (过会会会作和): none in the 46
 import logging
 import re
 import string
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from hashlib import md5
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +60,8 @@ _SIGNS = np.zeros((1 << 16) + 1, np.uint8)
 _SIGNS[[ord(c) for c in string.ascii_letters + string.digits]] = _LETTER
 _SIGNS[[ord(c) for c in "+#&._%-"]] = _SIGN
 _SIGNS[0x4E00:0x9FD6] = _HAN
-_SIGNS[[code for code in range(1 << 16) if _UNKNOWN_HAN.match(chr(code))] + [1 << 16]] = _UNKNOWN
+_SIGNS[0x3400:0x4DC0] = _SIGNS[0x9FD6:0xA000] = _SIGNS[0xF900:0xFB00] = _SIGNS[0xD800:0xE000] = _UNKNOWN
+_SIGNS[1 << 16] = _UNKNOWN
 for _pair in _TIE.pattern.split("|"):
     _SIGNS[ord(_pair[0])] |= _TIE_FIRST
     _SIGNS[[ord(c) for c in _pair[1:] if c not in "[]"]] |= _TIE_SECOND
@@ -172,8 +175,8 @@ def _correct_ties(starts: NDArray[np.bool_], text: str) -> None:
 def _words_of(block: str) -> Iterator[str]:
     """As `jieba.Tokenizer.__cut_DAG`: runs of single characters go to the HMM, unless a run is a word itself."""
     import rjieba
-    from jieba import finalseg
 
+    finalseg = _import_jieba().finalseg
     single = ""
     for word in [*rjieba.cut(block, hmm=False), ""]:
         if len(word) == 1 or (word.isascii() and word and not _ASCII_WORD.fullmatch(word)):
@@ -223,8 +226,7 @@ def _load_rjieba() -> Cut | None:
 
 
 def _load_jieba(dictionaries: list[Path]) -> Cut:
-    import jieba
-
+    jieba = _import_jieba()
     jieba.setLogLevel(logging.WARNING)
     tokenizer = jieba.Tokenizer()
     # jieba's own `initialize` would unmarshal /tmp/jieba.cache, which anybody may have written, and is no faster.
@@ -233,6 +235,17 @@ def _load_jieba(dictionaries: list[Path]) -> Cut:
     for path in dictionaries:
         tokenizer.load_userdict(str(path))
     return tokenizer.lcut
+
+
+def _import_jieba() -> Any:
+    """jieba without pkg_resources, which takes most of the time, warns that it is obsolete and is not needed."""
+    is_new = sys.modules.setdefault("pkg_resources", None) is None  # type: ignore[arg-type]
+    try:
+        import jieba
+    finally:
+        if is_new:
+            del sys.modules["pkg_resources"]
+    return jieba
 
 
 def _read_dictionary(path: Path) -> bytes:

@@ -54,11 +54,12 @@ class Encoder:
         if self.drops_newlines and len(texts) > 1:
             kept = ~np.isin(starts, begins[1:] - 1)
             ids, starts = ids[kept], starts[kept]
-        word_of = np.cumsum(self.words.starts(text), dtype=np.int32)  # number of the word each character is in
-        word = word_of[starts]
-        flags = np.zeros(len(ids), np.uint8)
+        begins_word = self.words.starts(text)
+        word = np.cumsum(begins_word, dtype=np.int32)[starts]  # number of the word each token begins in
+        continues = np.zeros(len(ids), np.bool_)
         if not self.whole_words:
-            flags[1:] = (word[1:] == word[:-1]) * CONTINUES_WORD
+            continues[1:] = word[1:] == word[:-1]
+        flags = continues * CONTINUES_WORD
         for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
             last = np.searchsorted(starts, ends) - 1
             flags[last[last >= 0]] |= bit
@@ -66,7 +67,9 @@ class Encoder:
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)[starts]
         unknown = ids == self.tokenizer.special["unk"]
         self.unknown_characters.update(map(chr, codes[unknown].tolist()))
-        self._count(flags, unknown, is_han(codes), np.bincount(word_of)[word] > 1)
+        is_word = begins_word.copy()  # characters that are a word of their own
+        is_word[:-1] &= begins_word[1:]
+        self._count(continues, unknown, is_han(codes), ~is_word[starts])
         powers = np.frexp(np.diff(bounds))[1] - 1  # -1 for a document without tokens
         self.document_tokens.update(1 << power for power in powers.tolist() if power >= 0)
         cuts = bounds.tolist()
@@ -74,15 +77,17 @@ class Encoder:
 
     def _count(
         self,
-        flags: NDArray[np.uint8],
+        continues: NDArray[np.bool_],
         unknown: NDArray[np.bool_],
         han: NDArray[np.bool_],
         in_long_word: NDArray[np.bool_],
     ) -> None:
-        """`han` and `in_long_word` [n]: tokens that begin with a Han character, and in words of several characters."""
-        word = np.cumsum((flags & CONTINUES_WORD) == 0) - 1
-        tokens = np.bincount(word)
-        several = tokens[word] > 1
+        """`continues`, `han` and `in_long_word` [n]: tokens that continue a word, that begin with a Han character, and
+        in words of several characters.
+        """
+        tokens = np.diff(np.flatnonzero(~continues), append=len(continues))  # of each word
+        several = continues.copy()
+        several[:-1] |= continues[1:]
         self.counts.update(
             words=len(tokens),
             unknown_tokens=int(np.count_nonzero(unknown)),

@@ -2,12 +2,14 @@
 
 BERT's normaliser and pre-tokeniser work character by character, so a text falls apart at two kinds of characters:
 those that vanish between words (spaces) and those that are always a word of their own (Han, punctuation). These
-characters and their ids are found by encoding every character of the Basic Multilingual Plane. Whatever lies between
+characters and their ids are found by trying those of the Basic Multilingual Plane. Whatever lies between
 them (letters, digits, marks, removed control characters, everything beyond that plane) is a *run*; its
 tokens come from `tokenizers` itself the first time and from a cache after that.
 """
 
+import unicodedata
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ PIECE_CHARACTERS = 1 << 15
 
 _PLANE = 1 << 16
 _RUN, _SPACE = -1, -2
-_PROBE_BLOCK = 1 << 13
+_HAN = tuple(chain(range(0x3400, 0x4DC0), range(0x4E00, 0xA000), range(0xF900, 0xFB00)))
 
 # Characters that could go wrong: accents, Hangul, controls inside words, marks after Han, full-width forms, ...
 _PROBE = (
@@ -136,21 +138,28 @@ def _character_kinds(backend: Tokenizer) -> NDArray[np.int32]:
     characters beyond the plane.
 
     Each character is shown between two letters: it stands alone if that gives three words of one token each, and is
-    a space if it gives two.
+    a space if it gives two. Letters, digits and marks, which never do, are not tried. Most are Han characters, around
+    which the normaliser puts blanks, so that a look into the vocabulary is enough.
     """
     kinds = np.full(_PLANE + 1, _RUN, np.int32)
-    for block in range(0, _PLANE, _PROBE_BLOCK):
-        codes = [code for code in range(block, block + _PROBE_BLOCK) if not 0xD800 <= code < 0xE000]
-        encoding = backend.encode("".join(f"a{chr(code)}a " for code in codes), add_special_tokens=False)
-        starts = np.array(encoding.offsets, np.int64)[:, 0]
-        words = np.array(encoding.word_ids, np.int64)
-        ids = np.array(encoding.ids, np.int32)
-        place, within = starts // 4, starts % 4
-        tokens = np.bincount(place, minlength=len(codes))
-        first = np.cumsum(tokens) - tokens
-        for count, expected in ((3, [0, 1, 2]), (2, [0, 2])):
-            found = np.flatnonzero(tokens == count)
-            at = first[found][:, None] + np.arange(count)
-            apart = (np.diff(words[at], axis=1) > 0).all(axis=1) & (within[at] == expected).all(axis=1)
-            kinds[np.array(codes)[found[apart]]] = ids[at[apart, 1]] if count == 3 else _SPACE
+    tried = [code for code in range(_PLANE) if unicodedata.category(chr(code))[0] in "PSZ" or chr(code).isspace()]
+    codes = np.array(tried)
+    encoding = backend.encode("".join(f"a{chr(code)}a " for code in tried), add_special_tokens=False)
+    starts = np.array(encoding.offsets, np.int64)[:, 0]
+    words = np.array(encoding.word_ids, np.int64)
+    ids = np.array(encoding.ids, np.int32)
+    place, within = starts // 4, starts % 4
+    tokens = np.bincount(place, minlength=len(codes))
+    first = np.cumsum(tokens) - tokens
+    for count, expected in ((3, [0, 1, 2]), (2, [0, 2])):
+        found = np.flatnonzero(tokens == count)
+        at = first[found][:, None] + np.arange(count)
+        apart = (np.diff(words[at], axis=1) > 0).all(axis=1) & (within[at] == expected).all(axis=1)
+        kinds[codes[found[apart]]] = ids[at[apart, 1]] if count == 3 else _SPACE
+    normalised = backend.normalizer.normalize_str("a".join(map(chr, _HAN))).split("a")
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    unknown = vocabulary[backend.model.unk_token]
+    for code, word in zip(_HAN, normalised, strict=True):
+        if len(word) == 3 and word[0] == word[2] == " ":
+            kinds[code] = vocabulary.get(word[1], unknown)
     return kinds

@@ -68,6 +68,10 @@ def test_broken_markup_does_not_hang(unit: str) -> None:
     [
         ("= ", " ", "a"),  # no heading
         ("a", " ", "b"),  # a hole before no comma
+        ("a", " ,", ""),
+        ("a", " ", ","),
+        (":", "*{|", ""),  # a table that does not begin a line
+        ("a", "\n |}", ""),
         ("{{", " ", "x"),  # a template without parameters
         ("{{a|", "|", "}}"),
         ("{{a|", "|", ""),

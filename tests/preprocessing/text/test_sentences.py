@@ -119,9 +119,16 @@ def test_work_on_a_line_grows_with_its_length_alone(unit: str) -> None:
     sentence_ends(unit * 200_000)  # quadratic work would take minutes
 
 
+def test_a_backslash_closes_no_sentence() -> None:
+    assert sentence_ends("甲。\\n乙。").tolist() == [2, 6]
+
+
 MARKED = st.lists(
     st.sampled_from(
-        [*"aZ5 \n.!?。！…\"')(（）《》“”’,，、²éÉ\t\x1f１-", " A", " b", "Mr", "U.S", "e.g", "no", "I", "The", "messrs"]
+        [
+            *"aZ5 \n.!?。！…\"')(（）《》“”’,，、²éÉ\t\x1f１-\\",
+            *[" A", " b", "Mr", "U.S", "e.g", "no", "I", "The", "messrs", "。”", "（甲。）", "（甲。乙）", "《甲。》"],
+        ]
     ),
     max_size=30,
 ).map("".join)

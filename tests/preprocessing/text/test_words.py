@@ -187,12 +187,12 @@ from preprocessing.config import WordSettings
 from preprocessing.text.words import WordSegmenter
 engines = [WordSegmenter(WordSettings(engine=name)) for name in ("jieba", "rjieba")]
 starts = [engine.starts("他来到了网易杭研大厦").tolist() for engine in engines]
-print(json.dumps([starts, [event for event in events if "/jieba.cache" in event]]))
+print(json.dumps([starts, [event for event in events if "/jieba.cache" in event or "pkg_resources" in event]]))
 """
 
 
 @pytest.mark.slow
-def test_a_cache_that_others_left_in_the_temporary_folder_is_not_read(tmp_path: Path) -> None:
+def test_neither_a_cache_that_others_left_in_the_temporary_folder_nor_pkg_resources_is_read(tmp_path: Path) -> None:
     root, temporary = Path(words.__file__).parents[2], tmp_path / "temporary"
     temporary.mkdir()
     poisoned = marshal.dumps(({"他来": 10**6, "他": 0, "来到了": 10**6, "来": 0, "来到": 0}, 10**6))

@@ -68,6 +68,20 @@ def assert_same(fast: FastWordPiece, text: str) -> None:
     np.testing.assert_array_equal(starts, expected_starts, err_msg=repr(text))
 
 
+def test_the_kind_of_each_character_is_what_tokenizers_makes_of_it_between_letters(fast: FastWordPiece) -> None:
+    """Three words of one token are a character that stands alone, two a space; one in eleven characters is tried."""
+    for code in (code for code in range(0, 1 << 16, 11) if not 0xD800 <= code < 0xE000):
+        encoding = fast._backend.encode(f"x{chr(code)}x", add_special_tokens=False)
+        words = [encoding.word_ids.count(number) for number in range(4)]
+        starts = [begin for begin, _ in encoding.offsets]
+        expected = -1
+        if words == [1, 1, 1, 0] and starts == [0, 1, 2]:
+            expected = encoding.ids[1]
+        elif words == [1, 1, 0, 0] and starts == [0, 2]:
+            expected = -2
+        assert fast._kinds[code] == expected, f"U+{code:04X}"
+
+
 def test_difficult_strings_are_encoded_as_tokenizers_does(fast: FastWordPiece) -> None:
     assert fast.agrees()
     for text in [
