@@ -22,6 +22,7 @@ from training.config import STOPPED, TrainSettings
 from training.data.kinds import open_dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
+from training.fitting import Fit, Fitting, settings_of_run, smallest_memory
 from training.metrics import MetricsLog, progress_line
 from training.models.build import check_vocabulary
 from training.objectives import objective_of
@@ -43,10 +44,13 @@ BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
 
 
-def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[None] | None = None) -> None:
+def train(
+    settings: TrainSettings, run: Path, prepared: AbstractContextManager[None] | None = None, fit: Fit | None = None
+) -> None:
     """Train to `settings.steps`, from the last checkpoint in `run` if there is one.
 
-    `prepared` is entered when all processes have joined; a `UserError` from it ends all of them.
+    `prepared` is entered when all processes have joined; a `UserError` from it ends all of them. `fit` chooses the
+    values of what is `auto` in the settings.
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
     parallel = settings.parallel
@@ -57,7 +61,7 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
                 stack.enter_context(prepared or nullcontext())
                 if mesh.rank == 0:
                     clear_progress(run)
-            _train_watched(settings, run, mesh)
+            _train_watched(settings, run, mesh, fit)
     except RuntimeError as error:
         if not _lost_a_process(error):
             raise
@@ -67,8 +71,9 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
         close_mesh()
 
 
-def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
+def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, fit: Fit | None) -> None:
     progress = Progress()
+    fitting = Fitting(fit, smallest_memory(mesh)) if fit and settings.automatic else None
     attempt = mesh.gather(secrets.randbits(62))[0][0]
     watchdog = Watchdog(run, progress, mesh.rank, mesh.world, 60 * settings.watchdog_minutes, attempt)
     with ExitStack() as stack:
@@ -76,7 +81,7 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
             stack.enter_context(watchdog)
         try:
             with mesh.together():
-                trainer = Trainer(settings, run, mesh, progress)
+                trainer = Trainer(settings, run, mesh, progress, fitting)
             trainer.train()
         except RuntimeError as error:
             if not _lost_a_process(error):
@@ -115,8 +120,15 @@ class Step(NamedTuple):
 class Trainer:
     """The state of a run. Everything but `step` and the loss scale is tensors; both are in the checkpoint."""
 
-    def __init__(self, settings: TrainSettings, run: Path, mesh: Mesh, progress: Progress | None = None) -> None:
-        self.settings, self.run, self.mesh = settings, run, mesh
+    def __init__(
+        self,
+        settings: TrainSettings,
+        run: Path,
+        mesh: Mesh,
+        progress: Progress | None = None,
+        fitting: Fitting | None = None,
+    ) -> None:
+        self.run, self.mesh = run, mesh
         self.progress = progress or Progress()
         dtype = resolve_precision(settings.precision, mesh.device)
         self.dataset = open_dataset(settings.data, settings.seed, "train")
@@ -130,6 +142,10 @@ class Trainer:
         init = None if self.begun else settings.init  # a checkpoint holds every weight
         if init:
             check_vocabulary(init, self.dataset.tokenizer_folder)
+        self.stated, self.fitting = settings, fitting
+        if fitting:
+            settings = fitting.settings(settings, run, self.begun, self.kept.config, mesh, dtype)
+        self.settings = settings = settings_of_run(settings, run)
         self.assembly = Assembly(
             settings, self.kept.config, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out
         )
@@ -149,6 +165,8 @@ class Trainer:
         with mesh.together():
             if mesh.rank == 0 and not (self.begun and (self.run / "model").exists()):
                 write_run_model(self.run, self.kept)
+            if mesh.rank == 0 and self.fitting:
+                self.fitting.keep(self.stated, settings, self.run, mesh)
         if self._finished() and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return

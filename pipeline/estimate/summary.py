@@ -41,7 +41,7 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
     chosen, reason = estimator.choose()
     own: Arrangement | None = None
     try:
-        own = estimator.arrangement(train.parallel.tensor, train.micro_batch, train.activation_checkpointing)
+        own = estimator.as_stated()
     except UserError as error:
         log.info("the recipe's own arrangement is not possible here: %s", error)
     console = Console(highlight=False)
