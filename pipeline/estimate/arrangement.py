@@ -89,6 +89,13 @@ class Estimator:
 
     def arrangement(self, tensor: int, micro_batch: int, checkpointing: bool) -> Arrangement:
         """Raises `UserError` where the model or the global batch cannot be split so."""
+        data, rows = self._split(tensor)
+        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
+        memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
+        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
+
+    def _split(self, tensor: int) -> tuple[int, int]:
+        """Data-parallel size, and rows of the global batch on one GPU."""
         data, rest = divmod(self.cluster.gpus, tensor)
         if rest or self.cluster.per_node % tensor:
             raise UserError(
@@ -99,10 +106,7 @@ class Estimator:
                 f"train.global_batch: {self.train.global_batch} rows are fewer than {data} data-parallel processes; "
                 f"plan for --gpus {self.train.global_batch * tensor} or fewer, or raise it"
             )
-        rows = -(-self.train.global_batch // data)
-        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
-        memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
-        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
+        return data, -(-self.train.global_batch // data)
 
     def as_stated(self) -> Arrangement:
         """The recipe's own arrangement; what is `auto` in it is the fastest that fits, by its own tensor size.
@@ -178,17 +182,20 @@ class Estimator:
 
     def _largest(self, tensor: int, checkpointing: bool) -> Arrangement | None:
         """The arrangement with the largest micro-batch that fits; None if a single row does not."""
-        one, few = (self.arrangement(tensor, rows, checkpointing) for rows in (1, 8))
+        rows, most = self._split(tensor)[1], max(1, self.most_tokens // self.train.data.sequence_length)
+        largest = self.arrangement(tensor, -(-rows // -(-rows // most)), checkpointing)
+        if largest.fits:
+            return largest
+        one, few = (self.arrangement(tensor, few_rows, checkpointing) for few_rows in (1, 8))
         if not one.fits:
             return None
         more = max(few.footprint.micro_batch - 1, 1)
         a_row = (few.footprint.within - one.footprint.within) / more
         room = one.limit - (one.bytes - one.footprint.passing) - one.footprint.within
-        most = 1 + int(room / a_row) if a_row > 0 else one.rows
-        most = min(most, max(1, self.most_tokens // self.train.data.sequence_length))
-        pieces = -(-one.rows // most)
+        most = min(most, 1 + int(room / a_row) if a_row > 0 else rows)
+        pieces = -(-rows // most)
         while True:  # memory is almost linear in the rows, so the first or second try fits
-            found = self.arrangement(tensor, -(-one.rows // pieces), checkpointing)
+            found = self.arrangement(tensor, -(-rows // pieces), checkpointing)
             if found.fits:
                 return found
             pieces += 1

@@ -49,6 +49,8 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
     columns = {"as the recipe says": own, "chosen": chosen}
     console.print(_arrangements(estimator, {name: one for name, one in columns.items() if one is not None}))
     console.print(_assumed(estimator), soft_wrap=True)
+    if own and train.automatic:
+        console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
 

@@ -89,6 +89,7 @@ def test_the_host_waits_for_the_device_once_a_step(
     values = values_of(sample_corpus, log_every=2, micro_batch=2, global_batch=8 if mesh_of is one_of_two else 4)
     values |= {"optimizer": {"name": optimizer, "learning_rate": 0.1}, "precision": precision}
     values["model"]["num_hidden_layers"] = 1
+    values["data"]["sequence_length"] = 24
     settings = TrainSettings.parse(values, "test")
     with mesh_of() as mesh, Waits() as waits:
         trainer = Trainer(settings, tmp_path, mesh)
