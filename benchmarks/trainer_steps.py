@@ -26,9 +26,10 @@ class TrainerSteps:
 
     def step(self, batch: Any, window: Window) -> tuple[float, float]:
         """Returns the learning rate and the norm of the gradient."""
-        rate_and_norm = self.trainer._train_step(batch, window)
+        drawn = self.trainer._counted(batch)
+        done = self.trainer._train_step(drawn, drawn.local, window)
         self.trainer.step += 1
-        return rate_and_norm
+        return done.rate, done.norm
 
     def figures(self, count: int) -> dict[str, Any]:
         """Means over `count` steps, as a progress line shows them."""
@@ -37,7 +38,8 @@ class TrainerSteps:
             with window.waiting_for_data():
                 batch = next(self.batches)
             rate, norm = self.step(batch, window)
-        values = window.close(self.trainer.step, rate, norm, self.trainer.scale.value)
+        sums = self.trainer.objective.summed(window.sums).tolist()
+        values = window.close(self.trainer.step, rate, norm, self.trainer.scale.value, sums)
         return {**values, "skipped_steps": self.trainer.skipped_steps}
 
     def totals(self, window: Window) -> dict[str, float]:

@@ -243,10 +243,11 @@ def missing_start(recipe: Recipe) -> Path | None:
 
 
 def _train_here(recipe: Recipe) -> None:
+    from pipeline.estimate.fitting import fit
     from training.trainer import train as run_training
 
     folder = RUNS / recipe.name
-    run_training(train_section(recipe), folder, _prepared(recipe, folder))
+    run_training(train_section(recipe), folder, _prepared(recipe, folder), fit)
 
 
 @contextmanager

@@ -3,11 +3,19 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import (
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from preprocessing.settings import Settings
 from training.data.kinds import KINDS
-from training.data.settings import DataSettings
+from training.data.settings import CorpusSettings, DataSettings
 
 STOPPED = 75
 """Exit status after SIGTERM, when a checkpoint is saved and the same command resumes (EX_TEMPFAIL)."""
@@ -34,6 +42,19 @@ else:
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+AUTOMATIC = ("micro_batch", "activation_checkpointing")
+"""Fields of `train` that may be `auto`, which is replaced before the model is built (`training.fitting`)."""
+
+
+def _or_auto(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, str) and value != "auto":
+        raise ValueError("is a value or `auto`")
+    return value if value == "auto" else handler(value)
+
+
+_OR_AUTO, _AS_IT_IS = WrapValidator(_or_auto), PlainSerializer(lambda value: value, return_type=Any)
 
 
 class OptimizerSettings(Settings):
@@ -100,8 +121,9 @@ class TrainSettings(Settings):
     glob restricts it to the rows from n on."""
     global_batch: int = Field(ge=1, le=MOST_ROWS)
     """Rows with a loss in each step, over all processes and accumulation."""
-    micro_batch: int = Field(ge=1, le=MOST_ROWS)
-    """The most rows of one forward pass on one process; rows of similar length go together."""
+    micro_batch: Annotated[int, Field(ge=1, le=MOST_ROWS), _OR_AUTO, _AS_IT_IS]
+    """The most rows of one forward pass on one process; rows of similar length go together. `auto`: the most that
+    `reread plan` estimates to fit on the run's smallest GPU, of at most 32,768 tokens; on CPU at most 1,024 tokens."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = ScheduleSettings()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
@@ -109,7 +131,8 @@ class TrainSettings(Settings):
     initial_loss_scale: float = Field(default=2.0**16, gt=0, le=2.0**64)
     """Initial scale of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad
     ones, in a row or not (NEZHA's rule)."""
-    activation_checkpointing: bool = False
+    activation_checkpointing: Annotated[bool, _OR_AUTO, _AS_IT_IS] = False
+    """`auto`: only where a pass that fits without it is so small that it would take longer, or where none fits."""
     compile: bool = False
     """Layers are compiled by torch.compile, which fuses what lies between products: some minutes at the start, then
     shorter steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""
@@ -130,3 +153,14 @@ class TrainSettings(Settings):
     """Evaluations in a row without a better `best_by` that end the run; null: it takes all its steps."""
     peak_tflops: float | None = Field(default=None, gt=0, le=1_000_000)
     """Peak of one device, for MFU; null: looked up by the device's name, or measured on CPU."""
+
+    @property
+    def automatic(self) -> list[str]:
+        """The fields that are `auto`."""
+        return [name for name in AUTOMATIC if getattr(self, name) == "auto"]
+
+    @model_validator(mode="after")
+    def _only_pretraining_is_estimated(self) -> "TrainSettings":
+        if self.automatic and not isinstance(self.data, CorpusSettings):
+            raise ValueError(f"{self.automatic[0]} is auto, which is for pretraining; fine-tuning needs a value")
+        return self

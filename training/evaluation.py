@@ -10,6 +10,7 @@ from training.assembly import check_data, place, spec_of
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.kinds import open_dataset
+from training.fitting import settings_of_run
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
 from training.run_model import read_run_model
@@ -23,6 +24,7 @@ def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) ->
 
     One process computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
     """
+    settings = settings_of_run(settings, run)
     corpus, kept = settings.data.held_out, read_run_model(run, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:

@@ -6,12 +6,14 @@ import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from preprocessing.errors import UserError, nearest
 from training.assembly import Assembly, check_data, spec_of
@@ -20,6 +22,7 @@ from training.config import STOPPED, TrainSettings
 from training.data.kinds import open_dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
+from training.fitting import Fit, Fitting, settings_of_run, smallest_memory
 from training.metrics import MetricsLog, progress_line
 from training.models.build import check_vocabulary
 from training.objectives import objective_of
@@ -41,10 +44,13 @@ BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
 
 
-def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[None] | None = None) -> None:
+def train(
+    settings: TrainSettings, run: Path, prepared: AbstractContextManager[None] | None = None, fit: Fit | None = None
+) -> None:
     """Train to `settings.steps`, from the last checkpoint in `run` if there is one.
 
-    `prepared` is entered when all processes have joined; a `UserError` from it ends all of them.
+    `prepared` is entered when all processes have joined; a `UserError` from it ends all of them. `fit` chooses the
+    values of what is `auto` in the settings.
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
     parallel = settings.parallel
@@ -55,7 +61,7 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
                 stack.enter_context(prepared or nullcontext())
                 if mesh.rank == 0:
                     clear_progress(run)
-            _train_watched(settings, run, mesh)
+            _train_watched(settings, run, mesh, fit)
     except RuntimeError as error:
         if not _lost_a_process(error):
             raise
@@ -65,8 +71,9 @@ def train(settings: TrainSettings, run: Path, prepared: AbstractContextManager[N
         close_mesh()
 
 
-def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
+def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, fit: Fit | None) -> None:
     progress = Progress()
+    fitting = Fitting(fit, smallest_memory(mesh)) if fit and settings.automatic else None
     attempt = mesh.gather(secrets.randbits(62))[0][0]
     watchdog = Watchdog(run, progress, mesh.rank, mesh.world, 60 * settings.watchdog_minutes, attempt)
     with ExitStack() as stack:
@@ -74,7 +81,7 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
             stack.enter_context(watchdog)
         try:
             with mesh.together():
-                trainer = Trainer(settings, run, mesh, progress)
+                trainer = Trainer(settings, run, mesh, progress, fitting)
             trainer.train()
         except RuntimeError as error:
             if not _lost_a_process(error):
@@ -85,11 +92,43 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh) -> None:
             raise SystemExit(STOPPED) from None
 
 
+class Drawn(NamedTuple):
+    """A rank's rows of a step, and what all ranks must know before they compute on theirs."""
+
+    rows: Rows
+    fault: UserError | None
+    """Why there are no rows."""
+    local: list[float]
+    """Whether this process was asked to stop, whether it has no rows, and the counts of its rows."""
+    summed: Tensor
+    """`local` summed over all processes, on the device; without elements if there is one process."""
+
+
+class Step(NamedTuple):
+    """What the host knows after a step."""
+
+    rate: float
+    norm: float
+    """Of the gradient; not finite if the step was skipped."""
+    sums: list[float]
+    """The figures since the last progress line, summed over all ranks, if the step has one."""
+    following: Drawn | None
+    agreed: list[float]
+    """`following.local` summed over all processes."""
+
+
 class Trainer:
     """The state of a run. Everything but `step` and the loss scale is tensors; both are in the checkpoint."""
 
-    def __init__(self, settings: TrainSettings, run: Path, mesh: Mesh, progress: Progress | None = None) -> None:
-        self.settings, self.run, self.mesh = settings, run, mesh
+    def __init__(
+        self,
+        settings: TrainSettings,
+        run: Path,
+        mesh: Mesh,
+        progress: Progress | None = None,
+        fitting: Fitting | None = None,
+    ) -> None:
+        self.run, self.mesh = run, mesh
         self.progress = progress or Progress()
         dtype = resolve_precision(settings.precision, mesh.device)
         self.dataset = open_dataset(settings.data, settings.seed, "train")
@@ -103,6 +142,10 @@ class Trainer:
         init = None if self.begun else settings.init  # a checkpoint holds every weight
         if init:
             check_vocabulary(init, self.dataset.tokenizer_folder)
+        self.stated, self.fitting = settings, fitting
+        if fitting:
+            settings = fitting.settings(settings, run, self.begun, self.kept.config, mesh, dtype)
+        self.settings = settings = settings_of_run(settings, run)
         self.assembly = Assembly(
             settings, self.kept.config, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out
         )
@@ -122,6 +165,8 @@ class Trainer:
         with mesh.together():
             if mesh.rank == 0 and not (self.begun and (self.run / "model").exists()):
                 write_run_model(self.run, self.kept)
+            if mesh.rank == 0 and self.fitting:
+                self.fitting.keep(self.stated, settings, self.run, mesh)
         if self._finished() and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return
@@ -131,14 +176,14 @@ class Trainer:
             self._save_checkpoint()
         window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
         with self.objective.batches(self.step) as loader, self._stoppable():
+            drawn = self._draw(loader, window, self.step)
+            agreed = _read(drawn.summed)[0] or drawn.local
             while not self._finished() and not self.stopped:
-                self.progress.begin_step(self.step)
-                with window.waiting_for_data():
-                    drawn = _draw(loader)
-                rate, norm = self._train_step(drawn, window)
+                done = self._train_step(drawn, agreed, window, loader)
+                drawn, agreed = done.following or drawn, done.agreed
                 self.step += 1
-                if self.step % settings.log_every == 0 or self.step == settings.steps:
-                    values = window.close(self.step, rate, norm, self.scale.value)
+                if done.sums:
+                    values = window.close(self.step, done.rate, done.norm, self.scale.value, done.sums)
                     values["skipped_steps"] = self.skipped_steps
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values, self.objective.shown))
@@ -166,17 +211,19 @@ class Trainer:
                 *(self.run, self.bad_steps),
             )
 
-    def _train_step(self, drawn: Rows | UserError, window: Window) -> tuple[float, float]:
-        """One optimiser step on this rank's rows of the global batch; returns learning rate and gradient norm.
+    def _train_step(self, drawn: Drawn, agreed: list[float], window: Window, loader: Loader | None = None) -> Step:
+        """One optimiser step on this rank's rows of the global batch; sets `stopped` if any process was asked to stop.
 
+        `agreed` is `drawn.local` summed over all processes. The host waits for the device once, before the update, and
+        learns all it needs by that: the norm, the figures of a progress line, and what the processes agree on for the
+        step that follows, whose rows are drawn from `loader` while the device computes.
         Raises on all ranks the `UserError` that one of them got instead of its rows.
         """
-        self.progress.enter("summing counts")
-        batch, totals = self._agree(drawn)
+        totals = self._totals(drawn, agreed)
         self.progress.enter("computing")
         buckets = self.assembly.buckets
         buckets.zero()
-        for loss, figures, is_last in self.objective.losses(batch, totals, self.step):
+        for loss, figures, is_last in self.objective.losses(drawn.rows, totals, self.step):
             if is_last:
                 buckets.reduce_as_ready()
             if loss is not None:
@@ -184,16 +231,29 @@ class Trainer:
             window.add(figures)
         self.progress.enter("reducing gradients")
         buckets.finish()
-        norm = buckets.global_norm() / self.scale.value
+        squares = buckets.squared_norm()
+        has_line = (self.step + 1) % self.settings.log_every == 0 or self.step + 1 == self.settings.steps
+        sums = self.objective.summed(window.sums) if has_line else window.sums[:0]
+        following = self._draw(loader, window, self.step + 1) if loader else None
+        (squared,), sums_here, agreed = _read(squares, sums, following.summed if following else window.sums[:0])
+        if following:
+            agreed = agreed or following.local
+            self.stopped = agreed[0] > 0
+        norm = math.sqrt(squared) / self.scale.value
+        return Step(self._update(norm, any(totals.values())), norm, sums_here, following, agreed)
+
+    def _update(self, norm: float, learns: bool) -> float:
+        """Update the weights unless the gradient's `norm` is not finite or no row `learns`; returns the rate."""
         rate = learning_rate(
             self.step, self.settings.schedule, self.settings.optimizer.learning_rate, self.settings.steps
         )
-        if not any(totals.values()):
+        if not learns:
             log.info("step %d updates nothing: all its rows are skimmed", self.step)
         elif math.isfinite(norm):
             clip = self.settings.optimizer.gradient_clip
             shrink = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
-            self.assembly.masters.step(self.assembly.optimizer, buckets, rate, shrink / self.scale.value)
+            factor = shrink / self.scale.value
+            self.assembly.masters.step(self.assembly.optimizer, self.assembly.buckets, rate, factor)
             self.bad_steps = 0
         else:
             self.bad_steps += 1
@@ -214,26 +274,37 @@ class Trainer:
             self.scale.update(math.isfinite(norm))
         except UserError as error:
             raise self.mesh.reported_once(error) from None
-        return rate, norm
+        return rate
 
-    def _agree(self, drawn: Rows | UserError) -> tuple[Rows, dict[str, float]]:
-        """The rows, and the counts summed over the global batch; sets `stopped` if any process was asked to stop."""
-        fault, batch = (drawn, {}) if isinstance(drawn, UserError) else (None, drawn)
+    def _draw(self, loader: Loader, window: Window, step: int) -> Drawn:
+        """The rows of `step`; on a GPU the sum over processes is only begun."""
+        self.progress.begin_step(step)
+        with window.waiting_for_data():
+            rows = _draw(loader)
+        self.progress.enter("summing counts")
+        return self._counted(rows)
+
+    def _counted(self, rows: Rows | UserError) -> Drawn:
+        fault, batch = (rows, {}) if isinstance(rows, UserError) else (None, rows)
         counts = {} if fault else self.objective.counts(batch)
-        names = self.objective.counted
-        local = [float(self.progress.stop_asked), float(fault is not None), *(counts.get(name, 0) for name in names)]
+        of_rows = [float(counts.get(name, 0)) for name in self.objective.counted]
+        local = [float(self.progress.stop_asked), float(fault is not None), *of_rows]
+        summed = torch.tensor(local if self.mesh.world > 1 else [], dtype=torch.float64)
         if self.mesh.world > 1:
-            values = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
-            dist.all_reduce(values)
-            local = values.tolist()
-        stop, failed, *totals = local
-        self.stopped = stop > 0
+            summed = self.mesh.put(summed)
+            dist.all_reduce(summed)
+        return Drawn(batch, fault, local, summed)
+
+    def _totals(self, drawn: Drawn, agreed: list[float]) -> dict[str, float]:
+        """The counts of the global batch by name."""
+        _, failed, *totals = agreed
         if failed:
             with self.mesh.together():
-                if fault is not None:
-                    raise fault
+                if drawn.fault is not None:
+                    raise drawn.fault
+        names = self.objective.counted
         # tensor-parallel ranks hold the same rows
-        return batch, {name: total / self.mesh.tensor_size for name, total in zip(names, totals, strict=True)}
+        return {name: total / self.mesh.tensor_size for name, total in zip(names, totals, strict=True)}
 
     def _finished(self) -> bool:
         """Whether all steps are done, or `train.patience` evaluations in a row were no better than the best."""
@@ -345,6 +416,14 @@ def _draw(loader: Loader) -> Rows | UserError:
         return next(loader)
     except UserError as error:
         return error
+
+
+def _read(*tensors: Tensor) -> list[list[float]]:
+    """The values of float64 tensors; the host waits for the device once."""
+    sizes = [tensor.numel() for tensor in tensors]
+    values = torch.cat([tensor.flatten() for tensor in tensors if tensor.numel()] or [torch.empty(0)]).tolist()
+    ends = list(accumulate(sizes))
+    return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _lost_a_process(error: RuntimeError) -> bool:

@@ -13,7 +13,7 @@ from training.objectives.objective import Objective
 
 
 class Window:
-    """Sums figures between two progress lines; nothing waits for the device until the window closes."""
+    """Sums figures between two progress lines; nothing here waits for the device."""
 
     def __init__(self, spec: ModelSpec, config: PretrainedConfig, objective: Objective, first_step: int) -> None:
         self.spec, self.config, self.objective, self.mesh = spec, config, objective, objective.mesh
@@ -38,9 +38,9 @@ class Window:
         yield
         self.begin += time.perf_counter() - begin
 
-    def close(self, step: int, rate: float, norm: float, scale: float) -> dict[str, float]:
-        """Figures of the global batches since the last call (collective over the data-parallel group)."""
-        totals, waited = self.objective.totals_of(self.sums), self.waited
+    def close(self, step: int, rate: float, norm: float, scale: float, sums: list[float]) -> dict[str, float]:
+        """The progress line's figures since the last call, from `Objective.summed` of `sums`."""
+        totals, waited = dict(zip(self.objective.figures, sums, strict=True)), self.waited
         seconds = time.perf_counter() - self.begin
         steps = step - self.first_step
         settings = self.objective.settings

@@ -34,6 +34,7 @@ class Case:
         length = self.tokens(toy)
         common = [f"data.corpus={corpus}", f"data.sequence_length={length}", f"precision={precision}", "init=null"]
         common += [f"micro_batch={rows}", f"global_batch={ACCUMULATION * rows}", "steps=1000000"]
+        common.append("activation_checkpointing=false")
         sizes = ["model.hidden_size=64", "model.num_hidden_layers=2", "model.num_attention_heads=2"]
         small = [*sizes, *self.toy, "peak_tflops=1"]
         recipe = load_recipe(self.recipe, [*common, *self.overrides, *(small if toy else ())], "train")

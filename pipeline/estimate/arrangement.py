@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from transformers import PretrainedConfig
@@ -72,14 +73,29 @@ class Estimator:
     """Arrangements of one training section on one cluster. Rehearsals are cached: each takes about a second."""
 
     def __init__(
-        self, train: TrainSettings, spec: ModelSpec, config: PretrainedConfig, cluster: Cluster, flop_share: float
+        self,
+        train: TrainSettings,
+        spec: ModelSpec,
+        config: PretrainedConfig,
+        cluster: Cluster,
+        flop_share: float,
+        kernels: Literal["gpu", "cpu"] = "gpu",
     ) -> None:
         self.train, self.spec, self.config = train, spec, config
-        self.cluster, self.flop_share = cluster, flop_share
+        self.cluster, self.flop_share, self.kernels = cluster, flop_share, kernels
+        self.most_tokens = MANY_TOKENS if kernels == "gpu" else FEW_TOKENS
+        """Of a micro-batch; more gain nothing on a CPU either."""
         self._done: dict[tuple[int, int, bool], Footprint] = {}
 
     def arrangement(self, tensor: int, micro_batch: int, checkpointing: bool) -> Arrangement:
         """Raises `UserError` where the model or the global batch cannot be split so."""
+        data, rows = self._split(tensor)
+        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
+        memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
+        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
+
+    def _split(self, tensor: int) -> tuple[int, int]:
+        """Data-parallel size, and rows of the global batch on one GPU."""
         data, rest = divmod(self.cluster.gpus, tensor)
         if rest or self.cluster.per_node % tensor:
             raise UserError(
@@ -90,10 +106,31 @@ class Estimator:
                 f"train.global_batch: {self.train.global_batch} rows are fewer than {data} data-parallel processes; "
                 f"plan for --gpus {self.train.global_batch * tensor} or fewer, or raise it"
             )
-        rows = -(-self.train.global_batch // data)
-        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
-        memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
-        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
+        return data, -(-self.train.global_batch // data)
+
+    def as_stated(self) -> Arrangement:
+        """The recipe's own arrangement; what is `auto` in it is the fastest that fits, by its own tensor size.
+
+        Without activation checkpointing it is faster unless so few rows fit that launching operations takes longer.
+        Raises `UserError` if nothing fits, and where the model or the global batch cannot be split so.
+        """
+        train, tensor = self.train, self.train.parallel.tensor
+        if not train.automatic:
+            return self.arrangement(tensor, train.micro_batch, train.activation_checkpointing)
+        found: list[Arrangement] = []
+        stated = train.activation_checkpointing
+        for checkpointing in (False, True) if "activation_checkpointing" in train.automatic else (stated,):
+            if "micro_batch" in train.automatic:
+                one = self._largest(tensor, checkpointing)
+            else:
+                one = self.arrangement(tensor, train.micro_batch, checkpointing)
+            if one is not None and one.fits:
+                found.append(one)
+                if one.accumulation == 1:  # nothing is faster
+                    break
+        if not found:
+            raise self._too_large(self.arrangement(tensor, 1, stated is not False))
+        return min(found, key=lambda one: self.time(one).total)
 
     def choose(self) -> tuple[Arrangement, str]:
         """The first arrangement that fits with a sensible micro-batch, and the reason in a few words.
@@ -145,17 +182,20 @@ class Estimator:
 
     def _largest(self, tensor: int, checkpointing: bool) -> Arrangement | None:
         """The arrangement with the largest micro-batch that fits; None if a single row does not."""
-        one, few = (self.arrangement(tensor, rows, checkpointing) for rows in (1, 8))
+        rows, most = self._split(tensor)[1], max(1, self.most_tokens // self.train.data.sequence_length)
+        largest = self.arrangement(tensor, -(-rows // -(-rows // most)), checkpointing)
+        if largest.fits:
+            return largest
+        one, few = (self.arrangement(tensor, few_rows, checkpointing) for few_rows in (1, 8))
         if not one.fits:
             return None
         more = max(few.footprint.micro_batch - 1, 1)
         a_row = (few.footprint.within - one.footprint.within) / more
         room = one.limit - (one.bytes - one.footprint.passing) - one.footprint.within
-        most = 1 + int(room / a_row) if a_row > 0 else one.rows
-        most = min(most, max(1, MANY_TOKENS // self.train.data.sequence_length))
-        pieces = -(-one.rows // most)
+        most = min(most, 1 + int(room / a_row) if a_row > 0 else rows)
+        pieces = -(-rows // most)
         while True:  # memory is almost linear in the rows, so the first or second try fits
-            found = self.arrangement(tensor, -(-one.rows // pieces), checkpointing)
+            found = self.arrangement(tensor, -(-rows // pieces), checkpointing)
             if found.fits:
                 return found
             pieces += 1
@@ -184,18 +224,23 @@ class Estimator:
                 tightest = self.arrangement(tensor, 1, True)
             except UserError:
                 continue
-            gpu, footprint = self.cluster.gpu, tightest.footprint
-            ways = "take a GPU with more memory"
-            if self.cluster.per_node < TENSOR_SIZES[-1]:
-                ways += ", or more of them in a machine"
-            if footprint.state < tightest.limit:
-                ways += ", or shorten train.data.sequence_length"
-            return UserError(
-                f"--gpu {gpu.name}: one row of {self.train.data.sequence_length} tokens with tensor size {tensor} and "
-                f"activation checkpointing takes {tightest.bytes / GIB:.1f} GiB ({footprint.state / GIB:.1f} of them "
-                f"weights and optimiser), {tightest.limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}"
-            )
+            return self._too_large(tightest)
         return refused[0]
+
+    def _too_large(self, tightest: Arrangement) -> UserError:
+        """The error for an arrangement of one row that does not fit."""
+        gpu, footprint = self.cluster.gpu, tightest.footprint
+        ways = "take a GPU with more memory"
+        if self.cluster.per_node < TENSOR_SIZES[-1]:
+            ways += ", or more of them in a machine"
+        if footprint.state < tightest.limit:
+            ways += ", or shorten train.data.sequence_length"
+        recompute = " and activation checkpointing" if footprint.checkpointing else ""
+        return UserError(
+            f"--gpu {gpu.name}: one row of {self.train.data.sequence_length} tokens with tensor size "
+            f"{footprint.tensor}{recompute} takes {tightest.bytes / GIB:.1f} GiB ({footprint.state / GIB:.1f} of them "
+            f"weights and optimiser), {tightest.limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}"
+        )
 
     def _rehearsed(self, tensor: int, micro_batch: int, checkpointing: bool) -> Footprint:
         key = tensor, micro_batch, checkpointing
@@ -207,5 +252,6 @@ class Estimator:
                 tensor=tensor,
                 micro_batch=micro_batch,
                 checkpointing=checkpointing,
+                kernels=self.kernels,
             )
         return self._done[key]

@@ -5,7 +5,7 @@ for all of a kind and tuned to no single figure.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -46,8 +46,8 @@ FRAGMENTED_SHARE = 0.05
 @dataclass(frozen=True)
 class Gpu:
     name: str
-    family: str
-    """Its key in `training.metrics.PEAK_TFLOPS`."""
+    peak: float
+    """Half-precision FLOP/s, as stated."""
     memory_gib: float
     """As CUDA reports it, a little less than what is printed on the box."""
     memory_bandwidth: float
@@ -59,17 +59,13 @@ class Gpu:
     dtype: torch.dtype
     """The type that `precision: auto` takes on it."""
 
-    @property
-    def peak(self) -> float:
-        """FLOP/s."""
-        return PEAK_TFLOPS[self.family] * 1e12
-
 
 def _gpu(name: str, family: str, memory_gib: float, memory: float, link: float) -> Gpu:
     """Bandwidths in GB/s; up to 64 the link is PCIe, of which a ring reaches 12 of 16 GB/s and so on."""
     kind, reached = ("pcie", 0.75) if link <= 64 else ("nvlink", NVLINK_SHARE)
     dtype = torch.float16 if family in ("V100", "T4") else torch.bfloat16
-    return Gpu(name, family, memory_gib, memory * 1e9, link * reached * 1e9, LATENCY[kind], dtype)
+    peak = PEAK_TFLOPS[family] * 1e12
+    return Gpu(name, peak, memory_gib, memory * 1e9, link * reached * 1e9, LATENCY[kind], dtype)
 
 
 GPUS = {
@@ -95,6 +91,13 @@ def gpu_named(name: str) -> Gpu:
     if name in GPUS:
         return GPUS[name]
     raise UserError(f"--gpu {name}: not in the table; {nearest(name.lower(), GPUS, cutoff=0.4)}")
+
+
+def gpu_like(memory: int, dtype: torch.dtype) -> Gpu:
+    """A device of `memory` bytes that computes in `dtype`, as fast as the GPU of the table with the nearest memory."""
+    gib = memory / GIB
+    nearest_gpu = min(GPUS.values(), key=lambda gpu: abs(gpu.memory_gib - gib))
+    return replace(nearest_gpu, name=f"a device of {gib:.1f} GiB", memory_gib=gib, dtype=dtype)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 from transformers import PretrainedConfig
 
 from pipeline.estimate.disk import quiet
@@ -121,12 +121,7 @@ class Ledger(TorchDispatchMode):
                 found = math.ceil(args[0].numel() * RARE_SHARE)
                 return self._made(torch.empty(found, args[0].dim(), dtype=torch.int64, device=META))
         inputs = _tensors((args, kwargs))
-        if function is torch.ops.c10d.allreduce_.default:
-            self.calls += 1
-            self.reduced += _bytes(inputs)
         changed = _bytes(_tensors(args[0])) if function._schema.is_mutable else 0
-        if function.namespace == "c10d":  # torch 2.6 has no collectives on the meta device
-            args = tree_map(lambda leaf: torch.empty(0) if isinstance(leaf, Tensor) else leaf, args)
         return self._made(function(*args, **kwargs), inputs, changed)
 
     def _made(self, output: Any, inputs: Sequence[Tensor] = (), changed: int = 0) -> Any:
@@ -152,10 +147,23 @@ class Ledger(TorchDispatchMode):
         self._known.discard(key)
         self.live -= size
 
+    def all_reduce(self, tensor: Tensor, *_: Any, async_op: bool = False, **__: Any) -> "Sent | None":
+        """Count an all-reduce, in place of torch.distributed's: nothing is sent, so no other process takes part."""
+        self.calls += 1
+        self.reduced += tensor.nbytes
+        return Sent() if async_op else None
+
     def since(self, live: int) -> int:
         """The most that lived above `live` since the last call; the next peak begins now."""
         most, self.peak = self.peak - live, self.live
         return most
+
+
+class Sent:
+    """An all-reduce that is done."""
+
+    def wait(self) -> None:
+        return
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -192,7 +200,7 @@ def rehearse(
     settings = settings.model_copy(
         update={"global_batch": micro_batch, "micro_batch": micro_batch, "activation_checkpointing": checkpointing}
     )
-    with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels):
+    with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels, ledger):
         assembly = Assembly(settings, config, mesh, dtype)
         model, masters = assembly.model, assembly.masters
         if kernels == "gpu":
@@ -243,7 +251,7 @@ def _step(assembly: Assembly, data: DataSettings, lanes: int, ledger: Ledger) ->
         "tensor_bytes": ledger.reduced - reduced,
         "tensor_calls": ledger.calls - calls,
     }
-    buckets.global_norm()
+    buckets.squared_norm()
     before = ledger.traffic
     assembly.masters.step(assembly.optimizer, buckets, 1.0, 1.0)
     return micro_batch | {"update": ledger.since(begin), "update_traffic": ledger.traffic - before}
@@ -251,9 +259,9 @@ def _step(assembly: Assembly, data: DataSettings, lanes: int, ledger: Ledger) ->
 
 @contextmanager
 def _processes(tensor: int) -> Iterator[Mesh]:
-    """The first of `tensor` processes, without the others: what they would send is left out."""
-    if tensor == 1:
-        yield Mesh(device=META)
+    """The first of `tensor` processes, without the others; a run of that tensor-parallel size has its groups."""
+    if tensor == 1 or dist.is_initialized():
+        yield Mesh(world=tensor, tensor_size=tensor, device=META)
         return
     from megatron.core import parallel_state
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -267,9 +275,9 @@ def _processes(tensor: int) -> Iterator[Mesh]:
 
 
 @contextmanager
-def _kernels(device: Literal["gpu", "cpu"]) -> Iterator[None]:
+def _kernels(device: Literal["gpu", "cpu"], ledger: Ledger) -> Iterator[None]:
     """Put the device's kernels in the place of what the meta device would run; a backward pass is inside, too."""
-    theirs = F.dropout, F.scaled_dot_product_attention
+    theirs = F.dropout, F.scaled_dot_product_attention, dist.all_reduce
 
     def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return torch.native_dropout(x, p, True)[0] if training and p else x
@@ -296,9 +304,10 @@ def _kernels(device: Literal["gpu", "cpu"]) -> Iterator[None]:
         return fused(q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
 
     F.scaled_dot_product_attention = attention  # type: ignore[assignment]
+    dist.all_reduce = ledger.all_reduce
     if device == "gpu":
         F.dropout = dropout  # type: ignore[assignment]
     try:
         yield
     finally:
-        F.dropout, F.scaled_dot_product_attention = theirs
+        F.dropout, F.scaled_dot_product_attention, dist.all_reduce = theirs

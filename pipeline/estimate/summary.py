@@ -41,7 +41,7 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
     chosen, reason = estimator.choose()
     own: Arrangement | None = None
     try:
-        own = estimator.arrangement(train.parallel.tensor, train.micro_batch, train.activation_checkpointing)
+        own = estimator.as_stated()
     except UserError as error:
         log.info("the recipe's own arrangement is not possible here: %s", error)
     console = Console(highlight=False)
@@ -49,6 +49,8 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
     columns = {"as the recipe says": own, "chosen": chosen}
     console.print(_arrangements(estimator, {name: one for name, one in columns.items() if one is not None}))
     console.print(_assumed(estimator), soft_wrap=True)
+    if own and train.automatic:
+        console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
 

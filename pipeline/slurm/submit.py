@@ -81,6 +81,12 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     corpus = recipe.train.data.corpus
     if not jobs or recipe.preprocess is None or corpus.resolve() != recipe.preprocess.output.resolve():
         Manifest.read(corpus)
+    if automatic := recipe.train.automatic:
+        log.info(
+            "train.%s: auto: chosen when the job starts, for its GPUs; `reread plan %s --gpus %d --gpu NAME "
+            "--gpus-per-node %d` shows it for a GPU by name",
+            *(" and ".join(automatic), arguments[0], settings.nodes * settings.tasks, settings.tasks),
+        )
     jobs += _start_jobs(recipe, settings)
     jobs += training_jobs(settings, recipe.name, arguments)
     for number, one in enumerate(finetunings, 1):

@@ -133,10 +133,10 @@ def test_batches_that_do_not_divide_are_still_the_same_batch(ranks_in_float64, s
 
 def train_with_overflow(values: dict[str, Any], run: Path) -> list[bool]:
     """Rank 1's gradient overflows in step 2; returns the steps in which this rank's weights changed."""
-    from training.trainer import Trainer, close_mesh, init_mesh
+    from training.trainer import Step, Trainer, close_mesh, init_mesh
 
     class Overflowing(Trainer):
-        def _train_step(self, *args: Any) -> tuple[float, float]:
+        def _train_step(self, *args: Any) -> Step:
             before = [parameter.clone() for parameter in self.assembly.model.parameters()]
             handle = None
             if self.step == 2 and self.mesh.rank == 1:

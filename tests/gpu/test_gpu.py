@@ -165,7 +165,8 @@ def test_a_training_step_takes_fused_attention_kernels(sample_corpus, tmp_path, 
     trainer = Trainer(settings, tmp_path, Mesh(device=torch.device("cuda", 0)))
     window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
     with trainer.objective.batches(0) as batches:
-        found = profiled(lambda: trainer._train_step(next(batches), window), True)
+        drawn = trainer._draw(batches, window, 0)
+        found = profiled(lambda: trainer._train_step(drawn, drawn.local, window), True)
     assert found["attention"] and "math" not in found["attention"], found["kernels"]
 
 

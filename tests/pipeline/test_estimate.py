@@ -277,17 +277,18 @@ def test_machines_are_full() -> None:
     assert cluster(4, "v100-32g", 8, "ib100").nodes == 1
 
 
-def pretended(state_gib: float, row_gib: float, monkeypatch) -> None:
+def pretended(state_gib: float, row_gib: float, monkeypatch, operations: int = 0) -> None:
     """Rehearsals by formula: state split over tensor ranks, a row's activations half so, a tenth with checkpointing."""
 
-    def rehearse(*_: Any, tensor: int, micro_batch: int, checkpointing: bool) -> Footprint:
+    def rehearse(*_: Any, tensor: int, micro_batch: int, checkpointing: bool, kernels: str) -> Footprint:
         if 12 % tensor:
             raise UserError(f"12 heads do not divide by {tensor}")
         numbers = dict.fromkeys(Footprint.__dataclass_fields__, 0)
         numbers["weights"] = int(state_gib * 2**30 / tensor)
         a_row = row_gib * (0.5 + 0.5 / tensor) * (0.1 if checkpointing else 1.0)
         numbers["activations"] = int(a_row * 2**30 * micro_batch)
-        numbers |= {"gradients": 2**20, "tensor": tensor, "micro_batch": micro_batch, "checkpointing": checkpointing}
+        numbers |= {"gradients": 2**20, "operations": operations}
+        numbers |= {"tensor": tensor, "micro_batch": micro_batch, "checkpointing": checkpointing}
         return Footprint(**numbers)
 
     monkeypatch.setattr(arrangement_module, "rehearse", rehearse)
@@ -312,6 +313,34 @@ def test_the_smallest_tensor_size_that_fits_is_chosen(state, row, tensor, micro_
     assert chosen.data * tensor == 80
     assert chosen.accumulation == math.ceil(180 * tensor / micro_batch)
     assert ("last resort" in reason) == checkpointing
+
+
+@pytest.mark.parametrize(
+    ("state", "row", "operations", "stated", "micro_batch", "checkpointing"),
+    [
+        (2, 0.02, 0, {}, 180, False),
+        (2, 0.2, 0, {}, 90, False),
+        (2, 5.0, 0, {}, 5, False),  # 36 short passes, which are still a quarter faster
+        (2, 5.0, 100_000, {}, 45, True),  # unless they take long to launch
+        (2, 40.0, 0, {}, 6, True),  # a row alone does not fit without it
+        (2, 5.0, 0, {"activation_checkpointing": True}, 45, True),
+        (2, 0.2, 0, {"micro_batch": 60}, 60, False),
+        (2, 5.0, 0, {"micro_batch": 30}, 30, True),
+    ],
+)
+def test_auto_is_the_fastest_that_fits(state, row, operations, stated, micro_batch, checkpointing, monkeypatch) -> None:
+    pretended(state, row, monkeypatch, operations)
+    values = {"micro_batch": "auto", "activation_checkpointing": "auto", **stated}
+    estimator = estimator_of("nezha-base", *(f"{name}={value}" for name, value in values.items()), gpus=80)
+    found = estimator.as_stated()
+    assert found.fits
+    assert (found.footprint.micro_batch, found.footprint.checkpointing) == (micro_batch, checkpointing)
+
+
+def test_auto_that_fits_nowhere_is_one_line_with_the_way_out(monkeypatch) -> None:
+    pretended(2000, 0.1, monkeypatch)
+    with pytest.raises(UserError, match="one row of 128 tokens with tensor size 1 and activation checkpointing takes"):
+        estimator_of("nezha-base", "micro_batch=auto", "activation_checkpointing=auto").as_stated()
 
 
 def test_larger_micro_batches_than_are_of_use_are_not_chosen(monkeypatch) -> None:

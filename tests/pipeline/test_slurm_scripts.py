@@ -170,10 +170,15 @@ def test_a_start_is_trained_exported_and_converted_first(
 
 
 def test_a_dry_run_shows_every_stage_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    submit_recipe("nezha-base", [], None, dry_run=True)
+    with caplog.at_level("INFO", "reread"):
+        submit_recipe("nezha-base", [], None, dry_run=True)
+    assert "auto: chosen when the job starts, for its GPUs; `reread plan nezha-base --gpus 8 " in caplog.text
     stages = ["read", "duplicates", "encode", "merge", "pretrain", "export"]
     assert f"# Submits nezha-base: {' -> '.join(stages)}." in capsys.readouterr().out
     assert not any(tmp_path.iterdir())

@@ -67,9 +67,10 @@ class MaskedLMObjective(RowObjective):
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         names = ["input_ids", "token_type_ids"]
-        if not batch["attention_mask"].all():  # kernels without a mask are faster, and more of them are fused
-            names.append("attention_mask")
         inputs: dict[str, Tensor] = {name: self.put(batch[name]) for name in names if name in batch}
+        tokens = batch["attention_mask"] != 0  # of booleans, whose values Longformer need not read
+        if not tokens.all():  # kernels without a mask are faster, and more of them are fused
+            inputs["attention_mask"] = self.put(tokens)
         if getattr(self.model.config, "span_boundary", False):
             inputs["span_boundaries"] = self.put(span_boundaries(batch["labels"]))
         output = self.model(**inputs, masked_positions=self.put(positions))

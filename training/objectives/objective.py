@@ -135,12 +135,16 @@ class Objective(ABC):
         """Tensors to save with the weights, by name, and the place of each; loading fills them in place."""
         return {}, {}
 
-    def totals_of(self, sums: Tensor) -> dict[str, float]:
-        """`figures` by name, summed over the data-parallel ranks (collective)."""
+    def summed(self, sums: Tensor) -> Tensor:
+        """`figures` summed over the data-parallel ranks (collective)."""
         if self.mesh.data_size > 1:
             sums = sums.clone()
             dist.all_reduce(sums, group=self.mesh.data_group)
-        return dict(zip(self.figures, sums.tolist(), strict=True))
+        return sums
+
+    def totals_of(self, sums: Tensor) -> dict[str, float]:
+        """The same by name; waits for the device."""
+        return dict(zip(self.figures, self.summed(sums).tolist(), strict=True))
 
     def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
         """Training FLOPs of the text that the summed `figures` count: rows have their mean length, without padding."""
@@ -172,10 +176,7 @@ class Objective(ABC):
         """An array of integers on the device, int64; booleans stay booleans."""
         if array.dtype != np.bool_:
             array = array.astype(np.int64)
-        tensor = torch.from_numpy(array)
-        if self.mesh.device.type == "cuda":  # a copy from pageable memory would wait for all pending work of the device
-            tensor = tensor.pin_memory()
-        return tensor.to(self.mesh.device, non_blocking=True)
+        return self.mesh.put(torch.from_numpy(array))
 
     def sums(self, **values: Tensor | float) -> Tensor:
         """A tensor of `figures` from values by name, as in `Pass`; those not given are 0."""

@@ -1,6 +1,6 @@
 """LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), in two variants."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -51,30 +51,36 @@ class Lamb(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        weights: list[Tensor] = []
-        updates: list[Tensor] = []
+        with_gradients = [[one for one in group["params"] if one.grad is not None] for group in self.param_groups]
+        stepped = [
+            (group, weights) for group, weights in zip(self.param_groups, with_gradients, strict=True) if weights
+        ]
+        adapted: list[list[Tensor]] = []
         norms: list[Tensor] = []
-        rates: list[float] = []
-        adapted: list[bool] = []
-        for group in self.param_groups:
-            mine = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if mine:
-                group["step"] += 1
-            for chunk in _chunks(mine):
+        for group, weights in stepped:
+            group["step"] += 1
+            for chunk in _chunks(weights):
                 norms += self._to_updates(group, chunk)
-            weights += mine
-            updates += [parameter.grad for parameter in mine]
-            rates += [group["lr"]] * len(mine)
-            adapted += [self.variant == "nezha" or group["weight_decay"] != 0] * len(mine)
-        if weights:
-            ratios = self._trust_ratios(weights, norms, adapted)
-            torch._foreach_mul_(updates, [-rate * ratio for rate, ratio in zip(rates, ratios, strict=True)])
+            if self._adapts(group):
+                adapted.append(weights)
+        ratios = iter(self._trust_ratios(adapted, norms))
+        for group, weights in stepped:
+            updates = [weight.grad for weight in weights]
+            if self._adapts(group):  # ratios stay on the device, so the host does not wait for them
+                factors = next(ratios) * -group["lr"]
+                torch._foreach_mul_(updates, factors.to(weights[0].dtype).unbind())
+            else:
+                torch._foreach_mul_(updates, -group["lr"])
             torch._foreach_add_(weights, updates)
         return loss
 
+    def _adapts(self, group: dict[str, Any]) -> bool:
+        """Whether a group's updates are multiplied by trust ratios."""
+        return self.variant == "nezha" or bool(group["weight_decay"] != 0)
+
     def _to_updates(self, group: dict[str, Any], weights: list[Tensor]) -> Tensors:
         """Turn the gradients of some of a group's weights into the updates u; returns the norms that their trust ratios
-        divide by."""
+        divide by, none for a group without ratios."""
         beta1, beta2 = group["betas"]
         unbias1, unbias2 = 1 - beta1 ** group["step"], 1 - beta2 ** group["step"]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -102,21 +108,25 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_sqrt_(roots)
         torch._foreach_add_(roots, group["eps"])
         direct(roots, group["weight_decay"])
-        return norms or torch._foreach_norm(gradients)
+        return norms or (torch._foreach_norm(gradients) if self._adapts(group) else ())
 
-    def _trust_ratios(self, weights: list[Tensor], direction_norms: list[Tensor], adapted: list[bool]) -> list[float]:
-        norms = torch.stack([*torch._foreach_norm(weights), *direction_norms]).view(2, -1)
-        split = [getattr(weight, "tensor_model_parallel", False) for weight in weights]
-        if self.tensor_group is not None and any(split):
-            chosen = torch.tensor(split, device=norms.device)
-            squares = norms.square() * chosen
+    def _trust_ratios(self, groups: list[list[Tensor]], direction_norms: list[Tensor]) -> Sequence[Tensor]:
+        """The ratios of the weights of each group, float64 [n], on the device."""
+        weights = [weight for group in groups for weight in group]
+        if not weights:
+            return ()
+        norms = [*torch._foreach_norm(weights), *direction_norms]
+        split = [n for n in range(len(norms)) if getattr(weights[n % len(weights)], "tensor_model_parallel", False)]
+        if self.tensor_group is not None and split:
+            squares = torch.stack([norms[n] for n in split]).square()
             dist.all_reduce(squares, group=self.tensor_group)
-            norms = torch.where(chosen, squares.sqrt(), norms)
-        ratios = torch.where((norms > 0).all(dim=0), norms[0] / norms[1], 1.0)
+            for n, norm in zip(split, squares.sqrt().unbind(), strict=True):
+                norms[n] = norm
+        above, below = torch.stack(norms).view(2, -1)
+        ratios = torch.where((above > 0) & (below > 0), above / below, 1.0)
         if self.variant == "nezha":
             ratios = ratios.clamp(max=10.0)
-        # The only wait for the device; a single kernel then scales all tensors
-        return [ratio if use else 1.0 for ratio, use in zip(ratios.tolist(), adapted, strict=True)]
+        return ratios.double().split([len(group) for group in groups])
 
 
 def _chunks(weights: list[Tensor]) -> Iterator[list[Tensor]]:

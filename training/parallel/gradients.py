@@ -87,19 +87,24 @@ class GradientBuckets:
         self._flat.mul_(factor)
 
     def global_norm(self) -> float:
-        """Norm of the whole gradient, the same on all ranks; not finite if any rank's part is not.
+        """Norm of the whole gradient; waits for the device."""
+        return math.sqrt(self.squared_norm().item())
+
+    def squared_norm(self) -> Tensor:
+        """Square of the norm of the whole gradient, float64 [], the same on all ranks; not finite if any rank's part is
+        not.
 
         Whole parameters are counted once over tensor ranks, split ones with all their parts.
         """
         squares = torch.stack(torch._foreach_norm(list(self._views.values()))).double().square()
         if self.mesh.world == 1:
-            return math.sqrt(squares.sum().item())
+            return squares.sum()
         counted = squares if self.mesh.tensor_rank == 0 else squares * self._split
         if self.mesh.data_rank > 0:
             counted = torch.zeros_like(squares)  # a copy of data rank 0's
         total = torch.where(squares.isfinite().all(), counted.sum(), torch.inf)
         dist.all_reduce(total)
-        return math.sqrt(total.item())
+        return total
 
     def _take(self, parameter: nn.Parameter) -> None:
         view = self._views[parameter]

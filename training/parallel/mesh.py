@@ -51,6 +51,12 @@ class Mesh:
         cuts = self.cuts(rows)
         return range(cuts[self.data_rank], cuts[self.data_rank + 1])
 
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host on the device; the host does not wait for it."""
+        if self.device.type == "cuda":  # a copy from pageable memory would wait for all pending work of the device
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
     def gather(self, *values: int) -> list[tuple[int, ...]]:
         """The `values` of every process, in rank order; collective, so it is a barrier too."""
         if self.world == 1:

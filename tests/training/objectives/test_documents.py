@@ -202,10 +202,10 @@ def test_a_step_in_which_no_row_learns_updates_nothing_and_goes_on(corpus: Path,
     idle = updates = 0
     with objective.batches(0) as loader, caplog.at_level(logging.INFO, "reread"):
         for _ in range(60):
-            batch = next(loader)
+            drawn = trainer._counted(batch := next(loader))
             before = [parameter.detach().clone() for parameter in trainer.assembly.model.parameters()]
             memory = objective.memory.mems[0].clone()
-            trainer._train_step(batch, window)
+            trainer._train_step(drawn, drawn.local, window)
             trainer.step += 1
             changed = any(
                 not torch.equal(now, then)
@@ -247,11 +247,11 @@ def test_the_sum_of_both_means_is_minimised_and_the_masked_tokens_mean_is_shown(
 @pytest.mark.slow
 def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: Path, tmp_path: Path) -> None:
     sums: list[dict[str, float]] = []
-    totals_of = DocumentObjective.totals_of
+    summary = DocumentObjective.summary
 
-    def spied(objective: Any, totals: torch.Tensor) -> dict[str, float]:
-        sums.append(totals_of(objective, totals))
-        return sums[-1]
+    def spied(totals: dict[str, float], steps: int) -> dict[str, float]:
+        sums.append(totals)
+        return summary(totals, steps)
 
     settings = settings_of(corpus, steps=8, validate_every=100)
     for log_every in (1, 4):
@@ -259,7 +259,7 @@ def test_what_several_steps_log_is_weighted_by_what_was_counted_in_each(corpus: 
         run.mkdir()
         with pytest.MonkeyPatch.context() as patch:
             if log_every == 1:
-                patch.setattr(DocumentObjective, "totals_of", spied)
+                patch.setattr(DocumentObjective, "summary", staticmethod(spied))
             Trainer(settings.model_copy(update={"log_every": log_every}), run, Mesh()).train()
     steps = sums[:8]  # the rest is held-out text
     assert {step["reordered"] > 0 for step in steps} == {True, False}

@@ -73,8 +73,9 @@ class Sight:
     """The masks of attention, computed once a forward pass for all layers.
 
     marks [B, L]: 0 for padding, 1 for a token with a window, 2 for a global one; None if all are 1. With marks, the
-    host waits for the device once, for whether there is padding and how many tokens are global. torch.export cannot
-    know either: what it records has masks for padding and, if `may_be_global`, a column for each token.
+    host waits for the device once, for whether there is padding and how many tokens are global. Booleans need no wait:
+    no token is global, and there is padding. torch.export cannot know either: what it records has masks for padding
+    and, if `may_be_global`, a column for each token.
     """
 
     real: Tensor | None = None
@@ -91,6 +92,8 @@ class Sight:
         count = (marks > 1).sum(1)
         if _exporting():
             padded, most = True, marks.shape[1] if may_be_global else 0
+        elif marks.dtype == torch.bool:
+            padded, most = True, 0
         else:
             padded, most = torch.stack([(marks <= 0).any(), count.max()]).tolist()
         if padded:

@@ -214,7 +214,8 @@ class LongformerModel(LongformerPreTrainedModel):
         """input_ids, token_type_ids, position_ids [B, L].
 
         attention_mask [B, L]: 1 for tokens, 0 for padding, 2 for global tokens; global_attention_mask [B, L]: 1 for
-        global tokens, 0 for others. Reading masks waits for the device: leave them out if there is only text.
+        global tokens, 0 for others. Reading masks waits for the device, unless attention_mask alone is given and is
+        of booleans: leave them out if there is only text.
         Raises ValueError for more tokens than there are positions.
         Returns last_hidden_state [B, L, D] and pooler_output [B, D].
         """

@@ -1,0 +1,99 @@
+"""`micro_batch: auto` and `activation_checkpointing: auto`: what is chosen on a device, and when it is chosen again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.estimate.fitting import fit
+from preprocessing.errors import UserError
+from tests.conftest import document_values, train_values
+from training.config import TrainSettings
+from training.fitting import Fitting, settings_of_run
+from training.metrics import read_metrics
+from training.models import model_spec
+from training.models.build import model_config
+from training.parallel.mesh import Mesh
+from training.trainer import Trainer
+
+GIB = 2**30
+AUTO = {"micro_batch": "auto", "activation_checkpointing": "auto"}
+
+
+def fitted(memory: float, device: str = "cuda", **changes: Any) -> tuple[int, bool]:
+    """What is chosen for a device of `memory` GiB."""
+    settings = TrainSettings.parse(train_values(Path("nowhere"), **{**AUTO, "global_batch": 64, **changes}), "test")
+    config = model_config(model_spec("nezha"), settings.model, 500, None)
+    found = fit(settings, config, Mesh(device=torch.device(device)), torch.float16, int(memory * GIB))
+    return found.micro_batch, found.activation_checkpointing
+
+
+def test_a_smaller_device_gets_fewer_rows_at_a_time_and_the_log_shows_why(caplog) -> None:
+    with caplog.at_level("INFO", "reread"):
+        large, small = fitted(16), fitted(0.53, activation_checkpointing=False)
+    assert large == (64, False)
+    assert 0 < small[0] < 64 and not small[1]
+    of_large, of_small = caplog.messages
+    assert of_large.startswith("train.micro_batch and train.activation_checkpointing: auto: 64 of 64 rows at a time, ")
+    assert of_small.startswith(f"train.micro_batch: auto: {small[0]} of 64 rows at a time, without activation")
+    assert of_large.endswith("15.20 usable on the smallest device of 16.00 GiB")
+
+
+def test_a_cpu_gets_at_most_1024_tokens_at_a_time() -> None:
+    assert fitted(16, "cpu") == (16, False)  # 21 would fit into 1,024: four equal pieces
+
+
+def test_a_device_that_is_too_small_is_one_line_with_the_way_out() -> None:
+    with pytest.raises(UserError, match=r"train\.micro_batch: auto, but on a device of 0\.4 GiB: one row of 48 tokens"):
+        fitted(0.4, activation_checkpointing=True)
+
+
+def other(rows: int) -> Any:
+    return lambda settings, *_: settings.model_copy(update={"micro_batch": rows, "activation_checkpointing": False})
+
+
+def test_a_resumed_run_keeps_the_choice_unless_the_device_differs(sample_corpus, tmp_path) -> None:
+    values = train_values(sample_corpus, **AUTO, schedule={"decay": "constant"})
+    for memory, steps, offered, taken in ((1, 1, 2, 2), (1, 2, 4, 2), (2, 3, 4, 4), (2, 4, 8, 4)):
+        settings = TrainSettings.parse({**values, "steps": steps}, "test")
+        trainer = Trainer(settings, tmp_path, Mesh(), fitting=Fitting(other(offered), memory))
+        assert trainer.settings.micro_batch == taken
+        trainer.train()
+        assert settings_of_run(settings, tmp_path).micro_batch == taken
+    explicit = tmp_path / "explicit"
+    explicit.mkdir()
+    for steps, rows in ((2, 2), (4, 4)):
+        settings = TrainSettings.parse({**values, "micro_batch": rows, "activation_checkpointing": False}, "test")
+        Trainer(settings.model_copy(update={"steps": steps}), explicit, Mesh()).train()
+    assert losses(tmp_path) == losses(explicit)
+
+
+def losses(run: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(run) if "loss" in line]
+
+
+def test_without_a_choice_auto_is_one_line(tmp_path) -> None:
+    settings = TrainSettings.parse(train_values(tmp_path, micro_batch="auto"), "test")
+    for content in (None, "{", json.dumps({"values": {}})):
+        if content:
+            (tmp_path / "fitted.json").write_text(content)
+        with pytest.raises(UserError, match=r"fitted\.json: has no train\.micro_batch, which is auto"):
+            settings_of_run(settings, tmp_path)
+
+
+@pytest.mark.parametrize("field", ["micro_batch", "activation_checkpointing"])
+def test_auto_is_the_only_word(field) -> None:
+    settings = TrainSettings.parse(document_values(Path("nowhere"), **{field: "auto"}), "test")
+    assert settings.automatic == [field]
+    assert TrainSettings.parse(settings.model_dump(mode="json"), "test") == settings
+    with pytest.raises(UserError, match=f"{field}: is a value or `auto` \\(got 'aut'\\)"):
+        TrainSettings.parse(document_values(Path("nowhere"), **{field: "aut"}), "test")
+
+
+def test_a_fine_tuning_needs_a_number() -> None:
+    values = train_values(Path("nowhere"), micro_batch="auto")
+    values["data"] = {"kind": "classify", "train": "a.tsv", "sequence_length": 48, "labels": ["a", "b"]}
+    with pytest.raises(UserError, match="micro_batch is auto, which is for pretraining; fine-tuning needs a value"):
+        TrainSettings.parse(values, "test")

@@ -1,0 +1,86 @@
+"""Values for what is `auto` in the recipe: chosen once by the run's devices, and kept in RUN/fitted.json."""
+
+import json
+import os
+import socket
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+
+from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
+from training.config import AUTOMATIC, TrainSettings
+from training.parallel.mesh import Mesh
+
+Fit = Callable[[TrainSettings, PretrainedConfig, Mesh, torch.dtype, int], TrainSettings]
+"""(settings, configuration, mesh, type to compute in, bytes of the smallest device) -> the settings without `auto`, the
+same on all processes; sends nothing to them."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    fit: Fit
+    memory: int
+    """Bytes of the smallest device of the run, for one process."""
+
+    def settings(
+        self, settings: TrainSettings, run: Path, begun: bool, config: PretrainedConfig, mesh: Mesh, dtype: torch.dtype
+    ) -> TrainSettings:
+        """The settings with values for what is `auto`: those of the run if it has `begun` on such devices, else chosen.
+
+        Another choice changes a run as another `micro_batch` in the recipe does: by rounding and dropout.
+        """
+        kept = _read(run) if begun else {}
+        if kept.get("chosen_for") == self._reasons(settings, mesh):
+            return settings.model_copy(update=kept["values"])
+        return self.fit(settings, config, mesh, dtype, self.memory)
+
+    def keep(self, settings: TrainSettings, chosen: TrainSettings, run: Path, mesh: Mesh) -> None:
+        """Write the values of `chosen` to the run folder, for when the run is resumed or evaluated."""
+        values = {name: getattr(chosen, name) for name in settings.automatic}
+        content = {"values": values, "chosen_for": self._reasons(settings, mesh)}
+        write_atomically(_file(run), json.dumps(content, indent=1).encode())
+
+    def _reasons(self, settings: TrainSettings, mesh: Mesh) -> dict[str, Any]:
+        """What the choice depends on and a resumed run may change."""
+        stated = {name: getattr(settings, name) for name in AUTOMATIC}
+        return {"memory": self.memory, "processes": mesh.world, "tensor": mesh.tensor_size, **stated}
+
+
+def settings_of_run(settings: TrainSettings, run: Path) -> TrainSettings:
+    """The settings with the values that a run's training chose for what is `auto`."""
+    if not settings.automatic:
+        return settings
+    values = _read(run).get("values", {})
+    if missing := [name for name in settings.automatic if name not in values]:
+        raise UserError(f"{_file(run)}: has no train.{missing[0]}, which is auto; set it to a value")
+    return settings.model_copy(update={name: values[name] for name in settings.automatic})
+
+
+def smallest_memory(mesh: Mesh) -> int:
+    """Bytes of the smallest device of all processes (collective); on CPU processes share their machine equally."""
+    if mesh.device.type == "cuda":
+        return min(memory for (memory,) in mesh.gather(torch.cuda.get_device_properties(mesh.device).total_memory))
+    machine = zlib.crc32(socket.gethostname().encode())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    everyone = mesh.gather(machine, memory)
+    machines = [machine for machine, _ in everyone]
+    return min(memory // machines.count(machine) for machine, memory in everyone)
+
+
+def _file(run: Path) -> Path:
+    return run / "fitted.json"
+
+
+def _read(run: Path) -> dict[str, Any]:
+    """What `keep` wrote, or nothing."""
+    try:
+        found = json.loads(_file(run).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # it is chosen again
+        return {}
+    return found if isinstance(found, dict) else {}
