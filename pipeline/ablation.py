@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console

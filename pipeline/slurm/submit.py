@@ -80,9 +80,9 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     if not isinstance(recipe.train.data, CorpusSettings):
         raise UserError(f"recipe {recipe.name}: fine-tunes a model; submit it by `reread finetune RECIPE --slurm`")
     corpus = recipe.train.data.corpus
-    if isinstance(corpus, Path):  # nodes may reach an address that this machine does not, and have other disks
-        if not jobs or recipe.preprocess is None or corpus.resolve() != recipe.preprocess.output.resolve():
-            Manifest.read(corpus)
+    made = bool(jobs) and recipe.preprocess is not None and recipe.preprocess.output.resolve() == Path(corpus).resolve()
+    if isinstance(corpus, Path) and not made:  # an address is for the nodes, which have the disk of its cache
+        Manifest.read(corpus)
     jobs += _start_jobs(recipe, settings)
     jobs += training_jobs(settings, recipe.name, arguments)
     for number, one in enumerate(finetunings, 1):

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus.address import Source, check_name
-from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
+from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings, FullError
 from preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_count
 from preprocessing.corpus.manifest import Shard
 from preprocessing.corpus.maps import read_ahead
@@ -98,6 +98,7 @@ class FetchedShards(ShardFiles):
         self._ahead: dict[str, Future[mmap.mmap]] = {}
         self._queue: deque[tuple[str, Future[mmap.mmap]]] = deque()
         self._threads: list[Thread] = []
+        self._kept: set[str] = set()
         self.let_go = 0
 
     def check_size(self, name: str, size: int) -> None:
@@ -109,7 +110,7 @@ class FetchedShards(ShardFiles):
             if ahead is not None and not ahead.cancel() and ahead.exception() is None:
                 self._maps[name] = ahead.result()
             else:
-                self._maps[name] = self._fetch(name, self._tries)
+                self._maps[name] = self._fetch(name)
         return self._maps[name]
 
     def ask(self, names: Iterable[str]) -> None:
@@ -124,6 +125,7 @@ class FetchedShards(ShardFiles):
 
     def keep(self, names: set[str]) -> None:
         """Let all others go."""
+        self._kept = names
         for name in self._ahead.keys() - names:
             self._ahead.pop(name).cancel()
         for name in self._maps.keys() - names:
@@ -136,11 +138,11 @@ class FetchedShards(ShardFiles):
                 name, future = self._queue.popleft()
                 if future.set_running_or_notify_cancel():
                     try:
-                        future.set_result(self._fetch(name, 1))
+                        future.set_result(self._fetch(name, is_ahead=True))
                     except Exception as error:  # it is tried again when it is needed
                         future.set_exception(error)
 
-    def _fetch(self, name: str, tries: int) -> mmap.mmap:
+    def _fetch(self, name: str, *, is_ahead: bool = False) -> mmap.mmap:
         stretch, path = self._stretches[name], self.folder / name
         place = self._source.place(stretch.shard)
 
@@ -149,13 +151,22 @@ class FetchedShards(ShardFiles):
                 # One process fetches from a shard at a time, so that a page at a border is not fetched twice.
                 with self._cache.fetching(self.folder / stretch.shard):
                     if not path.exists() or path.stat().st_size != stretch.size:
-                        self._cache.add(path, stretch.size, lambda file: self._write(stretch, file, tries))
+                        self._add(path, stretch, is_ahead)
             read_ahead(mapped, 0, stretch.size)
             return mapped
 
+        tries = 1 if is_ahead else self._tries  # without room for what is fetched ahead, it is fetched when needed
         return retried(once, tries, place, lambda error: no_room(self._cache, place, error, tries))
 
-    def _write(self, stretch: Stretch, file: IO[bytes], tries: int) -> None:
+    def _add(self, path: Path, stretch: Stretch, is_ahead: bool) -> None:
+        try:
+            self._cache.add(path, stretch.size, lambda file: self._write(stretch, file))
+        except FullError:
+            if not is_ahead:
+                self.keep(self._kept)  # what was fetched ahead makes room
+            raise
+
+    def _write(self, stretch: Stretch, file: IO[bytes]) -> None:
         before, after = self._beside[stretch.name]
         head = self._copied(stretch, before, stretch.start)
         done = stretch.start + len(head)
@@ -171,7 +182,7 @@ class FetchedShards(ShardFiles):
                 file.write(data)
                 done += len(data)
 
-        place = self._source.place(stretch.shard)
+        place, tries = self._source.place(stretch.shard), self._tries
         retried(download, tries, place, lambda error: unreadable(place, error, tries))
         file.write(tail)
 
