@@ -12,8 +12,8 @@ HANG, CUT, FLIP, WHOLE = "hang", "cut", "flip", "whole"
 
 class FileServer(ThreadingHTTPServer):
     """Answers requests for ranges of bytes. `faults[name]` are what happens to the next requests for a file: a status,
-    HANG (no answer), CUT (half of the bytes), FLIP (a byte is another), WHOLE (all bytes, whatever was asked for), None.
-    The last one is for all that follow if `forever` has the name.
+    HANG (no answer), CUT (half of the bytes), FLIP (a byte is another) or WHOLE (all bytes whatever was asked). The
+    first is for all that follow if `forever` has the name.
     """
 
     daemon_threads = True

@@ -39,6 +39,8 @@ from preprocessing.files import write_atomically
 log = logging.getLogger("reread")
 
 _THREADS = 4
+_KEPT = 64
+"""Files outside the pool in use and the next one that are kept mapped."""
 
 Cut = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], int]]
 """[blocks] tokens -> the first block of each extent and the end, [extents + 1], and the number of pools."""
@@ -86,7 +88,7 @@ def _read(source: Source, name: str, tries: int, is_right: Callable[[bytes], boo
 
 
 class FetchedShards(ShardFiles):
-    """Stretches of shards, each fetched when it is asked for or mapped, and kept in use until it is let go."""
+    """Stretches of shards, each fetched when it is asked for or mapped, and in use until it is let go."""
 
     def __init__(self, source: Source, cache: Cache, folder: Path, tries: int, stretches: list[Stretch]) -> None:
         super().__init__(folder / SHARDS, "")
@@ -98,7 +100,9 @@ class FetchedShards(ShardFiles):
         self._ahead: dict[str, Future[mmap.mmap]] = {}
         self._queue: deque[tuple[str, Future[mmap.mmap]]] = deque()
         self._threads: list[Thread] = []
-        self._kept: set[str] = set()
+        self._pool: set[str] = set()
+        self._others: deque[str] = deque()
+        """What is mapped but was never asked for."""
         self.let_go = 0
 
     def check_size(self, name: str, size: int) -> None:
@@ -107,6 +111,10 @@ class FetchedShards(ShardFiles):
     def map(self, name: str) -> mmap.mmap:
         if name not in self._maps:
             ahead = self._ahead.pop(name, None)
+            if ahead is None and name not in self._pool:
+                self._others.append(name)
+                if len(self._others) > _KEPT:
+                    self._drop({self._others.popleft()})
             if ahead is not None and not ahead.cancel() and ahead.exception() is None:
                 self._maps[name] = ahead.result()
             else:
@@ -123,13 +131,17 @@ class FetchedShards(ShardFiles):
             self._threads.append(Thread(target=self._fetch_ahead, name="fetch", daemon=True))
             self._threads[-1].start()
 
-    def keep(self, names: set[str]) -> None:
+    def keep(self, pool: set[str]) -> None:
         """Let all others go."""
-        self._kept = names
-        for name in self._ahead.keys() - names:
-            self._ahead.pop(name).cancel()
-        for name in self._maps.keys() - names:
-            del self._maps[name]
+        self._pool = pool
+        self._others.clear()
+        self._drop((self._ahead.keys() | self._maps.keys()) - pool)
+
+    def _drop(self, names: set[str]) -> None:
+        for name in names:
+            self._maps.pop(name, None)
+            if ahead := self._ahead.pop(name, None):
+                ahead.cancel()
         self.let_go += 1
 
     def _fetch_ahead(self) -> None:
@@ -163,7 +175,7 @@ class FetchedShards(ShardFiles):
             self._cache.add(path, stretch.size, lambda file: self._write(stretch, file))
         except FullError:
             if not is_ahead:
-                self.keep(self._kept)  # what was fetched ahead makes room
+                self.keep(self._pool)  # what was fetched ahead makes room
             raise
 
     def _write(self, stretch: Stretch, file: IO[bytes]) -> None:
@@ -233,17 +245,20 @@ class RemoteCorpus(Corpus):
         source, cache = Source(self._address), Cache(self._settings)
         files = FetchedShards(source, cache, self.folder, self._settings.tries, stretches)
         self._fetched = files
-        others = sum(shard.bytes for shard in self.manifest.shards if shard.split != self.split)
-        self._check_room(cache.size, others, [stretch.size for stretch in stretches], pools)
+        self._check_room(cache.size, [stretch.size for stretch in stretches], pools)
         self._read_from(files, stretches, index)
 
-    def _check_room(self, room: int, others: int, sizes: list[int], pools: int) -> None:
+    def _check_room(self, room: int, sizes: list[int], pools: int) -> None:
+        """Raises `UserError` unless there is room for what is read at once, held-out text included while training."""
+        others = sum(path.stat().st_size for path in (*self.folder.iterdir(), *self.folder.glob("tokenizer/*")))
+        if self.split == "train":
+            others += sum(shard.bytes for shard in self.manifest.shards if shard.split != self.split)
         whole = others + sum(sizes)
         self._fits = whole <= room
         if self._fits:
             return
         if pools == 1:
-            raise self._too_small(whole, "the whole corpus, which is not read by pools")
+            raise self._too_small(whole, f"all of its {self.split} split, which is not read by pools")
         most = -(-len(sizes) // pools)
         at_once = others + 2 * sum(sorted(sizes)[-most:])
         if at_once > room:
@@ -280,9 +295,8 @@ class RemoteCorpus(Corpus):
         return super().chunk_counts(longest)
 
     def verify(self) -> None:
-        for first, stop in pairwise(self._pages.first.tolist()):
-            self._pages.verify(first, stop)
-            self._fetched.keep(set())
+        self.use([])
+        super().verify()
 
     def _names_of(self, first: int, stop: int) -> list[str]:
         return [self._names[number] for number in dict.fromkeys(self._shard_of[first:stop])]

@@ -114,9 +114,9 @@ class CheckedPages:
         if not self._checked[begin:end].all():
             self._verify((begin + np.flatnonzero(~self._checked[begin:end])).tolist())
 
-    def verify(self, first: int = 0, stop: int | None = None) -> None:
-        """Read pages first..stop once more, by default all."""
-        self._verify(range(len(self._sums))[first:stop])
+    def verify(self) -> None:
+        """Read everything once more."""
+        self._verify(range(len(self._sums)))
 
     def _verify(self, pages: Sequence[int]) -> None:
         for begin in range(0, len(pages), _PAGES_AT_ONCE):

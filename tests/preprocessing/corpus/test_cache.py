@@ -148,15 +148,15 @@ def sums(corpus: Corpus) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pools", [1, 4])
+@pytest.mark.parametrize("pools", [1, 3])
 def test_of_two_processes_one_fetches_and_both_read(
     corpus: Corpus, server: FileServer, tmp_path: Path, pools: int
 ) -> None:
     readers = [reader(server.address, tmp_path / "cache", pools) for _ in range(2)]
     found = [json.loads(one.communicate()[0]) for one in readers]
     assert found == [sums(corpus)] * 2
+    assert len(server.shards_asked()) == 2
     for parts in server.shards_asked().values():
-        assert len(parts) > 1 or pools == 1
         assert all(stop <= start for (_, stop), (start, _) in pairwise(sorted(parts)))
 
 
@@ -204,8 +204,8 @@ def test_a_full_disk_is_one_line_unless_something_can_be_deleted(
     first, last = there.document(0)[0].sum(), corpus.documents - 1
     with pytest.raises(UserError) as refused:
         there.document(last)
-    line = str(refused.value)
-    assert line.startswith(f"data.cache: {settings.folder}: No space left on device, so {server.address}/train-00001.tar")
+    line, shard = str(refused.value), f"{server.address}/train-00001.tar"
+    assert line.startswith(f"data.cache: {settings.folder}: No space left on device, so {shard} cannot be kept")
     assert "after 3 tries; make room, give another folder, or lower data.cache.size" in line
     assert line.endswith("bytes are free)") and "\n" not in line
     there._fetched.keep(set())  # the other one is in use no longer

@@ -1,4 +1,4 @@
-"""A corpus at an address gives the samples of the same corpus in a folder, through a cache that may hold only a part."""
+"""A corpus at an address gives the samples of the same corpus in a folder, through a cache that may hold a part."""
 
 import sys
 from collections.abc import Iterator
@@ -177,7 +177,7 @@ def test_what_fails_for_a_while_is_asked_for_again(
         there = opened(server.address, pool_tokens=None, **cache(tmp_path, 3 * corpus_bytes(folder)))
         assert_equal(there.rows(np.arange(99)), opened(folder, pool_tokens=None).rows(np.arange(99)))
         assert not any(server.faults.values())
-        assert f"{server.address}/train-00001.tar: " in caplog.text and f"{server.address}/manifest.json: " in caplog.text
+        assert all(f"{server.address}/{name}: " in caplog.text for name in ("train-00001.tar", "manifest.json"))
     assert reason in caplog.text.lower() and caplog.text.count("trying again") >= 2 * len(faults)
 
 
@@ -202,7 +202,7 @@ def test_what_goes_on_failing_is_one_line(
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path, server: FileServer) -> None:
     server.faults, server.forever = {"manifest.json": [404]}, {"manifest.json"}
-    with pytest.raises(UserError, match="manifest.json: not there, after 3 tries") as refused:
+    with pytest.raises(UserError, match=r"manifest\.json: not there, after 3 tries") as refused:
         opened(server.address, **cache(tmp_path, 1 << 20))
     assert server.address in str(refused.value)
     with pytest.raises(UserError, match=r"127\.0\.0\.1:9/manifest.json: .*onnect.*, after 3 tries"):
@@ -226,10 +226,11 @@ def test_a_command_that_fails_is_one_line(folder: Path, tmp_path: Path, monkeypa
 
 def test_what_needs_the_whole_corpus_needs_a_cache_for_it(folder: Path, server: FileServer, tmp_path: Path) -> None:
     part = cache(tmp_path, 28 * PAGE)
-    with pytest.raises(UserError, match=r"data.cache.size: 1,835,008 bytes.*the whole corpus, which is not read by pools"):
+    refused = r"data.cache.size: 1,835,008 bytes.* all of its train split, which is not read by pools"
+    with pytest.raises(UserError, match=refused):
         opened(server.address, pool_tokens=None, **part)
     values = {"kind": "stream", "corpus": server.address, **part}
-    with pytest.raises(UserError, match="the whole corpus, which is not read by pools"):
+    with pytest.raises(UserError, match=refused):
         open_dataset(KINDS["stream"].settings.parse(values, "data"), 0, "train")
     with pytest.raises(UserError, match=r"its index has no rows of 197 tokens.*take sequence_length 128, 256, 512 or"):
         opened(server.address, sequence_length=200, **part)
