@@ -42,11 +42,14 @@ def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exc
         reraise=True,
     )
     try:
-        return attempts(action)
+        for attempt in attempts:
+            with attempt:
+                return action()  # attempts(action) would keep the result, a file in use, until garbage is collected
     except UserError:
         raise
     except Exception as error:
         raise line(error) from None
+    raise AssertionError("the last attempt neither returned nor raised")
 
 
 def reason(error: BaseException | None) -> str:
