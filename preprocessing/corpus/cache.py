@@ -93,14 +93,15 @@ class Cache:
             with self._reserved(temporary, size) as file:
                 write(file)
                 file.flush()
-                os.replace(temporary, path)
+                with self._counting():
+                    os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
     @contextmanager
     def _reserved(self, temporary: Path, size: int) -> Iterator[IO[bytes]]:
         """The file, in use and with its blocks on disk."""
-        with FileLock(self.folder / ".lock").acquire(poll_interval=_POLL):
+        with self._counting():
             used = self._used()
             if used is None or used + size > self.size:
                 used = self._free(size)
@@ -113,10 +114,16 @@ class Cache:
             try:
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError:  # the disk has less room than the folder may take: another try finds what is deleted here
-                with FileLock(self.folder / ".lock").acquire(poll_interval=_POLL):
+                with self._counting():
                     self._free(size, self._free(0) - size)
                 raise
             yield file
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Held while files are counted, deleted or renamed."""
+        with FileLock(self.folder / ".lock").acquire(poll_interval=_POLL):
+            yield
 
     def _used(self) -> int | None:
         try:

@@ -39,8 +39,8 @@ from preprocessing.files import write_atomically
 log = logging.getLogger("reread")
 
 _THREADS = 4
-_KEPT = 64
-"""Files outside the pool in use and the next one that are kept mapped."""
+_OTHERS = 16
+"""A sixteenth as many files as a pool has are kept in use besides it and the next one."""
 
 Cut = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], int]]
 """[blocks] tokens -> the first block of each extent and the end, [extents + 1], and the number of pools."""
@@ -113,7 +113,7 @@ class FetchedShards(ShardFiles):
             ahead = self._ahead.pop(name, None)
             if ahead is None and name not in self._pool:
                 self._others.append(name)
-                if len(self._others) > _KEPT:
+                if len(self._others) > max(1, len(self._pool) // _OTHERS):
                     self._drop({self._others.popleft()})
             if ahead is not None and not ahead.cancel() and ahead.exception() is None:
                 self._maps[name] = ahead.result()
@@ -173,7 +173,7 @@ class FetchedShards(ShardFiles):
     def _add(self, path: Path, stretch: Stretch, is_ahead: bool) -> None:
         try:
             self._cache.add(path, stretch.size, lambda file: self._write(stretch, file))
-        except FullError:
+        except (FullError, OSError):
             if not is_ahead:
                 self.keep(self._pool)  # what was fetched ahead makes room
             raise
@@ -260,9 +260,10 @@ class RemoteCorpus(Corpus):
         if pools == 1:
             raise self._too_small(whole, f"all of its {self.split} split, which is not read by pools")
         most = -(-len(sizes) // pools)
-        at_once = others + 2 * sum(sorted(sizes)[-most:])
+        pool = sum(sorted(sizes)[-most:])
+        at_once = others + 2 * pool + pool // _OTHERS
         if at_once > room:
-            raise self._too_small(at_once, f"two of its {pools:,} pools")
+            raise self._too_small(at_once, f"two of its {pools:,} pools and what is read beside them")
         log.info("%s: %s holds a part of it, %d pools are fetched in turn", self._address, self._settings.folder, pools)
 
     def _too_small(self, needed: int, what: str) -> UserError:

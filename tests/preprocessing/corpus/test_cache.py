@@ -201,6 +201,7 @@ def test_a_full_disk_is_one_line_unless_something_can_be_deleted(
     monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
     settings = CacheSettings(folder=small_disk / "cache", size=1 << 30, tries=3)
     there = RemoteCorpus(server.address, settings, "train", whole)
+    there.use([(0, there.blocks)])
     first, last = there.document(0)[0].sum(), corpus.documents - 1
     with pytest.raises(UserError) as refused:
         there.document(last)

@@ -234,7 +234,9 @@ def test_what_needs_the_whole_corpus_needs_a_cache_for_it(folder: Path, server: 
         open_dataset(KINDS["stream"].settings.parse(values, "data"), 0, "train")
     with pytest.raises(UserError, match=r"its index has no rows of 197 tokens.*take sequence_length 128, 256, 512 or"):
         opened(server.address, sequence_length=200, **part)
-    with pytest.raises(UserError, match=r"needs [0-9,]+, for two of its 8 pools; raise it, or lower data.pool_tokens"):
+    with pytest.raises(
+        UserError, match=r"needs [0-9,]+, for two of its 8 pools and what is read beside them; raise it, or lower"
+    ):
         opened(server.address, **cache(tmp_path, 14 * PAGE))
     assert not server.shards_asked()
     whole = cache(tmp_path, 3 * corpus_bytes(folder))
