@@ -27,6 +27,9 @@ class FileServer(ThreadingHTTPServer):
         self.asked: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """File -> (start, stop) of each request."""
         self.closed = threading.Event()
+        self.open = threading.Event()
+        """While it is not set, no shard is sent."""
+        self.open.set()
         self.lock = threading.Lock()
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -59,6 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
             start, stop = int(first), int(last) + 1
         self.server.asked[name].append((start, stop))
         data = data[start:stop]
+        if name.endswith(".tar"):
+            self.server.open.wait()
         if fault == HANG:
             self.server.closed.wait()
             return
@@ -82,5 +87,6 @@ def serving(folder: Path) -> Iterator[FileServer]:
             yield server
         finally:
             server.closed.set()
+            server.open.set()
             server.shutdown()
             thread.join()

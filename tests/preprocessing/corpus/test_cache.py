@@ -133,6 +133,7 @@ address, folder, pools = sys.argv[1:]
 cut = lambda tokens: (np.array([*range(0, len(tokens), 12), len(tokens)]), int(pools))
 corpus = RemoteCorpus(address, CacheSettings(folder=folder, size="1MB"), "train", cut)
 corpus.use([(0, corpus.blocks)])
+print("opened", flush=True)
 print(json.dumps([int(corpus.document(number)[0].sum()) for number in range(corpus.documents)]))
 """
 
@@ -149,7 +150,12 @@ def sums(corpus: Corpus) -> list[int]:
 
 @pytest.mark.slow
 def test_of_two_processes_one_fetches_and_both_read(corpus: Corpus, server: FileServer, tmp_path: Path) -> None:
+    server.open.clear()
     readers = [reader(server.address, tmp_path / "cache", pools=3) for _ in range(2)]
+    for one in readers:
+        assert one.stdout is not None and one.stdout.readline() == "opened\n"
+    time.sleep(0.3)  # both ask for the same files, or one waits for the other
+    server.open.set()
     found = [json.loads(one.communicate()[0]) for one in readers]
     assert found == [sums(corpus)] * 2
     assert len(server.shards_asked()) == 2
