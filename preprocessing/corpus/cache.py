@@ -15,11 +15,10 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from filelock import FileLock
 from pydantic import ByteSize, Field
 
 from preprocessing.corpus.maps import map_file
@@ -59,12 +58,9 @@ class Cache:
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    @contextmanager
-    def fetching(self, path: Path) -> Iterator[None]:
+    def fetching(self, path: Path) -> AbstractContextManager[Any]:
         """Held by the one process that fetches `path`; the others wait."""
-        number = zlib.crc32(str(path.relative_to(self.folder)).encode()) % _LOCKS
-        with FileLock(self.folder / f".lock-{number:02}").acquire(poll_interval=_POLL):
-            yield
+        return self._locked(f".lock-{zlib.crc32(str(path.relative_to(self.folder)).encode()) % _LOCKS:02}")
 
     def count_again(self) -> None:
         """Call it when something was written by other means than `add`."""
@@ -119,11 +115,14 @@ class Cache:
                 raise
             yield file
 
-    @contextmanager
-    def _counting(self) -> Iterator[None]:
+    def _counting(self) -> AbstractContextManager[Any]:
         """Held while files are counted, deleted or renamed."""
-        with FileLock(self.folder / ".lock").acquire(poll_interval=_POLL):
-            yield
+        return self._locked(".lock")
+
+    def _locked(self, name: str) -> AbstractContextManager[Any]:
+        from filelock import FileLock
+
+        return FileLock(self.folder / name).acquire(poll_interval=_POLL)
 
     def _used(self) -> int | None:
         try:
@@ -155,6 +154,7 @@ class Cache:
 
 
 def _delete_unused(path: Path) -> bool:
+    """Whether the file was in use by nobody, and is deleted."""
     with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()
