@@ -78,15 +78,15 @@ class Cache:
             os.utime(path)
         return mapped
 
-    def add(self, path: Path, size: int, write: Callable[[IO[bytes]], None]) -> None:
-        """Make room for a file of `size` bytes, which `write` writes; hold `fetching` meanwhile.
+    def add(self, path: Path, size: int, write: Callable[[IO[bytes]], None], spare: int = 0) -> None:
+        """Make room for a file of `size` bytes, which `write` writes, and for `spare` more; hold `fetching` meanwhile.
 
         Raises `FullError` if there is no room, and what `write` raises.
         """
         temporary = path.with_name(path.name + ".tmp")
         temporary.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with self._reserved(temporary, size) as file:
+            with self._reserved(temporary, size, spare) as file:
                 write(file)
                 file.flush()
                 with self._counting():
@@ -95,13 +95,13 @@ class Cache:
             temporary.unlink(missing_ok=True)
 
     @contextmanager
-    def _reserved(self, temporary: Path, size: int) -> Iterator[IO[bytes]]:
+    def _reserved(self, temporary: Path, size: int, spare: int) -> Iterator[IO[bytes]]:
         """The file, in use and with its blocks on disk."""
         with self._counting():
             used = self._used()
-            if used is None or used + size > self.size:
-                used = self._free(size)
-            if used + size > self.size:
+            if used is None or used + size + spare > self.size:
+                used = self._free(size + spare)
+            if used + size + spare > self.size:
                 raise FullError(f"{used:,} of {self.size:,} bytes are in use")
             (self.folder / ".used").write_text(f"{used + size:020}")
             file = temporary.open("wb")

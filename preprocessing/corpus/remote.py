@@ -39,8 +39,6 @@ from preprocessing.files import write_atomically
 log = logging.getLogger("reread")
 
 _THREADS = 4
-_OTHERS = 16
-"""A sixteenth as many files as a pool has are kept in use besides it and the next one."""
 
 Cut = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], int]]
 """[blocks] tokens -> the first block of each extent and the end, [extents + 1], and the number of pools."""
@@ -104,6 +102,8 @@ class FetchedShards(ShardFiles):
         self._others: deque[str] = deque()
         """What is mapped but was never asked for."""
         self.let_go = 0
+        self.spare = 0
+        """Bytes of room that what is fetched ahead must leave."""
 
     def check_size(self, name: str, size: int) -> None:
         """Nothing: what is mapped has its size."""
@@ -113,7 +113,7 @@ class FetchedShards(ShardFiles):
             ahead = self._ahead.pop(name, None)
             if ahead is None and name not in self._pool:
                 self._others.append(name)
-                if len(self._others) > max(1, len(self._pool) // _OTHERS):
+                if len(self._others) > _others(len(self._pool)):
                     self._drop({self._others.popleft()})
             if ahead is not None and not ahead.cancel() and ahead.exception() is None:
                 self._maps[name] = ahead.result()
@@ -172,7 +172,8 @@ class FetchedShards(ShardFiles):
 
     def _add(self, path: Path, stretch: Stretch, is_ahead: bool) -> None:
         try:
-            self._cache.add(path, stretch.size, lambda file: self._write(stretch, file))
+            spare = self.spare if is_ahead else 0
+            self._cache.add(path, stretch.size, lambda file: self._write(stretch, file), spare)
         except (FullError, OSError):
             if not is_ahead:
                 self.keep(self._pool)  # what was fetched ahead makes room
@@ -214,6 +215,11 @@ class FetchedShards(ShardFiles):
         return data if whole else b""
 
 
+def _others(pool: int) -> int:
+    """How many files are kept in use besides those of pools, for a pool of `pool` files."""
+    return max(1, pool // 16)
+
+
 def _first_wrong(stretch: Stretch, start: int, data: bytes) -> int | None:
     """The first byte of the first page of `data`, which begins at byte `start` of the shard, that was altered."""
     for begin in range(0, len(data), PAGE):
@@ -250,20 +256,20 @@ class RemoteCorpus(Corpus):
 
     def _check_room(self, room: int, sizes: list[int], pools: int) -> None:
         """Raises `UserError` unless there is room for what is read at once, held-out text included while training."""
-        others = sum(path.stat().st_size for path in (*self.folder.iterdir(), *self.folder.glob("tokenizer/*")))
-        if self.split == "train":
-            others += sum(shard.bytes for shard in self.manifest.shards if shard.split != self.split)
+        held_out = [shard.bytes for shard in self.manifest.shards if shard.split != self.split == "train"]
+        beside = (*self.folder.iterdir(), *self.folder.glob("tokenizer/*"))
+        others = sum(held_out) + sum(path.stat().st_size for path in beside)
         whole = others + sum(sizes)
         self._fits = whole <= room
         if self._fits:
             return
         if pools == 1:
             raise self._too_small(whole, f"all of its {self.split} split, which is not read by pools")
-        most = -(-len(sizes) // pools)
-        pool = sum(sorted(sizes)[-most:])
-        at_once = others + 2 * pool + pool // _OTHERS
+        sizes, most = sorted(sizes), -(-len(sizes) // pools)
+        at_once = others + 2 * sum(sizes[-most:]) + sum(sizes[-_others(most) :])
         if at_once > room:
             raise self._too_small(at_once, f"two of its {pools:,} pools and what is read beside them")
+        self._fetched.spare = sum(held_out)
         log.info("%s: %s holds a part of it, %d pools are fetched in turn", self._address, self._settings.folder, pools)
 
     def _too_small(self, needed: int, what: str) -> UserError:

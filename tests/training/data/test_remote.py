@@ -108,7 +108,7 @@ def test_rows_are_those_of_the_folder_with_a_cache_that_holds_a_part(
     folder: Path, server: FileServer, tmp_path: Path, kind: dict[str, Any]
 ) -> None:
     """A packed row goes on in the block after its own, which is of another pool."""
-    size = 28 * PAGE
+    size = 30 * PAGE
     assert size < corpus_bytes(folder)
     local, there = opened(folder, **kind), opened(server.address, **kind, **cache(tmp_path, size))
     assert there.order.pools == 8 and there.fingerprint == local.fingerprint and there.facts() == local.facts()
@@ -224,8 +224,8 @@ def test_a_command_that_fails_is_one_line(folder: Path, tmp_path: Path, monkeypa
 
 
 def test_what_needs_the_whole_corpus_needs_a_cache_for_it(folder: Path, server: FileServer, tmp_path: Path) -> None:
-    part = cache(tmp_path, 28 * PAGE)
-    refused = r"data.cache.size: 1,835,008 bytes.* all of its train split, which is not read by pools"
+    part = cache(tmp_path, 30 * PAGE)
+    refused = r"data.cache.size: 1,966,080 bytes.* all of its train split, which is not read by pools"
     with pytest.raises(UserError, match=refused):
         opened(server.address, pool_tokens=None, **part)
     values = {"kind": "stream", "corpus": server.address, **part}
@@ -247,7 +247,7 @@ def test_what_needs_the_whole_corpus_needs_a_cache_for_it(folder: Path, server: 
 
 
 def test_all_bytes_are_verified_with_room_for_a_part(folder: Path, server: FileServer, tmp_path: Path) -> None:
-    there = opened(server.address, **cache(tmp_path, 28 * PAGE))
+    there = opened(server.address, **cache(tmp_path, 30 * PAGE))
     there.verify()
     assert {name for name, parts in server.shards_asked().items() if parts} == {
         f"train-{number:05d}.tar" for number in range(SHARDS)
