@@ -6,6 +6,8 @@ from setuptools import find_packages, setup
 
 PREPROCESSING = [
     "duckdb>=1.0",
+    "filelock>=3.12",
+    "fsspec[http]>=2024.6",  # corpora at addresses; s3fs, gcsfs and the like open others
     "jieba==0.42.1",  # word boundaries are part of a corpus: another dictionary is another corpus
     "matplotlib>=3.7",
     "numpy>=1.26",
@@ -17,9 +19,10 @@ PREPROCESSING = [
     "rich>=13",
     "rjieba==0.2.2",
     "sentencepiece>=0.2",
+    "tenacity>=8.2",
     "tokenizers>=0.21",  # DecodeStream
     "typer>=0.12",
-    "webdataset>=0.2.86",
+    "webdataset>=0.2.86",  # opens `pipe:` addresses; its form is that of the shards
     "zstandard>=0.22",
 ]
 TRAINING = [

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -87,7 +88,7 @@ def _ablate_finetuning(name: str, overrides: list[str]) -> None:
         row: {score: mean_and_deviation([one[score] for one in seeds]) for score in seeds[0]}
         for row, seeds in measured.items()
     }
-    size = train_section(tuned[0]).data.held_out.name
+    size = Path(train_section(tuned[0]).data.held_out).name
     print_wide(table(f"paper (its own size) | ours ({size})", recipe.ablations, cells))
 
 

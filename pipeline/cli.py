@@ -59,7 +59,10 @@ def preprocess(
 @app.command()
 def inspect(
     corpus: Annotated[
-        Path, typer.Argument(help="A corpus folder, one written with --materialize, a run, or a model to fine-tune")
+        str,
+        typer.Argument(
+            help="A corpus' folder or address, one written with --materialize, a run, or a model to fine-tune"
+        ),
     ],
     overrides: Overrides = None,
     recipe: Annotated[
@@ -71,7 +74,7 @@ def inspect(
     """Show samples with masked words, or with labels, spans and tags marked; prove that words are masked whole."""
     from pipeline.inspect_task import inspect_task, task_of
 
-    if (task := task_of(corpus, overrides or [], recipe)) is not None:
+    if (task := task_of(Path(corpus), overrides or [], recipe)) is not None:
         if verify:
             raise UserError("--verify goes with a corpus; labelled examples have no manifest")
         inspect_task(task, samples)

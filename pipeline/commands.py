@@ -60,7 +60,7 @@ def preprocess_share(recipe: Recipe, stage: str, share: str) -> None:
     build_share(preprocess_section(recipe), stage, Share.parse(share))
 
 
-def inspect(corpus: Path, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
+def inspect(corpus: str, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
     """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define."""
     from pipeline.inspect import inspect as show
 
@@ -223,13 +223,19 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
     assert start is not None
     if not isinstance(settings.data, CorpusSettings):
         raise UserError(f"recipe {recipe.name}: `start` is for pretraining; set start=null and name the model by init")
-    overrides = [override("data.corpus", settings.data.corpus), *start.overrides]
+    overrides = [*corpus_overrides(settings.data), *start.overrides]
     other = load_recipe(start.recipe, overrides, "train")
     if other.name == recipe.name:
         raise UserError(f"recipe {recipe.name}: start.recipe has this name, too, and so the same run folder; change it")
     model = model_spec(settings.model.get("type", "")).name
     forms_of(model, start.convert.given())
     return other, [start.recipe, *overrides], model
+
+
+def corpus_overrides(data: CorpusSettings) -> list[str]:
+    """The overrides with which another recipe reads the same corpus."""
+    cache = [] if data.cache is None else [f"data.cache={data.cache.model_dump_json()}"]
+    return [override("data.corpus", data.corpus), *cache]
 
 
 def missing_start(recipe: Recipe) -> Path | None:

@@ -158,7 +158,7 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         _assign(values, path, read_override(text, f"`{override}`"), override)
 
 
-def override(key: str, path: Path) -> str:
+def override(key: str, path: Path | str) -> str:
     """`key=path` for `apply_overrides`, quoted where YAML needs it."""
     return f"{key}={as_yaml(str(path))}"
 

@@ -44,7 +44,7 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
 
     Logs one line where it is assumed. Raises `UserError` where it cannot be known.
     """
-    corpus, stated = train.data.place, train.model.get("vocab_size")
+    corpus, stated = train.data.folder, train.model.get("vocab_size")
     if stated is not None:
         return int(stated)
     if is_materialized(corpus):
@@ -76,13 +76,13 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
 
     A token is an id of two bytes, four where the vocabulary needs it, and a byte of flags.
     """
-    folder = train.data.place
+    folder = train.data.folder
     token_bytes = 3 if vocab_size <= 2**16 else 5
     copies = getattr(train.data, "copies", 1)
     if (folder / "manifest.json").exists() and not is_materialized(folder):
         shards = Manifest.read(folder).shards
         held = sum(shard.tokens for shard in shards if shard.split == "train")
-        return CorpusSize(sum(shard.bytes for shard in shards), held, f"the manifest of {folder}")
+        return CorpusSize(sum(shard.bytes for shard in shards), held, f"the manifest of {train.data.place}")
     inputs = 0.0 if recipe.preprocess is None else _input_bytes(recipe.preprocess)
     if inputs:
         return CorpusSize(inputs / 3 * token_bytes, inputs / 3, "the bytes of preprocess.input.paths, at most")

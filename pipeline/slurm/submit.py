@@ -79,7 +79,8 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     if not isinstance(recipe.train.data, CorpusSettings):
         raise UserError(f"recipe {recipe.name}: fine-tunes a model; submit it by `reread finetune RECIPE --slurm`")
     corpus = recipe.train.data.corpus
-    if not jobs or recipe.preprocess is None or corpus.resolve() != recipe.preprocess.output.resolve():
+    made = bool(jobs) and recipe.preprocess is not None and recipe.preprocess.output.resolve() == Path(corpus).resolve()
+    if isinstance(corpus, Path) and not made:  # an address is for the nodes, which have the disk of its cache
         Manifest.read(corpus)
     if automatic := recipe.train.automatic:
         log.info(

@@ -8,6 +8,8 @@ The system reads nothing ahead in these maps by itself, since a row is a few hun
 """
 
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
 import weakref
@@ -22,14 +24,20 @@ _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def map_file(path: Path) -> mmap.mmap:
+def map_file(path: Path, *, in_use: bool = False) -> mmap.mmap:
     """Map a whole file, which must not be empty; it is unmapped when the last reference to it (or an array of it) goes.
 
     The result is used as an `mmap.mmap`: slices are bytes, and `np.frombuffer` reads it. It must not be written to.
-    Raises OSError.
+    With `in_use` the map holds a shared flock on the file, since Linux keeps a lock as long as the open file that has
+    it, and a map keeps that. Raises OSError, and FileNotFoundError for a file that was deleted before it was locked.
     """
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        if in_use:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        status = os.fstat(file.fileno())
+        if not status.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        size = status.st_size
         address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
     if address == _FAILED:
         number = ctypes.get_errno()

@@ -3,16 +3,17 @@
 import logging
 import mmap
 from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus.index import CHUNK_LENGTHS, chunk_counts
-from preprocessing.corpus.manifest import Manifest
+from preprocessing.corpus.index import CHUNK_LENGTHS, Index, chunk_counts, page_count
+from preprocessing.corpus.manifest import Manifest, Shard
 from preprocessing.corpus.maps import read_ahead
-from preprocessing.corpus.shards import CheckedPages, ShardFiles
+from preprocessing.corpus.shards import CheckedPages, ShardFiles, Stretch
 
 log = logging.getLogger("reread")
 
@@ -29,25 +30,38 @@ class Corpus:
 
     def __init__(self, folder: str | Path, split: str = "train") -> None:
         self.folder = Path(folder)
+        self.place: Path | str = self.folder
+        """Where it lies, for messages."""
         self.split = split
         self.manifest = Manifest.read(self.folder)
         self.fingerprint = self.manifest.fingerprint
-        self._files = ShardFiles(self.folder, "reread preprocess")
-        blocks, chunks, pages = self.manifest.split_index(split)
         shards = [shard for shard in self.manifest.shards if shard.split == split]
+        self._open(shards, self.manifest.split_index(split))
+
+    def _open(self, shards: list[Shard], index: Index) -> None:
+        files = ShardFiles(self.folder, "reread preprocess")
         for shard in shards:
-            self._files.check_size(shard.name, shard.bytes)
-        self._pages = CheckedPages(self._files, [(shard.name, shard.bytes) for shard in shards], pages)
-        shard_of = np.repeat(np.arange(len(shards)), [shard.blocks for shard in shards])
-        self._names = [shard.name for shard in shards]
+            files.check_size(shard.name, shard.bytes)
+        self._read_from(files, whole_shards(shards, index.pages), index)
+
+    def _read_from(self, files: ShardFiles, stretches: list[Stretch], index: Index) -> None:
+        """Read the blocks of `index` from these files."""
+        blocks = index.blocks
+        self._files = files
+        sums = [index.pages[:0], *(stretch.sums for stretch in stretches)]
+        self._pages = CheckedPages(files, [(one.name, one.size) for one in stretches], np.concatenate(sums))
+        counts = [stretch.blocks for stretch in stretches]
+        shard_of = np.repeat(np.arange(len(stretches)), counts)
+        start = np.repeat(np.array([stretch.start for stretch in stretches], np.int64), counts)
+        self._names = [stretch.name for stretch in stretches]
         self._shard_of: list[int] = shard_of.tolist()
-        self._chunks = chunks
+        self._chunks = index.chunks
         self.first_page: NDArray[np.int64] = self._pages.first[shard_of]
         """[blocks]: the number of the first page of each block's shard, for `check`."""
-        self.ids_at: NDArray[np.int64] = blocks["ids_at"]
-        """[blocks]: the byte of its shard where each block's ids begin."""
-        self.flags_at: NDArray[np.int64] = blocks["flags_at"]
-        self._offsets_at: list[int] = blocks["offsets_at"].tolist()
+        self.ids_at: NDArray[np.int64] = blocks["ids_at"] - start
+        """[blocks]: the byte of its file where each block's ids begin."""
+        self.flags_at: NDArray[np.int64] = blocks["flags_at"] - start
+        self._offsets_at: list[int] = (blocks["offsets_at"] - start).tolist()
         self.block_documents: NDArray[np.int64] = np.append(0, np.cumsum(blocks["documents"]))
         """[blocks + 1]: the number of documents before each block."""
         self.block_tokens: NDArray[np.int64] = np.append(0, np.cumsum(blocks["tokens"]))
@@ -92,10 +106,18 @@ class Corpus:
         if longest in CHUNK_LENGTHS:
             return self._chunks[:, CHUNK_LENGTHS.index(longest)].astype(np.int64)
         if self.blocks > _MANY_BLOCKS:
-            log.info("%s: its index has no rows of %d tokens: the lengths of documents are read", self.folder, longest)
+            log.info("%s: its index has no rows of %d tokens: the lengths of documents are read", self.place, longest)
         for number, at in enumerate(self._offsets_at):
             read_ahead(self.map(number), at, at + 8 * (self._documents(number) + 1))
         return np.array([chunk_counts(self._lengths(number), longest).sum() for number in range(self.blocks)], np.int64)
+
+    @property
+    def let_go(self) -> int:
+        """How often files were let go: what holds a map from before should drop it."""
+        return 0
+
+    def use(self, blocks: Iterable[tuple[int, int]]) -> None:
+        """Announce that only these stretches of blocks (first, stop) are read from now on, and others rarely."""
 
     def read_ahead(self, first: int, stop: int) -> None:
         """Have the system read blocks first..stop, without waiting for them."""
@@ -128,3 +150,12 @@ class Corpus:
         values = np.frombuffer(self.map(number), dtype, stop - start, begin)
         values.flags.writeable = False
         return values
+
+
+def whole_shards(shards: list[Shard], pages: NDArray[np.uint32]) -> list[Stretch]:
+    """Each shard as one stretch; `pages` are the checksums of the pages of all."""
+    cuts = np.cumsum([page_count(shard.bytes) for shard in shards])[:-1]
+    return [
+        Stretch(shard.name, shard.name, 0, shard.bytes, shard.blocks, sums)
+        for shard, sums in zip(shards, np.split(pages, cuts) if shards else [], strict=True)
+    ]

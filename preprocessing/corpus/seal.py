@@ -41,6 +41,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return values
 
 
+def is_sealed(data: bytes) -> bool:
+    """Whether these are the bytes of a whole manifest that names the files of its tokenizer."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(values, dict) or not isinstance(values.get(TOKENIZER_FILES), dict):
+        return False
+    return bool(values.pop(CHECKSUM, None) == _checksum(values))
+
+
 def unseal(folder: Path, values: dict[str, Any], command: str) -> dict[str, Any]:
     """The values that `read_manifest` returned, checked and without the seal; `command` made the folder.
 

@@ -2,9 +2,9 @@
 
 import mmap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,22 @@ from preprocessing.errors import UserError
 
 _PAGES_AT_ONCE = 256
 """Most pages that are asked for before the first of them is waited for."""
+
+
+class Stretch(NamedTuple):
+    """A file that is a shard, or a part of one with whole blocks: its bytes from `start` to `stop`."""
+
+    name: str
+    shard: str
+    start: int
+    stop: int
+    blocks: int
+    sums: NDArray[np.uint32]
+    """The CRC-32 of each page; `start` is the first byte of a page."""
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
 
 
 class ShardFiles:
@@ -51,6 +67,9 @@ class ShardFiles:
             except OSError as error:
                 raise UserError(f"{self.folder / name}: cannot be mapped into memory ({error.strerror})") from None
         return self._maps[name]
+
+    def ask(self, names: Iterable[str]) -> None:
+        """Announce that these will be mapped; files of this machine are there already."""
 
     def array(self, name: str, dtype: Any, count: int, start: int) -> NDArray[Any]:
         """[count] values from byte `start` on, as a read-only view of the file, which is read ahead."""

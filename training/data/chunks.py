@@ -66,12 +66,16 @@ class Chunks:
         self.before_block = np.append(0, np.cumsum(corpus.chunk_counts(longest)))
         """[blocks + 1]: the number of chunks before each block."""
         self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
+        self._let_go = corpus.let_go
 
     def __len__(self) -> int:
         return int(self.before_block[-1])
 
     def locate(self, indices: NDArray[np.int64]) -> Places:
         """The places of chunks `indices` [B]; raises `UserError` if a page with their offsets was altered on disk."""
+        if self._let_go != self.corpus.let_go:
+            self._let_go = self.corpus.let_go
+            self._block.cache_clear()
         numbers = np.searchsorted(self.before_block, indices, side="right") - 1
         blocks = [self._block(number) for number in numbers.tolist()]
         rest = (indices - self.before_block[numbers]).tolist()

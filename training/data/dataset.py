@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from hashlib import md5
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -13,7 +14,7 @@ from preprocessing.corpus import CONTINUES_WORD, Corpus
 from preprocessing.errors import UserError
 from training.data.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
 from training.data.masking import mask
-from training.data.order import Order, ReadAhead, cut_extents, pool_count
+from training.data.order import Order, ReadAhead, cut_pools
 from training.data.rows import IGNORED, Rows
 from training.data.settings import DataSettings, MaskedSettings
 from training.provenance import corpus_card, corpus_facts
@@ -46,11 +47,11 @@ class Dataset(ABC, Generic[AnySettings]):
 
     def facts(self) -> dict[str, Any]:
         """Fingerprints of the text and its tokenizer, and what else a run remembers of its data."""
-        return corpus_facts(self.settings.place)
+        return corpus_facts(self.tokenizer_folder.parent)
 
     def card(self) -> dict[str, Any]:
         """`facts` and what else a model card shows of the data."""
-        return corpus_card(self.settings.place)
+        return corpus_card(self.tokenizer_folder.parent)
 
     @abstractmethod
     def verify(self) -> None:
@@ -82,10 +83,14 @@ class MaskedDataset(Dataset[AnyMasked]):
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
         """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""
         self.corpus, self.settings, self.seed = corpus, settings, seed
-        extents = cut_extents(np.diff(corpus.block_tokens), settings.pool_tokens)
-        pools = pool_count(len(extents) - 1, corpus.tokens, settings.pool_tokens)
+        extents, pools = cut_pools(np.diff(corpus.block_tokens), settings.pool_tokens)
         self.order = Order(before_block[extents], pools, settings.copies, seed)
-        self._read_ahead = ReadAhead(self.order, lambda one: corpus.read_ahead(*extents[one : one + 2].tolist()))
+        stretches = list(pairwise(extents.tolist()))
+        self._read_ahead = ReadAhead(
+            self.order,
+            lambda one: corpus.read_ahead(*stretches[one]),
+            lambda pool: corpus.use(stretches[one] for one in pool),
+        )
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
         self.vocab_size = tokenizer["vocab_size"]
@@ -114,19 +119,19 @@ class MaskedDataset(Dataset[AnyMasked]):
 
     def check(self, settings: AnyMasked, seed: int) -> None:
         """Raises `UserError` if no token is masked, or if whole words are but Chinese words are not marked."""
-        strategy, folder = self.settings.masking.strategy, self.corpus.folder
+        strategy, place = self.settings.masking.strategy, self.corpus.place
         if strategy != "token":
             han, in_words = count_han(self.corpus)
             if han >= FEWEST_HAN_TOKENS and in_words < LOWEST_WORD_SHARE * han:
                 raise UserError(
-                    f"{folder}: data.masking.strategy is {strategy}, but only {in_words:,} of {han:,} Chinese tokens "
+                    f"{place}: data.masking.strategy is {strategy}, but only {in_words:,} of {han:,} Chinese tokens "
                     "are in words of several tokens, so single characters would be masked; run `reread preprocess` "
                     "again, or set data.masking.strategy=token"
                 )
         if len(self):
             copies, indices = self.order.locate(np.arange(min(len(self), 64)))  # which the first step reads anyway
             if (self.at(copies, indices)["labels"] == IGNORED).all():
-                raise UserError(f"{folder}: data.masking: no token of {len(indices)} rows is masked")
+                raise UserError(f"{place}: data.masking: no token of {len(indices)} rows is masked")
 
     @abstractmethod
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
@@ -176,6 +181,6 @@ _DRAWING = 2
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int, pools: int) -> str:
     """A hash of everything that determines the rows; it ignores the location of the corpus."""
-    dumped = settings.model_dump_json(exclude={"corpus", "pool_tokens"} if pools == 1 else {"corpus"})
+    dumped = settings.model_dump_json(exclude={"corpus", "cache", *(["pool_tokens"] if pools == 1 else [])})
     values = [str(_DRAWING), corpus_fingerprint, split, str(seed), dumped]
     return md5("\n".join(values).encode()).hexdigest()

@@ -1,17 +1,19 @@
 """The table of the kinds of data that a recipe can name."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from training.data.dataset import Dataset
 from training.data.materialize import MaterializedSamples, is_materialized
+from training.data.order import cut_pools
 from training.data.packed import Packed, PackedSettings
 from training.data.readings import SegmentSettings
 from training.data.samples import RowDataset, RowSettings, Samples
 from training.data.segments import Segments
-from training.data.settings import DataSettings
+from training.data.settings import CorpusSettings, DataSettings
 from training.data.stream import Stream, StreamSettings
 from training.data.tasks.answer import AnswerDataset
 from training.data.tasks.choose import ChooseDataset
@@ -30,14 +32,30 @@ class Kind(NamedTuple):
 
 
 def _drawn(dataset: Callable[[Corpus, Any, int], Dataset[Any]]) -> Callable[[Any, int, str], Dataset[Any]]:
-    return lambda settings, seed, split: dataset(Corpus(settings.corpus, split), settings, seed)
+    return lambda settings, seed, split: dataset(open_corpus(settings, split), settings, seed)
 
 
 def _rows(settings: RowSettings, seed: int, split: str) -> RowDataset[RowSettings]:
     """Rows drawn from a corpus, or read from a folder of samples with the settings and seed they were written with."""
-    if is_materialized(settings.corpus):
-        return MaterializedSamples(settings.corpus, split)
-    return Samples(Corpus(settings.corpus, split), settings, seed)
+    if not is_materialized(settings.folder):
+        return Samples(open_corpus(settings, split), settings, seed)
+    if not isinstance(settings.corpus, Path):
+        raise UserError(
+            f"{settings.corpus}: holds samples of `reread preprocess --materialize`, which are read from a folder of "
+            "this machine; copy it, or give the corpus that they were drawn from"
+        )
+    return MaterializedSamples(settings.corpus, split)
+
+
+def open_corpus(settings: CorpusSettings, split: str) -> Corpus:
+    """A split of the corpus in a folder, or at an address through the cache."""
+    if isinstance(settings.corpus, Path):
+        return Corpus(settings.corpus, split)
+    from preprocessing.corpus.remote import RemoteCorpus
+
+    assert settings.cache is not None
+    pool_tokens = getattr(settings, "pool_tokens", None)
+    return RemoteCorpus(settings.corpus, settings.cache, split, lambda tokens: cut_pools(tokens, pool_tokens))
 
 
 KINDS = {

@@ -75,7 +75,7 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
         "version": FORMAT_VERSION,
         "corpus": manifest.fingerprint,
         "seed": seed,
-        "settings": settings.model_dump(mode="json", exclude={"corpus"}),
+        "settings": settings.model_dump(mode="json", exclude={"corpus", "cache"}),
         "tokenizer": manifest.tokenizer,
         "dtype": manifest.dtype,
         "block_rows": block_rows,
@@ -383,7 +383,7 @@ def _differing(written: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 def _flat(settings: RowSettings, seed: int) -> dict[str, Any]:
-    values = settings.model_dump(mode="json", exclude={"corpus", "masking"})
+    values = settings.model_dump(mode="json", exclude={"corpus", "cache", "masking"})
     masking = settings.masking.model_dump(mode="json")
     return {
         "seed": seed,

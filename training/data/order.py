@@ -97,15 +97,22 @@ class Order:
             samples[here] = self.before_extent[layout.extents[place]] + ranks[here] - layout.ranks[place]
         return samples
 
+    def current(self, position: int) -> range:
+        """The extents of the pool that a position is in, by their numbers in the endless stream."""
+        number, rank = divmod(position, self.samples)
+        pool = int(self._layout(number % self.copies).pool_of(np.array(rank)))
+        begin, end = (number * int(self._slots[-1]) + self._slots[pool : pool + 2]).tolist()
+        return range(begin, end)
+
     def coming(self, position: int) -> range:
-        """The extents that should be there at a position besides its own pool, by their numbers in the endless stream.
+        """The extents that should be there besides `current`, which they follow.
 
         They are the beginning of the next pool, in the proportion in which this pool has been read.
         """
+        first = self.current(position).stop
         number, rank = divmod(position, self.samples)
         layout = self._layout(number % self.copies)
         pool = int(layout.pool_of(np.array(rank)))
-        first = number * int(self._slots[-1]) + int(self._slots[pool + 1])
         begin, end = layout.pools[pool : pool + 2].tolist()
         after = (pool + 1) % self.pools
         extents = int(self._slots[after + 1] - self._slots[after])
@@ -134,12 +141,22 @@ class Order:
 class ReadAhead:
     """Has the next pool read while this one is used, in step with it, so never more than a pool ahead."""
 
-    def __init__(self, order: Order, read: Callable[[int], None]) -> None:
-        self._order, self._read = order, read
+    def __init__(self, order: Order, read: Callable[[int], None], begin: Callable[[list[int]], None]) -> None:
+        self._order, self._read, self._begin = order, read, begin
+        self._current = range(0)
         self._done = 0
 
     def follow(self, position: int) -> None:
-        """Calls `read` for each extent that `Order.coming` names for a position and that was not read ahead before."""
+        """Calls `begin` with the extents of a pool that begins at a position, and `read` for each extent that
+        `Order.coming` names for it and that was not read ahead before.
+
+        Lanes are not all equally far, so a position in the pool before begins nothing.
+        """
+        current = self._order.current(position)
+        behind = self._current.start - current.start
+        if not self._current or not 0 <= behind <= len(self._current) + 1:
+            self._begin([self._order.extent(number) for number in current])
+            self._current = current
         if self._order.pools > 1:
             coming = self._order.coming(position)
             begin = self._done if coming.start <= self._done <= coming.stop else coming.start
@@ -153,6 +170,12 @@ def cut_extents(tokens: NDArray[np.int64], pool_tokens: int | None) -> NDArray[n
     size = min(_EXTENT_TOKENS, max(1, pool_tokens // 64)) if pool_tokens else _EXTENT_TOKENS
     before = np.cumsum(tokens) - tokens
     return np.append(np.flatnonzero(np.diff(before // size, prepend=-1)), len(tokens))
+
+
+def cut_pools(tokens: NDArray[np.int64], pool_tokens: int | None) -> tuple[NDArray[np.int64], int]:
+    """`cut_extents`, and the number of pools that they are dealt to."""
+    extents = cut_extents(tokens, pool_tokens)
+    return extents, pool_count(len(extents) - 1, int(tokens.sum()), pool_tokens)
 
 
 def pool_count(extents: int, tokens: int, pool_tokens: int | None) -> int:

@@ -2,11 +2,13 @@
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from preprocessing.corpus.address import check_address, is_address
+from preprocessing.corpus.cache import CacheSettings
 from preprocessing.settings import Settings
 from training.data.rows import IGNORED, Rows
 
@@ -49,11 +51,16 @@ class DataSettings(Settings):
 
     @property
     @abstractmethod
-    def place(self) -> Path:
-        """The file or folder that holds the data, for messages."""
+    def place(self) -> Path | str:
+        """The file, folder or address that holds the data, for messages."""
 
     @property
-    def held_out(self) -> Path:
+    def folder(self) -> Path:
+        """The file or folder itself."""
+        return Path(self.place)
+
+    @property
+    def held_out(self) -> Path | str:
         """Where held-out text or examples are, for messages."""
         return self.place
 
@@ -71,16 +78,48 @@ class DataSettings(Settings):
         """Full rows in the format of the dataset, with the expected share of predictions; all ids are 0."""
 
 
+def _place(value: Any) -> Any:
+    return value if is_address(value) or not isinstance(value, str) else Path(value)
+
+
 class CorpusSettings(DataSettings):
     """Settings of data that is read from a corpus."""
 
-    elastic: ClassVar[frozenset[str]] = frozenset({"corpus"})
+    elastic: ClassVar[frozenset[str]] = frozenset({"corpus", "cache"})
 
-    corpus: Path
+    corpus: Annotated[Path | str, BeforeValidator(_place)]
+    """A folder, or the address of one: https://HOST/FOLDER, s3://BUCKET/FOLDER, `pipe:ssh HOST cat FOLDER/{}` or any
+    that fsspec or webdataset can open. `{}` stands for the name of a file, which otherwise follows after a slash."""
+    cache: CacheSettings | None = Field(default=None, validate_default=True)
+    """For a corpus at an address."""
+
+    @field_validator("corpus")
+    @classmethod
+    def _without_password(cls, value: Path | str) -> Path | str:
+        if isinstance(value, str):
+            check_address(value)
+        return value
+
+    @field_validator("cache")
+    @classmethod
+    def _given_for_an_address(cls, value: CacheSettings | None, info: ValidationInfo) -> CacheSettings | None:
+        if value is None and isinstance(info.data.get("corpus"), str):
+            raise ValueError("give `folder`, on this machine's own disk, and `size`, since data.corpus is an address")
+        return value
 
     @property
-    def place(self) -> Path:
+    def place(self) -> Path | str:
         return self.corpus
+
+    @property
+    def folder(self) -> Path:
+        """The folder with the manifest, which is fetched first if it lies at an address; shards may lie elsewhere."""
+        if isinstance(self.corpus, Path):
+            return self.corpus
+        from preprocessing.corpus.remote import fetch_folder
+
+        assert self.cache is not None
+        return fetch_folder(self.corpus, self.cache)
 
 
 class MaskedSettings(CorpusSettings):

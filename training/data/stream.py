@@ -62,6 +62,7 @@ class Stream(Dataset[StreamSettings]):
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
         self._before_block: list[int] = corpus.block_tokens.tolist()
+        corpus.use([(0, corpus.blocks)])
 
     def __len__(self) -> int:
         return self.corpus.tokens

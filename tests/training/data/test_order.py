@@ -207,7 +207,7 @@ def test_reading_ahead_is_front_to_back_once_a_pass_and_a_pool_ahead_at_most(
     one = order_of(blocks, pools, copies, seed)
     total, count = sum(blocks), len(blocks)
     asked: list[int] = []
-    ahead = ReadAhead(one, asked.append)
+    ahead = ReadAhead(one, asked.append, lambda pool: None)
     for position in range(0, 3 * total, steps):
         ahead.follow(position)
     if one.pools == 1:
@@ -222,7 +222,7 @@ def test_reading_ahead_is_front_to_back_once_a_pass_and_a_pool_ahead_at_most(
 
 def test_reading_ahead_begins_with_the_next_pool_after_a_seek() -> None:
     one, asked = order_of([10] * 40, 4, 2, 0), []
-    ahead = ReadAhead(one, asked.append)
+    ahead = ReadAhead(one, asked.append, lambda pool: None)
     position = 10**9 * 400 + 150  # in the middle of the second pool of ten blocks
     ahead.follow(position)
     parts = pools_of(one, 10**9 % 2)
@@ -232,3 +232,14 @@ def test_reading_ahead_begins_with_the_next_pool_after_a_seek() -> None:
     assert asked == parts[2][:7]
     ahead.follow(0)
     assert asked[7:] == pools_of(one, 0)[1][:1]
+
+
+def test_a_pool_begins_once_although_lanes_are_not_equally_far() -> None:
+    one, begun = order_of([10] * 40, 4, 2, 0), []
+    ahead = ReadAhead(one, lambda extent: None, begun.append)
+    for position in (0, 99, 100, 95, 199, 205, 150, 399, 400):
+        ahead.follow(position)
+    first, second = pools_of(one, 0), pools_of(one, 1)
+    assert begun == [*first, second[0]]
+    ahead.follow(0)  # from the beginning again
+    assert begun[5:] == [first[0]]

@@ -1,0 +1,325 @@
+"""A corpus at an address: its shards are fetched into a cache on this machine's disk, checked, and mapped there.
+
+If the corpus is read by pools, what is fetched are the stretches of shards that the pools consist of, of about 3 MB. A
+page at the border of two stretches is in the files of both; it is copied if one of them is there. A corpus that is
+shuffled as a whole is fetched by whole shards.
+"""
+
+import json
+import logging
+import mmap
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import md5
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.corpus.address import Source, check_name
+from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings, FullError
+from preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_count
+from preprocessing.corpus.manifest import Shard
+from preprocessing.corpus.maps import read_ahead
+from preprocessing.corpus.reader import Corpus, whole_shards
+from preprocessing.corpus.retries import no_room, retried, unreadable
+from preprocessing.corpus.seal import TOKENIZER_FILES, is_sealed
+from preprocessing.corpus.shards import ShardFiles, Stretch
+from preprocessing.errors import UserError, writing
+from preprocessing.files import write_atomically
+
+log = logging.getLogger("reread")
+
+_THREADS = 4
+
+Cut = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], int]]
+"""[blocks] tokens -> the first block of each extent and the end, [extents + 1], and the number of pools."""
+
+
+@lru_cache
+def fetch_folder(address: str, settings: CacheSettings) -> Path:
+    """The folder in the cache that has the manifest, the index and the tokenizer of the corpus at an address.
+
+    The manifest is asked for once in each process. Raises `UserError` if one of them cannot be had.
+    """
+    source, cache = Source(address), Cache(settings)
+    manifest = _read(source, "manifest.json", settings.tries, is_sealed)
+    folder = cache.folder / md5(manifest).hexdigest()
+    values = json.loads(manifest)
+    digests = {INDEX: values.get("index")}
+    digests |= {f"tokenizer/{name}": digest for name, digest in values[TOKENIZER_FILES].items()}
+    with writing(cache.folder), cache.fetching(folder):
+        if (folder / "manifest.json").exists():
+            return folder
+        (folder / "tokenizer").mkdir(parents=True, exist_ok=True)
+        (folder / SHARDS).mkdir(exist_ok=True)
+        for name, digest in digests.items():
+            if digest is not None:  # samples have no index
+                data = _read(source, check_name(address, name), settings.tries, _has_md5(digest))
+                write_atomically(folder / name, data)
+        write_atomically(folder / "manifest.json", manifest)
+        cache.count_again()
+    return folder
+
+
+def _has_md5(digest: str) -> Callable[[bytes], bool]:
+    return lambda data: md5(data).hexdigest() == digest
+
+
+def _read(source: Source, name: str, tries: int, is_right: Callable[[bytes], bool]) -> bytes:
+    place = source.place(name)
+
+    def once() -> bytes:
+        if not is_right(data := source.read(name)):
+            raise OSError("not as it was written (its checksum differs)")
+        return data
+
+    return retried(once, tries, place, lambda error: unreadable(place, error, tries))
+
+
+class FetchedShards(ShardFiles):
+    """Stretches of shards, each fetched when it is asked for or mapped, and in use until it is let go."""
+
+    def __init__(self, source: Source, cache: Cache, folder: Path, tries: int, stretches: list[Stretch]) -> None:
+        super().__init__(folder / SHARDS, "")
+        self._remedy = "delete it, and it is fetched again"
+        self._source, self._cache, self._tries = source, cache, tries
+        self._stretches = {stretch.name: stretch for stretch in stretches}
+        order = [None, *self._stretches.values(), None]
+        self._beside = {name: (order[number], order[number + 2]) for number, name in enumerate(self._stretches)}
+        self._ahead: dict[str, Future[mmap.mmap]] = {}
+        self._queue: deque[tuple[str, Future[mmap.mmap]]] = deque()
+        self._threads: list[Thread] = []
+        self._pool: set[str] = set()
+        self._others: deque[str] = deque()
+        """What is mapped but was never asked for."""
+        self.let_go = 0
+        self.spare = 0
+        """Bytes of room that what is fetched ahead must leave."""
+
+    def check_size(self, name: str, size: int) -> None:
+        """Nothing: what is mapped has its size."""
+
+    def map(self, name: str) -> mmap.mmap:
+        if name not in self._maps:
+            ahead = self._ahead.pop(name, None)
+            if ahead is None and name not in self._pool:
+                self._others.append(name)
+                if len(self._others) > _others(len(self._pool)):
+                    self._drop({self._others.popleft()})
+            if ahead is not None and not ahead.cancel() and ahead.exception() is None:
+                self._maps[name] = ahead.result()
+            else:
+                self._maps[name] = self._fetch(name)
+        return self._maps[name]
+
+    def ask(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._maps and name not in self._ahead:
+                self._ahead[name] = Future()
+                self._queue.append((name, self._ahead[name]))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        while len(self._threads) < min(_THREADS, len(self._queue)):
+            self._threads.append(Thread(target=self._fetch_ahead, name="fetch", daemon=True))
+            self._threads[-1].start()
+
+    def keep(self, pool: set[str]) -> None:
+        """Let all others go."""
+        self._pool = pool
+        self._others.clear()
+        self._drop((self._ahead.keys() | self._maps.keys()) - pool)
+
+    def _drop(self, names: set[str]) -> None:
+        for name in names:
+            self._maps.pop(name, None)
+            if ahead := self._ahead.pop(name, None):
+                ahead.cancel()
+        self.let_go += 1
+
+    def _fetch_ahead(self) -> None:
+        while self._queue:
+            with suppress(IndexError):  # another thread has taken the last one
+                name, future = self._queue.popleft()
+                if future.set_running_or_notify_cancel():
+                    try:
+                        future.set_result(self._fetch(name, is_ahead=True))
+                    except Exception as error:  # it is tried again when it is needed
+                        future.set_exception(error)
+
+    def _fetch(self, name: str, *, is_ahead: bool = False) -> mmap.mmap:
+        stretch, path = self._stretches[name], self.folder / name
+        place = self._source.place(stretch.shard)
+
+        def once() -> mmap.mmap:
+            while (mapped := self._cache.map(path, stretch.size)) is None:
+                # One process fetches from a shard at a time, so that a page at a border is not fetched twice.
+                with self._cache.fetching(self.folder / stretch.shard):
+                    if not path.exists() or path.stat().st_size != stretch.size:
+                        self._add(path, stretch, is_ahead)
+            read_ahead(mapped, 0, stretch.size)
+            return mapped
+
+        tries = 1 if is_ahead else self._tries  # without room for what is fetched ahead, it is fetched when needed
+        return retried(once, tries, place, lambda error: no_room(self._cache, place, error, tries))
+
+    def _add(self, path: Path, stretch: Stretch, is_ahead: bool) -> None:
+        try:
+            spare = self.spare if is_ahead else 0
+            self._cache.add(path, stretch.size, lambda file: self._write(stretch, file), spare)
+        except (FullError, OSError):
+            if not is_ahead:
+                self.keep(self._pool)  # what was fetched ahead makes room
+            raise
+
+    def _write(self, stretch: Stretch, file: IO[bytes]) -> None:
+        before, after = self._beside[stretch.name]
+        head = self._copied(stretch, before, stretch.start)
+        done = stretch.start + len(head)
+        tail = self._copied(stretch, after, max(done, after.start)) if after else b""
+        stop = stretch.stop - len(tail)
+        file.write(head)
+
+        def download() -> None:
+            nonlocal done
+            for data in self._source.chunks(stretch.shard, done, stop):
+                if (wrong := _first_wrong(stretch, done, data)) is not None:
+                    raise OSError(f"altered since it was written (checksum of the page at byte {wrong})")
+                file.write(data)
+                done += len(data)
+
+        place, tries = self._source.place(stretch.shard), self._tries
+        retried(download, tries, place, lambda error: unreadable(place, error, tries))
+        file.write(tail)
+
+    def _copied(self, stretch: Stretch, other: Stretch | None, start: int) -> bytes:
+        """What `stretch` has in common with `other` from `start` on, if that is in the cache."""
+        if other is None or other.shard != stretch.shard:
+            return b""
+        stop = min(stretch.stop, other.stop)
+        if stop <= start:
+            return b""
+        try:
+            with (self.folder / other.name).open("rb") as file:
+                data = os.pread(file.fileno(), stop - start, start - other.start)
+        except OSError:
+            return b""
+        whole = len(data) == stop - start and _first_wrong(stretch, start, data) is None
+        return data if whole else b""
+
+
+def _others(pool: int) -> int:
+    """How many files are kept in use besides those of pools, for a pool of `pool` files."""
+    return max(1, pool // 16)
+
+
+def _first_wrong(stretch: Stretch, start: int, data: bytes) -> int | None:
+    """The first byte of the first page of `data`, which begins at byte `start` of the shard, that was altered."""
+    for begin in range(0, len(data), PAGE):
+        page = data[begin : begin + PAGE]
+        if zlib.crc32(page) != stretch.sums[(start + begin - stretch.start) // PAGE]:
+            return start + begin
+    return None
+
+
+class RemoteCorpus(Corpus):
+    """A split of the corpus at an address, read through the cache of this machine.
+
+    Raises `UserError` as `Corpus` does, if a file cannot be fetched, and if the cache is smaller than what is read at
+    once: the pool in use and the next one, or everything.
+    """
+
+    def __init__(self, address: str, settings: CacheSettings, split: str, cut: Cut) -> None:
+        self._address, self._settings, self._cut = address, settings, cut
+        super().__init__(fetch_folder(address, settings), split)
+        self.place = address
+
+    def _open(self, shards: list[Shard], index: Index) -> None:
+        for shard in shards:
+            check_name(self._address, shard.name)
+        stretches = whole_shards(shards, index.pages)
+        extents, pools = self._cut(index.blocks["tokens"])
+        if pools > 1:
+            stretches = cut_stretches(stretches, index.blocks, extents)
+        source, cache = Source(self._address), Cache(self._settings)
+        files = FetchedShards(source, cache, self.folder, self._settings.tries, stretches)
+        self._fetched = files
+        self._check_room(cache.size, [stretch.size for stretch in stretches], pools)
+        self._read_from(files, stretches, index)
+
+    def _check_room(self, room: int, sizes: list[int], pools: int) -> None:
+        """Raises `UserError` unless there is room for what is read at once, held-out text included while training."""
+        held_out = [shard.bytes for shard in self.manifest.shards if shard.split != self.split == "train"]
+        beside = (*self.folder.iterdir(), *self.folder.glob("tokenizer/*"))
+        others = sum(held_out) + sum(path.stat().st_size for path in beside)
+        whole = others + sum(sizes)
+        self._fits = whole <= room
+        if self._fits:
+            return
+        if pools == 1:
+            raise self._too_small(whole, f"all of its {self.split} split, which is not read by pools")
+        sizes, most = sorted(sizes), -(-len(sizes) // pools)
+        at_once = others + 2 * sum(sizes[-most:]) + sum(sizes[-_others(most) :])
+        if at_once > room:
+            raise self._too_small(at_once, f"two of its {pools:,} pools and what is read beside them")
+        self._fetched.spare = sum(held_out)
+        log.info("%s: %s holds a part of it, %d pools are fetched in turn", self._address, self._settings.folder, pools)
+
+    def _too_small(self, needed: int, what: str) -> UserError:
+        return UserError(
+            f"data.cache.size: {int(self._settings.size):,} bytes, but {self._address} needs {needed:,}, for {what}; "
+            "raise it, or lower data.pool_tokens"
+        )
+
+    @property
+    def let_go(self) -> int:
+        return self._fetched.let_go
+
+    def use(self, blocks: Iterable[tuple[int, int]]) -> None:
+        """Fetch the files of these stretches of blocks, and let others go."""
+        names = dict.fromkeys(name for first, stop in blocks for name in self._names_of(first, stop))
+        self._fetched.keep(set(names))
+        self._fetched.ask(names)
+
+    def read_ahead(self, first: int, stop: int) -> None:
+        self._fetched.ask(self._names_of(first, stop))
+
+    def chunk_counts(self, longest: int) -> NDArray[np.int64]:
+        if longest not in CHUNK_LENGTHS:
+            if not self._fits:
+                raise UserError(
+                    f"{self._address}: its index has no rows of {longest} tokens, so all of its shards would be read "
+                    "first; take sequence_length 128, 256, 512 or 1024, or a data.cache.size for the whole corpus"
+                )
+            self._fetched.ask(self._names)
+        return super().chunk_counts(longest)
+
+    def verify(self) -> None:
+        self.use([])
+        super().verify()
+
+    def _names_of(self, first: int, stop: int) -> list[str]:
+        return [self._names[number] for number in dict.fromkeys(self._shard_of[first:stop])]
+
+
+def cut_stretches(shards: list[Stretch], blocks: NDArray[Any], extents: NDArray[np.int64]) -> list[Stretch]:
+    """The parts of the shards that hold the blocks of one extent each, as whole pages."""
+    names, last = ("ids_at", "flags_at", "offsets_at"), blocks["offsets_at"] + 8 * (blocks["documents"] + 1)
+    stretches, first = [], 0
+    for shard in shards:
+        end = first + shard.blocks
+        for begin, stop in pairwise([first, *extents[(extents > first) & (extents < end)].tolist(), end]):
+            at = min(int(blocks[name][begin:stop].min()) for name in names) // PAGE
+            pages = page_count(int(last[begin:stop].max()))
+            bytes_at, bytes_stop = at * PAGE, min(pages * PAGE, shard.size)
+            name, sums = f"{shard.name}.{bytes_at}-{bytes_stop}", shard.sums[at:pages]
+            stretches.append(Stretch(name, shard.shard, bytes_at, bytes_stop, stop - begin, sums))
+        first = end
+    return stretches

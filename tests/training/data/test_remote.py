@@ -1,0 +1,303 @@
+"""A corpus at an address gives the samples of the same corpus in a folder, through a cache that may hold a part."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from preprocessing.corpus import Manifest, ShardWriter, remote, retries
+from preprocessing.corpus.index import PAGE
+from preprocessing.errors import UserError
+from tests.corpora import SPECIAL
+from tests.file_server import FileServer, serving
+from training.data.dataset import Dataset
+from training.data.kinds import KINDS, open_dataset
+from training.data.materialize import materialize
+
+BLOCK, BLOCKS, SHARDS = 24_000, 8, 4
+POOL = 4 * BLOCK
+VOCABULARY = 1000
+KINDS_OF_DATA = [
+    {"kind": "rows"},
+    {"kind": "rows", "next_sentence": False, "sequence_length": 256},
+    {"kind": "packed"},
+    {"kind": "segments"},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4 shards of 8 blocks, which have more than a page each and begin anywhere in one."""
+    folder, generator = tmp_path_factory.mktemp("remote") / "corpus", np.random.default_rng(1)
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "tokenizer" / "vocab.txt").write_text("a\nb\n")
+    shards = []
+    for split, count in (("train", SHARDS), ("validation", 1)):
+        for number in range(count):
+            writer = ShardWriter(folder / f"{split}-{number:05d}.tar", split, "uint16", block_tokens=BLOCK)
+            for _ in range((BLOCKS if split == "train" else 1) * BLOCK // 2000):
+                flags = (generator.random(2000) < 0.1) * np.uint8(2)
+                writer.add(generator.integers(5, VOCABULARY, 2000), flags)
+            shards.append(writer.close())
+    tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": VOCABULARY, **SPECIAL}
+    Manifest.of(tokenizer, "uint16", shards).write(folder)
+    return folder
+
+
+@pytest.fixture
+def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
+    with serving(folder) as server:
+        yield server
+
+
+def corpus_bytes(folder: Path) -> int:
+    return sum(shard.bytes for shard in Manifest.read(folder).shards)
+
+
+def settings_of(corpus: Any, **values: Any) -> Any:
+    """Two copies in pools of four blocks."""
+    values = {"kind": "rows", "sequence_length": 512, "copies": 2, "pool_tokens": POOL, "corpus": str(corpus), **values}
+    return KINDS[values["kind"]].settings.parse(values, "data")
+
+
+def opened(corpus: Any, **values: Any) -> Any:
+    return KINDS[values.get("kind", "rows")].open(settings_of(corpus, **values), 0, "train")
+
+
+def cache(folder: Path, size: int, **values: Any) -> dict[str, Any]:
+    return {"cache": {"folder": str(folder), "size": size, "tries": 3, **values}}
+
+
+def stretches_of(dataset: Dataset[Any], steps: int) -> Iterator[dict[str, np.ndarray]]:
+    """Rows of a pass and some more, a few at a time."""
+    size = -(-5 * len(dataset) // 4 // steps)
+    for step in range(steps):
+        positions = np.arange(step * size, (step + 1) * size)
+        if dataset.settings.kind == "segments":
+            readings = dataset.read(*dataset.locate(positions))  # type: ignore[attr-defined]
+            rows = dataset.rows(readings, [0] * len(positions), np.ones(len(positions), bool))  # type: ignore[attr-defined]
+            yield rows
+        else:
+            yield dataset.rows(positions)  # type: ignore[attr-defined]
+
+
+def used(folder: Path) -> int:
+    """Bytes of the files in the cache."""
+    sizes = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # it is renamed or deleted at the moment
+            sizes += path.stat().st_size if path.is_file() else 0
+    return sizes
+
+
+def assert_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        assert np.array_equal(values, other[name]), name
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_DATA, ids=str)
+def test_rows_are_those_of_the_folder_with_a_cache_that_holds_a_part(
+    folder: Path, server: FileServer, tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    """A packed row goes on in the block after its own, which is of another pool."""
+    size = 30 * PAGE
+    assert size < corpus_bytes(folder)
+    local, there = opened(folder, **kind), opened(server.address, **kind, **cache(tmp_path, size))
+    assert there.order.pools == 8 and there.fingerprint == local.fingerprint and there.facts() == local.facts()
+    for one, other in zip(stretches_of(local, 100), stretches_of(there, 100), strict=True):
+        assert_equal(one, other)
+        assert used(tmp_path) <= size
+    assert there.tokenizer_folder.is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("pool_tokens", [POOL, None])
+def test_nothing_is_read_twice_in_passes_that_fit_into_the_cache(
+    folder: Path, server: FileServer, tmp_path: Path, pool_tokens: int | None
+) -> None:
+    """Neither by another job, nor a page at the border of two stretches."""
+    there = opened(server.address, pool_tokens=pool_tokens, **cache(tmp_path, 3 * corpus_bytes(folder)))
+    for _ in stretches_of(there, 20):
+        pass
+    asked = server.shards_asked()
+    assert sorted(asked) == [f"train-{number:05d}.tar" for number in range(SHARDS)]
+    for parts in asked.values():
+        assert all(stop <= start for (_, stop), (start, _) in pairwise(sorted(parts)))
+    read = sum(stop - start for parts in asked.values() for start, stop in parts)
+    shards = [shard for shard in Manifest.read(folder).shards if shard.split == "train"]
+    assert read <= sum(shard.bytes for shard in shards)
+    assert pool_tokens is not None or all(len(parts) == 1 for parts in asked.values())
+    again = opened(server.address, pool_tokens=pool_tokens, **cache(tmp_path, 3 * corpus_bytes(folder)))
+    assert_equal(again.rows(np.arange(9)), there.rows(np.arange(9)))
+    assert read == sum(stop - start for parts in server.shards_asked().values() for start, stop in parts)
+    assert [len(server.asked[name]) for name in ("manifest.json", "index.npz", "tokenizer/vocab.txt")] == [1, 1, 1]
+
+
+def test_the_first_rows_need_the_first_pool_alone(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    there = opened(server.address, **cache(tmp_path, 3 * corpus_bytes(folder)))
+    there.rows(np.arange(16))
+    asked = [part for parts in server.shards_asked().values() for part in parts]
+    assert 0 < sum(stop - start for start, stop in asked) <= 3 * 6 * PAGE  # four blocks, and the first of the next pool
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        (["cut"], "not completed"),
+        (["hang"], "no answer for 0.2 s"),
+        ([500, 500], "500"),
+        ([404], "not there"),
+        (["flip"], "checksum of the page"),
+    ],
+    ids=str,
+)
+def test_what_fails_for_a_while_is_asked_for_again(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    faults: list[object],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
+    if faults == ["hang"]:
+        monkeypatch.setattr("preprocessing.corpus.address.TIMEOUT", 0.2)
+        monkeypatch.setattr(retries, "TIMEOUT", 0.2)
+    with serving(folder) as server, caplog.at_level("INFO", logger="reread"):
+        server.faults = {"train-00001.tar": list(faults), "manifest.json": list(faults)}
+        if faults == ["flip"]:
+            reason, server.faults["index.npz"] = "checksum", list(faults)
+        there = opened(server.address, pool_tokens=None, **cache(tmp_path, 3 * corpus_bytes(folder)))
+        assert_equal(there.rows(np.arange(99)), opened(folder, pool_tokens=None).rows(np.arange(99)))
+        assert not any(server.faults.values())
+        assert all(f"{server.address}/{name}: " in caplog.text for name in ("train-00001.tar", "manifest.json"))
+    assert reason in caplog.text.lower() and caplog.text.count("trying again") >= 2 * len(faults)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(404, "not there"), (500, "500"), ("cut", "completed"), ("flip", "checksum of the page"), ("whole", "ranges of")],
+    ids=str,
+)
+def test_what_goes_on_failing_is_one_line(
+    folder: Path, server: FileServer, tmp_path: Path, fault: object, reason: str
+) -> None:
+    """The address, the shard, what is wrong and the way out."""
+    server.faults, server.forever = {"train-00001.tar": [fault]}, {"train-00001.tar"}
+    there = opened(server.address, **cache(tmp_path, 3 * corpus_bytes(folder)))
+    with pytest.raises(UserError, match=reason) as refused:
+        there.rows(np.arange(len(there)))
+    line = str(refused.value)
+    assert server.address in line and "\n" not in line
+    assert fault == "whole" or ("/train-00001.tar: " in line and "after 3 tries; see to it" in line)
+    assert not list(tmp_path.glob("*/shards/train-00001*"))
+
+
+def test_a_server_that_is_not_there_is_one_line(tmp_path: Path, server: FileServer) -> None:
+    server.faults, server.forever = {"manifest.json": [404]}, {"manifest.json"}
+    with pytest.raises(UserError, match=r"manifest\.json: not there, after 3 tries") as refused:
+        opened(server.address, **cache(tmp_path, 1 << 20))
+    assert server.address in str(refused.value)
+    with pytest.raises(UserError, match=r"127\.0\.0\.1:9/manifest.json: .*onnect.*, after 3 tries"):
+        opened("http://127.0.0.1:9", **cache(tmp_path, 1 << 20))
+
+
+@pytest.mark.parametrize(("command", "pool_tokens"), [("cat {}/", None), ("cat {}/{{}} | cat", POOL)])
+def test_a_command_is_an_address(folder: Path, tmp_path: Path, command: str, pool_tokens: int | None) -> None:
+    address = f"pipe:{command.format(folder)}"
+    there = opened(address, pool_tokens=pool_tokens, **cache(tmp_path, 3 * corpus_bytes(folder)))
+    assert_equal(there.rows(np.arange(99)), opened(folder, pool_tokens=pool_tokens).rows(np.arange(99)))
+
+
+def test_a_command_that_fails_is_one_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
+    there = opened(f"pipe:test {{}} != train-00001.tar && cat {folder}/{{}}", **cache(tmp_path, 9_000_000))
+    with pytest.raises(UserError, match=r"train-00001.tar: .*after 3 tries"):
+        there.rows(np.arange(len(there)))
+
+
+def test_what_needs_the_whole_corpus_needs_a_cache_for_it(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    part = cache(tmp_path, 30 * PAGE)
+    refused = r"data.cache.size: 1,966,080 bytes.* all of its train split, which is not read by pools"
+    with pytest.raises(UserError, match=refused):
+        opened(server.address, pool_tokens=None, **part)
+    values = {"kind": "stream", "corpus": server.address, **part}
+    with pytest.raises(UserError, match=refused):
+        open_dataset(KINDS["stream"].settings.parse(values, "data"), 0, "train")
+    with pytest.raises(UserError, match=r"its index has no rows of 197 tokens.*take sequence_length 128, 256, 512 or"):
+        opened(server.address, sequence_length=200, **part)
+    with pytest.raises(UserError, match=r"needs [0-9,]+, for two of its 8 pools and what .*; raise it, or lower data"):
+        opened(server.address, **cache(tmp_path, 14 * PAGE))
+    assert not server.shards_asked()
+    whole = cache(tmp_path, 3 * corpus_bytes(folder))
+    rows = opened(server.address, sequence_length=200, **whole).rows(np.arange(50))
+    assert_equal(rows, opened(folder, sequence_length=200).rows(np.arange(50)))
+    ours, theirs = (
+        open_dataset(KINDS["stream"].settings.parse({**values, "corpus": str(place), **whole}, "data"), 0, "train")
+        for place in (folder, server.address)
+    )
+    assert_equal(ours.rows(np.array([0, 400_000]), 64), theirs.rows(np.array([0, 400_000]), 64))
+
+
+def test_all_bytes_are_verified_with_room_for_a_part(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    there = opened(server.address, **cache(tmp_path, 30 * PAGE))
+    there.verify()
+    assert {name for name, parts in server.shards_asked().items() if parts} == {
+        f"train-{number:05d}.tar" for number in range(SHARDS)
+    }
+
+
+def test_addresses_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -> None:
+    where = cache(tmp_path, 1 << 20)
+    for address, given, message in [
+        ("https://host/corpus", {}, r"cache: give `folder`, on this machine's own disk, and `size`"),
+        ("https://me:secret@host/corpus", where, r"corpus: has a password in it.*give it in ~/.netrc"),
+        ("gopher://host/corpus", where, r"neither fsspec nor webdataset opens `gopher:`"),
+        ("htp://host/corpus", where, r"did you mean `http`\?"),
+    ]:
+        with pytest.raises(UserError, match=message) as refused:
+            opened(address, **given)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(UserError, match=r"s3://bucket/corpus: cannot be opened here \(Install s3fs to access S3\)"):
+        opened("s3://bucket/corpus", **cache(tmp_path, 1 << 20))
+
+
+@pytest.mark.parametrize("name", ["../train.tar", "a b.tar", "$(touch x).tar", "x;y"])
+def test_a_manifest_does_not_lead_elsewhere(tmp_path: Path, name: str) -> None:
+    """Nor does a name in it run in the shell of a `pipe:`."""
+    folder = tmp_path / "corpus"
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "tokenizer" / "vocab.txt").write_text("a\n")
+    writer = ShardWriter(folder / "train-00000.tar", "train", "uint16")
+    writer.add(np.full(100, 7), np.zeros(100, np.uint8))
+    written = writer.close()
+    written = replace(written, shard=replace(written.shard, name=name))
+    tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": VOCABULARY, **SPECIAL}
+    Manifest.of(tokenizer, "uint16", [written]).write(folder)
+    with pytest.raises(UserError, match="which is not a file of a corpus; do not use it"):
+        opened(f"pipe:cat {folder}", **cache(tmp_path / "cache", 1 << 20))
+
+
+def test_samples_on_disk_are_read_from_a_folder(folder: Path, tmp_path: Path) -> None:
+    one = settings_of(folder, copies=1, pool_tokens=None, sequence_length=512)
+    materialize(folder, tmp_path / "samples", one, 0, 1)
+    with pytest.raises(UserError, match="which are read from a folder of this machine; copy it, or give the corpus"):
+        opened(f"pipe:cat {tmp_path / 'samples'}", **cache(tmp_path / "cache", 1 << 20))
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    """A process asks for a manifest once."""
+    yield
+    remote.fetch_folder.cache_clear()
