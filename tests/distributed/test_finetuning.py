@@ -47,7 +47,7 @@ def values_of(model: str, task: dict[str, Any], tensor: int, dropout: float) -> 
     values["optimizer"] = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # a small eps makes much of rounding
     values |= {
         "steps": 3,
-        "global_batch": 4,
+        "global_batch": 8 if dropout else 4,  # dropout needs the same micro-batches at 1x4
         "micro_batch": 2,
         "log_every": 1,
         "validate_every": 2,
