@@ -11,9 +11,9 @@ TORCH ?= torch==2.13.0
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart $(OVERRIDES)
 
-# Tests of runs mostly wait for processes that they start, so two workers a core.
+# One worker more than cores, since Slurm's tests mostly wait.
 test: $(READY)
-	$(PYTHON) -m pytest -n $$((2 * $$(nproc) < 8 ? 2 * $$(nproc) : 8)) --dist loadfile --no-loadscope-reorder
+	$(PYTHON) -m pytest -n $$(($$(nproc) < 8 ? $$(nproc) + 1 : 8)) --dist loadfile --no-loadscope-reorder
 
 # While changing something: no processes are started, and hypothesis tries few examples.
 test-fast: $(READY)

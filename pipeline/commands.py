@@ -106,9 +106,9 @@ def train(recipe: Recipe, arguments: list[str]) -> None:
 
 def export(run: Path, output: Path | None, step: int | None = None) -> Path:
     """Write the Hugging Face folder of a run's checkpoint, by default RUN/export, and return it."""
+    recipe = recipe_of(run)  # before torch and transformers are imported, which takes seconds
     from training.exchange.run_export import export_run
 
-    recipe = recipe_of(run)
     folder = output or run / "export"
     with writing(folder):
         export_run(run, folder, train_section(recipe), recipe.examples, step)

@@ -1,6 +1,9 @@
 """What several test folders share: a small real corpus, made once by the project's own preprocessing."""
 
 import os
+import shutil
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,12 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("reread")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let transformers, which is not imported yet, copy the code of exports to a folder of this session's."""
+    os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="reread-modules-")
+    config.add_cleanup(partial(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True))
 
 
 SLOW = {"benchmarks", "distributed", "end_to_end", "faults", "gpu", "slurm"}

@@ -5,12 +5,13 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger("reread")
 
@@ -27,12 +28,14 @@ PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
 }
 
 
-def peak_flops(setting: float | None, device: torch.device) -> float:
+def peak_flops(setting: float | None, device: "torch.device") -> float:
     """FLOP/s of one device that MFU is measured against; logs the formula and where the figure comes from."""
     log.info("MFU = 3 x FLOPs of the forward pass's matrix products (head on predicted tokens) / seconds / peak")
     if setting is not None:
         return setting * 1e12
     if device.type == "cuda":
+        import torch
+
         name = torch.cuda.get_device_name(device)
         for known, tflops in PEAK_TFLOPS.items():
             if known in name:
@@ -47,6 +50,8 @@ def peak_flops(setting: float | None, device: torch.device) -> float:
 
 def _measured_on_cpu() -> float:
     from time import perf_counter
+
+    import torch
 
     a, b = torch.ones(1024, 1024), torch.ones(1024, 1024)
     best = math.inf

@@ -62,12 +62,12 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
     curves = {}
     for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)) if accumulate else ((1, 1), (2, 2)):
         values = no_dropout(MODELS[model](sample_corpus, parallel={"tensor": tensor}))
-        values |= {"steps": 4, "validate_every": 2, "micro_batch": 1 if accumulate else 8}
+        values |= {"steps": 3, "validate_every": 2, "global_batch": 4, "micro_batch": 1 if accumulate else 4}
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
         ranks_in_float64(tensor * data, train_untrimmed if tensor == data == 1 else train_in_process, values, run)
         curves[tensor, data] = curve(run) + curve(run, "validation_loss") + curve(run, "gradient_norm")
-    assert len(curves[1, 1]) == 4 + 2 + 4
+    assert len(curves[1, 1]) == 3 + 2 + 3
     for split, values_there in curves.items():
         assert values_there == pytest.approx(curves[1, 1], rel=1e-9), split
 
@@ -85,17 +85,18 @@ def test_dropout_of_full_rows_is_the_same_on_any_number_of_data_parallel_ranks(
 
 
 def test_a_run_goes_on_at_any_split_and_back(ranks_in_float64, sample_corpus, tmp_path) -> None:
-    """A run at 2x2 (tensor x data), then 1x4, 4x1, 1x1 and 2x2, equals a run that stayed at 2x2."""
+    """A run at 2x2 (tensor x data), then 1x4, 4x1, 1x1 and 2x2, equals a run of one process."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
-    values = no_dropout(train_values(sample_corpus, steps=11, schedule={"decay": "constant"}))
-    ranks_in_float64(4, train_in_process, {**values, "parallel": {"tensor": 2}}, whole)
-    for steps, tensor, processes in ((3, 2, 4), (5, 1, 4), (7, 4, 4), (9, 1, 1), (11, 2, 4)):
+    last = 9
+    values = train_values(sample_corpus, steps=last, validate_every=last, schedule={"decay": "constant"})
+    ranks_in_float64(1, train_in_process, no_dropout(values), whole)
+    for steps, tensor, processes in ((2, 2, 4), (4, 1, 4), (5, 4, 4), (7, 1, 1), (last, 2, 4)):
         ranks_in_float64(processes, train_in_process, {**values, "steps": steps, "parallel": {"tensor": tensor}}, moved)
     assert curve(moved, "tokens") == curve(whole, "tokens")
     assert curve(moved) == pytest.approx(curve(whole), rel=1e-9)
-    agree(state_of(moved, 11), state_of(whole, 11))
+    agree(state_of(moved, last), state_of(whole, last))
 
 
 def test_frozen_rows_stay_at_every_split_and_after_a_resume(ranks_in_float64, sample_corpus, tmp_path) -> None:
@@ -168,6 +169,7 @@ def test_overflow_on_one_rank_skips_the_step_on_all(ranks, sample_corpus, tmp_pa
 @pytest.mark.parametrize("model", list(MODELS))
 def test_half_precision_learns_like_fp32(ranks, sample_corpus, tmp_path, model) -> None:
     """fp16 and bf16 with fp32 masters follow the fp32 curve; activation checkpointing changes nothing."""
+    values = no_dropout(MODELS[model](sample_corpus, steps=4, micro_batch=4, validate_every=4))
     for name, changes in {
         "fp32": {},
         "fp16": {"precision": "fp16"},
@@ -176,7 +178,7 @@ def test_half_precision_learns_like_fp32(ranks, sample_corpus, tmp_path, model) 
     }.items():
         run = tmp_path / name
         run.mkdir()
-        ranks(1, train_in_process, no_dropout(MODELS[model](sample_corpus, **changes)), run)
+        ranks(1, train_in_process, {**values, **changes}, run)
     assert curve(tmp_path / "fp16") == pytest.approx(curve(tmp_path / "fp32"), rel=5e-3)
     assert curve(tmp_path / "bf16") == pytest.approx(curve(tmp_path / "fp32"), rel=3e-2)
     assert curve(tmp_path / "recomputed") == curve(tmp_path / "fp32")

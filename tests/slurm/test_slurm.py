@@ -70,7 +70,7 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
 def test_the_time_limit_and_preemption_requeue_and_scancel_ends(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
-    jobs = submit(site={"hours": 1, "warning_seconds": 20}, corpus=sample_corpus, **ENDLESS)
+    jobs = submit(site={"nodes": 1, "hours": 1, "warning_seconds": 20}, corpus=sample_corpus, **ENDLESS)
     job = jobs["pretrain"]
     wait_for_step(cluster, tmp_path, 3)
     hours, minutes, seconds = map(int, cluster.state(job)["RunTime"].split(":"))
@@ -99,10 +99,13 @@ def test_the_time_limit_and_preemption_requeue_and_scancel_ends(
 def test_a_killed_worker_is_a_fault_and_three_without_progress_end_the_job(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
+    """One of two is killed while it trains, then both as soon as they are there, twice."""
     job = submit(corpus=sample_corpus, **ENDLESS)["pretrain"]
-    for fault in range(1, 4):
-        wait_for_step(cluster, tmp_path, 3, attempt=fault)
-        os.kill(worker(tmp_path, rank=1), signal.SIGKILL)
+    wait_for_step(cluster, tmp_path, 3)
+    for fault, killed in enumerate(({1}, {0, 1}, {0, 1}), 1):
+        cluster.wait(lambda: workers(tmp_path).keys() == {0, 1}, f"the workers of attempt {fault}")
+        for rank in killed:
+            os.kill(workers(tmp_path)[rank], signal.SIGKILL)
         cluster.wait(lambda fault=fault: len(attempts(tmp_path, job)) == fault, f"fault {fault}")  # type: ignore[misc]
     assert cluster.ended(job) == "FAILED"
     assert "not requeued: status 137, 3 faults without a new checkpoint, at steps" in log_of(tmp_path)
@@ -131,21 +134,17 @@ def test_a_wrong_partition_is_one_line(cluster: Cluster, submit: Submit, sample_
 def test_a_mistake_in_the_settings_is_not_tried_again(
     cluster: Cluster, submit: Submit, tmp_path: Path, sample_corpus: Path
 ) -> None:
-    job = submit(corpus=sample_corpus, trainable=["no.such.weight"])["pretrain"]  # found out when the model is built
+    # found out when the model is built
+    job = submit(site={"nodes": 1}, corpus=sample_corpus, trainable=["no.such.weight"])["pretrain"]
     assert cluster.ended(job) == "FAILED"
     assert "reread: " in log_of(tmp_path)
     assert "not requeued: the settings" in log_of(tmp_path)
 
 
-def wait_for_step(cluster: Cluster, folder: Path, step: int, attempt: int | None = None) -> None:
-    """Wait until `step` is trained, in the attempt of that number if one is given."""
-
+def wait_for_step(cluster: Cluster, folder: Path, step: int) -> None:
     def reached() -> bool:
         assert "not requeued" not in log_of(folder), log_of(folder)
-        if attempt is not None and log_of(folder).count("supervise: attempt") < attempt:
-            return False
-        lines = log_of(folder).split("supervise: attempt")[-1] if attempt is not None else log_of(folder)
-        return any(f"step {number}/" in lines for number in range(step, step + 5))
+        return any(f"step {number}/" in log_of(folder) for number in range(step, step + 5))
 
     cluster.wait(reached, f"step {step}\n{log_of(folder)}")
 
@@ -161,11 +160,12 @@ def attempts(folder: Path, job: str | None = None) -> list[dict[str, Any]]:
     return [end for end in ends if job in (None, end["job"])]
 
 
-def worker(folder: Path, rank: int) -> int:
-    """The process of a rank that trains below `folder`."""
+def workers(folder: Path) -> dict[int, int]:
+    """The processes that train below `folder`, by rank."""
+    found = {}
     for process in psutil.process_iter(["cmdline", "environ", "cwd"]):
         info = process.info
         own = info["cwd"] == str(folder) and "train" in info["cmdline"] and "python" in info["cmdline"][0]
-        if own and info["environ"].get("SLURM_PROCID") == str(rank):
-            return process.pid
-    raise AssertionError(f"no process of rank {rank}")
+        if own and "supervise" not in info["cmdline"][1]:
+            found[int(info["environ"]["SLURM_PROCID"])] = process.pid
+    return found

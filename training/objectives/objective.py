@@ -170,7 +170,10 @@ class Objective(ABC):
 
     def seed_dropout(self, step: int, *words: int) -> None:
         """Seed dropout by the step and `words`, so that it does not depend on when the run was last resumed."""
-        torch.manual_seed(int(random.key(self.settings.seed, step, *words, 0)) >> 1)
+        seed = int(random.key(self.settings.seed, step, *words, 0)) >> 1
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond for devices that are not here
+        if self.mesh.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def put(self, array: NDArray[Any]) -> Tensor:
         """An array of integers on the device, int64; booleans stay booleans."""

@@ -4,7 +4,6 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +51,9 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: folder / kind for kind in ("words", "bpe", "wordpiece")}
 
 
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """transformers copies code of exports to a folder of this test's, which it imports once."""
-    with pytest.MonkeyPatch.context() as patch:
-        cache = str(tmp_path_factory.mktemp("modules"))
-        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
-        yield
-
-
 @pytest.fixture
 def export(
-    request: pytest.FixtureRequest, tmp_path: Path, tokenizers: dict[str, Path], modules: None
+    request: pytest.FixtureRequest, tmp_path: Path, tokenizers: dict[str, Path]
 ) -> tuple[str, str, Any, Any, Path]:
     """The model's and the objective's name, the trained model, the same loaded from its export, and the folder."""
     name, objective = request.param
