@@ -104,6 +104,7 @@ def _megatron_windows(files: Path, step: int) -> Iterator[Any]:
 
 def _import_streaming() -> Any:
     """mosaicml-streaming without torchvision, which only its images need, and which may not fit the CPU's torch."""
+    import_module("transformers")  # it imports that, which looks for torchvision itself
     names = ["torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"]
     stubs = {name: types.ModuleType(name) for name in names}
     vars(stubs[names[1]])["VisionDataset"] = object

@@ -46,14 +46,16 @@ def full(results: Results) -> str:
         "",
         "Made by `make peers`. Each peer has an environment of its own with the versions that `benchmarks/peers/"
         "requirements` pins; the sides of a row take turns, a process each, on one thread. Costs are CPU seconds with "
-        "those of child processes; of loading from a cold disk, and of a first batch, seconds of the clock.",
+        "those of child processes; of loading from a cold disk, of a first batch and of resuming, seconds of the clock. "
+        "Other work on the machine adds to both: trust ratios more than costs.",
         "",
         f"- {results['machine']}. Text: {results['text']}.",
         f"- Training: {LAYERS} layers x {WIDTH}, {HEADS} heads, {INNER} inside, fp32, {TOKENS:,} tokens a step, full "
         "rows, AdamW. At such a width 63 % of a forward pass is the head, which ours computes on the predicted tokens "
-        "alone; in a base model it is 16 %, so the ratio is lower there. Ours is NEZHA, beside BERT with BERT's learned positions, beside NEZHA "
-        "with its clipped ones. The collator of transformers 4.40 takes each Chinese character as a word, that of 5 "
-        "each stretch without a space. megatron-core has its layers without TransformerEngine.",
+        "alone; in a base model it is 16 %, so the ratio is lower there. Ours is NEZHA, with BERT's learned positions "
+        "beside BERT, and with clipped distances beside NEZHA. The collator of transformers 4.40 takes each Chinese "
+        "character as a word, that of 5 each stretch without a space. megatron-core has its layers without "
+        "TransformerEngine.",
         f"- Loading: windows of {WINDOW} tokens, {BATCH} a step, {STEPS * BATCH:,} rows. Ours are masked rows, by "
         "pools of 2^22 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
         "by reading what comes before.",

@@ -3,6 +3,8 @@
 import ast
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,10 +43,9 @@ def test_every_side_exists_and_every_requirement_is_pinned() -> None:
     assert all(re.fullmatch(r"[\w,.\[\]-]+==[\w.]+", line) for text in files.values() for line in text.splitlines())
 
 
-def test_a_peer_that_fails_is_named_with_the_reason(tmp_path: run.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_fails_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[0]
-    monkeypatch.setattr(run, "python_of", lambda *_: run.Path(run.sys.executable))
-    monkeypatch.setattr(run, "in_turns", lambda sides, rounds: {name: side() for name, side in sides.items()})
+    monkeypatch.setattr(run, "python_of", lambda *_: Path(sys.executable))
     fails = tmp_path / "fails.py"
     fails.write_text("raise ValueError('no kernel | image')")
     monkeypatch.setattr(run.side, "__file__", str(fails))
