@@ -47,7 +47,7 @@ class Case:
 
 
 _IDS_ALONE = "it returns ids, ours masks words"
-_BUFFER = "it shuffles 1,000 windows that it reads one after the other, ours a pool of 2^22 tokens"
+_BUFFER = "it shuffles 1,000 windows that it reads one after the other, ours a pool of 2^21 tokens"
 _PAGES = "a row's pages of 64 KB are read whole, to be checksummed"
 
 

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.peers.sizes import HEADS, INNER, LAYERS, LENGTHS, RATE, WIDTH
 
-STEPS = 12
+STEPS = 5
 
 
 def bert(folder: Path, seed: int) -> dict[str, float]:

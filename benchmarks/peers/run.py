@@ -104,7 +104,7 @@ def main() -> None:
     arguments.add_argument("--vocabulary", type=Path, help="vocab.txt; trained on the text if it is not given")
     arguments.add_argument("--train", type=Path, help="labelled texts")
     arguments.add_argument("--dev", type=Path)
-    arguments.add_argument("--megabytes", type=float, default=20.0, help="text to preprocess")
+    arguments.add_argument("--megabytes", type=float, default=10.0, help="text to preprocess")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--only", default="*", help="glob of cases, for example 'megatron*'")
     arguments.add_argument("--publish", action="store_true")

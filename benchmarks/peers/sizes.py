@@ -9,10 +9,10 @@ TOKENS = 1024
 LAYERS, WIDTH, HEADS, INNER = 4, 256, 4, 1024
 RATE = 1e-4
 
-WINDOW, BATCH = 128, 8
+WINDOW, BATCH = 128, 4
 """Tokens of a row that is loaded, and rows of a step."""
 STEPS, RESUMED = 4000, 100_000
-POOL_TOKENS = 1 << 22
+POOL_TOKENS = 1 << 21
 """About as many as the steps read."""
 
 

@@ -45,8 +45,8 @@ def full(results: Results) -> str:
         "# Peers",
         "",
         "Made by `make peers`. Each peer has an environment of its own with the versions that `benchmarks/peers/"
-        "requirements` pins; the sides of a row take turns, a process each, on one thread. Costs are CPU seconds with "
-        "those of child processes; of loading from a cold disk, of a first batch and of resuming, seconds of the clock. "
+        "requirements` pins; the sides of a row take turns, a process each, on one thread. Costs are CPU seconds, "
+        "child processes included; of a cold disk, a first batch and resuming, seconds of the clock. "
         "Other work on the machine adds to both: trust ratios more than costs.",
         "",
         f"- {results['machine']}. Text: {results['text']}.",
@@ -57,7 +57,7 @@ def full(results: Results) -> str:
         "character as a word, that of 5 each stretch without a space. megatron-core has its layers without "
         "TransformerEngine.",
         f"- Loading: windows of {WINDOW} tokens, {BATCH} a step, {STEPS * BATCH:,} rows. Ours are masked rows, by "
-        "pools of 2^22 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
+        "pools of 2^21 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
         "by reading what comes before.",
         "- Preprocessing: datatrove finds exact duplicates and writes ids. Ours also cleans and finds words and "
         "sentences. jieba and rjieba find words, and `tokenizers` ids and offsets, of text that nobody deduplicates or "

@@ -27,8 +27,8 @@ from training.data.kinds import open_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "pipeline" / "sample"
-EPOCH_CHARACTERS = 12_000
-TRAIN_TEXTS, DEV_TEXTS = 600, 400
+EPOCH_CHARACTERS = 5_000
+TRAIN_TEXTS, DEV_TEXTS = 300, 300
 NO_LIMIT = float("inf")
 
 
