@@ -12,7 +12,8 @@ LOADING = {
     "bytes": "bytes read a row, cold",
     "resume": "resuming at step 100,000",
 }
-TRAINING = {"step 128": "step of 128", "epoch 128": "epoch", "step 512": "step of 512", "epoch 512": "epoch"}
+STEPS = {"step 128": "step, rows of 128", "step 512": "of 512"}
+TRAINING = {**STEPS, "epoch 128": "epoch, rows of 128", "epoch 512": "of 512"}
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,13 @@ CASES = (
         "BertModel",
         ("ours", "bert"),
         ("megatron_bert", "bert"),
-        {"step 128": "step of 128", "step 512": "step of 512"},
+        STEPS,
     ),
     Case(
         "finetuning",
         "transformers",
         "transformers",
-        "fine-tuning our export by its Trainer",
+        "fine-tuning our export, random weights, by its Trainer",
         ("ours", "finetune"),
         ("transformers_trainer", "finetune"),
         {"epochs": "two epochs"},
