@@ -7,9 +7,9 @@ from benchmarks.peers.environments import REQUIREMENTS
 
 LOADING = {
     "first": "first batch",
-    "cold": "rows, cold",
-    "warm": "rows, warm",
-    "bytes": "bytes read a row, cold",
+    "cold": "cold rows",
+    "warm": "warm rows",
+    "bytes": "bytes a cold row",
     "resume": "resuming at step 100,000",
 }
 STEPS = {"step 128": "step, rows of 128", "step 512": "of 512"}

@@ -30,8 +30,11 @@ def short(results: Results) -> str:
             continue
         found = {cost: ratios(result, cost) for cost in case.measures}
         cells = [f"{label} {_spread(found[cost])}" for cost, label in case.measures.items()]
-        behind = [f"{case.measures[cost]}: {case.why.get(cost, 'not known')}" for cost in behind_in(case, result)]
-        lines.append(f"| {case.peer} | {case.job}{_score(case, result)} | {'; '.join(cells)} | {'; '.join(behind)} |")
+        behind: dict[str, list[str]] = {}
+        for cost in behind_in(case, result):
+            behind.setdefault(case.why.get(cost, "not known"), []).append(case.measures[cost])
+        reasons = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in behind.items())
+        lines.append(f"| {case.peer} | {case.job}{_score(case, result)} | {'; '.join(cells)} | {reasons} |")
     return "\n".join(lines) + "\n"
 
 
@@ -56,8 +59,8 @@ def full(results: Results) -> str:
         "beside BERT, and with clipped distances beside NEZHA. The collator of transformers 4.40 takes each Chinese "
         "character as a word, that of 5 each stretch without a space. megatron-core has its layers without "
         "TransformerEngine.",
-        "- Fine-tuning: 300 texts of mixed lengths, cut at 256 tokens, the peer's padded to the longest of a batch. Two "
-        "epochs from random weights teach little: accuracy is near the larger class' share on both sides.",
+        "- Fine-tuning: 300 texts of mixed lengths, cut at 256 tokens, the peer's padded to the longest of a batch. "
+        "Two epochs from random weights teach little: accuracy is near the larger class' share on both sides.",
         f"- Loading: windows of {WINDOW} tokens, {BATCH} a step, {STEPS * BATCH:,} rows. Ours are masked rows, by "
         "pools of 2^21 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
         "by reading what comes before.",
