@@ -12,8 +12,8 @@ LOADING = {
     "bytes": "bytes a cold row",
     "resume": "resuming at step 100,000",
 }
-STEPS = {"step 128": "step, rows of 128", "step 512": "of 512"}
-TRAINING = {**STEPS, "epoch 128": "epoch, rows of 128", "epoch 512": "of 512"}
+STEPS = {"step 128": "step at 128", "step 512": "step at 512"}
+TRAINING = {**STEPS, "epoch 128": "epoch at 128", "epoch 512": "epoch at 512"}
 
 
 @dataclass(frozen=True)
