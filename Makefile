@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast checks format constraints gpu slurm horovod horovod-wheel build-horovod apex clean
+.PHONY: quickstart test test-fast checks format constraints gpu peers slurm horovod horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
@@ -45,6 +45,11 @@ constraints: $(READY)
 OUT ?= runs/gpu
 gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)"
+
+# The README's table of peers, in about a quarter of an hour: each is installed in an environment of its own under
+# runs/peers. PEERS="--text novels/ --vocabulary vocab.txt --train train.tsv --dev dev.tsv" takes other text.
+peers: $(READY)
+	$(PYTHON) benchmarks/peers/run.py --publish $(PEERS)
 
 # A Slurm for tests/slurm, which start it themselves (Debian's packages)
 slurm:

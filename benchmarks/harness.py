@@ -75,13 +75,14 @@ def measured(function: Callable[..., Any], *arguments: Any) -> Measured:
 
 def _measured(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Measured:
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    before, begin = _resident("VmRSS"), _cpu_seconds()
+    before, begin = _resident("VmRSS"), cpu_seconds()
     result = function(*arguments)
     peak, children = _resident("VmHWM"), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return Measured(result, _cpu_seconds() - begin, max(peak, children), peak - before)
+    return Measured(result, cpu_seconds() - begin, max(peak, children), peak - before)
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Of this process and its children that ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

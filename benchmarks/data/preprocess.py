@@ -32,7 +32,8 @@ DOCUMENT = 10_000
 COPIES, LENGTH, PREDICTIONS = 10, 128, 20
 
 
-def preprocess(text: Path, vocabulary: Path, output: Path, workers: int) -> dict[str, Any]:
+def preprocess(text: Path, vocabulary: Path | None, output: Path, workers: int) -> dict[str, Any]:
+    """The corpus' statistics; without a vocabulary one of BERT's kind is trained."""
     from preprocessing.config import PreprocessSettings
     from preprocessing.execution.build import build
 
@@ -40,7 +41,7 @@ def preprocess(text: Path, vocabulary: Path, output: Path, workers: int) -> dict
     values = {
         "input": {"paths": [str(text)]},
         "output": str(output),
-        "tokenizer": {"path": str(vocabulary)},
+        "tokenizer": {"path": str(vocabulary)} if vocabulary else {"train": {"type": "wordpiece"}},
         "workers": workers,
     }
     return build(PreprocessSettings.parse(values, "benchmark")).statistics

@@ -1,0 +1,179 @@
+"""The same text read from a cold disk by us, megatron-core's indexed dataset, mosaicml-streaming and webdataset.
+
+All read windows of 128 tokens in random order, 8 a step. Ours are masked rows with [CLS] and [SEP]; the others return
+ids alone. megatron-core is a permutation of the windows of all documents, read by `IndexedDataset.get`, as its
+GPTDataset does. mosaicml-streaming has a sample for each window, shuffled as it does by default. webdataset has a
+sample for each document, cut into windows; shards and a buffer of 1,000 windows are shuffled, as its documentation has
+it, and it resumes by reading what comes before. Costs are seconds of the clock; with a warm cache, CPU seconds.
+"""
+
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.data.disk import drop_cache, reading
+from benchmarks.peers.sizes import BATCH, POOL_TOKENS, RESUMED, STEPS, WINDOW
+
+Batches = Callable[[Path, int], Iterator[Any]]
+SHARD_DOCUMENTS = 10_000
+
+
+def pools(folder: Path, seed: int) -> dict[str, float]:
+    return _costs(folder, partial(_rows, pool_tokens=POOL_TOKENS), folder / "ours")
+
+
+def whole(folder: Path, seed: int) -> dict[str, float]:
+    return _costs(folder, partial(_rows, pool_tokens=None), folder / "ours")
+
+
+def megatron(folder: Path, seed: int) -> dict[str, float]:
+    import_module("megatron.core.datasets.indexed_dataset")
+    return _costs(folder, _megatron_windows, folder / "megatron")
+
+
+def mosaicml(folder: Path, seed: int) -> dict[str, float]:
+    _import_streaming()
+    return _costs(folder, _mosaicml_windows, folder / "mosaicml")
+
+
+def webdataset(folder: Path, seed: int) -> dict[str, float]:
+    import_module("webdataset")
+    return _costs(folder, _webdataset_windows, folder / "webdataset")
+
+
+def _costs(folder: Path, side: Batches, files: Path) -> dict[str, float]:
+    """Imports are on no side of the comparison."""
+    drop_cache(files)
+    batches = side(files, 0)
+    first = reading(lambda: next(batches))
+    cold = reading(lambda: sum(1 for _ in islice(batches, STEPS)))
+    del batches
+    drop_cache(files)
+    resumed = reading(lambda: next(side(files, RESUMED)))
+    batches = side(files, 0)
+    for _ in islice(batches, STEPS):
+        pass
+    del batches
+    batches = side(files, 0)
+    next(batches)
+    before = time.process_time()
+    warm = sum(1 for _ in islice(batches, STEPS))
+    taken = time.process_time() - before
+    assert warm == STEPS
+    return {
+        "first": first.seconds,
+        "cold": cold.seconds,
+        "warm": taken,
+        "bytes": (first.bytes + cold.bytes) / (BATCH * (STEPS + 1)),
+        "resume": resumed.seconds,
+    }
+
+
+def _rows(files: Path, step: int, pool_tokens: int | None) -> Iterator[Any]:
+    from preprocessing.corpus import Corpus
+    from training.data.loader import rows_by_step
+    from training.data.samples import RowSettings, Samples
+
+    settings = RowSettings(corpus=files, sequence_length=WINDOW, pool_tokens=pool_tokens, next_sentence=False)
+    return rows_by_step(Samples(Corpus(files), settings, 0), BATCH, range(BATCH), step)
+
+
+def _megatron_windows(files: Path, step: int) -> Iterator[Any]:
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    dataset = IndexedDataset(str(files / "text"))
+    windows = np.append(0, np.cumsum(-(-dataset.sequence_lengths // WINDOW)))
+    order = np.arange(windows[-1])
+    np.random.default_rng(0).shuffle(order)
+    for begin in range(step * BATCH, len(order), BATCH):
+        chosen = order[begin : begin + BATCH]
+        documents = np.searchsorted(windows, chosen, side="right") - 1
+        offsets = (chosen - windows[documents]) * WINDOW
+        sizes = np.minimum(WINDOW, dataset.sequence_lengths[documents] - offsets)
+        places = zip(documents.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
+        yield [dataset.get(*place).astype(np.int64) for place in places]  # `get` is a view that reads nothing
+
+
+def _import_streaming() -> Any:
+    """mosaicml-streaming without torchvision, which only its images need, and which may not fit the CPU's torch."""
+    import_module("transformers")  # it imports that, which looks for torchvision itself
+    names = ["torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"]
+    stubs = {name: types.ModuleType(name) for name in names}
+    vars(stubs[names[1]])["VisionDataset"] = object
+    vars(stubs[names[3]])["to_tensor"] = None
+    sys.modules.update(stubs)
+    return import_module("streaming")
+
+
+def _mosaicml_windows(files: Path, step: int) -> Iterator[Any]:
+    import streaming
+
+    streaming.base.util.clean_stale_shared_memory()
+    dataset = streaming.StreamingDataset(local=str(files), shuffle=True, batch_size=BATCH)
+    if step:
+        dataset.load_state_dict(dataset.state_dict(step * BATCH, False))
+    return _in_batches(iter(dataset))
+
+
+def _webdataset_windows(files: Path, step: int) -> Iterator[Any]:
+    from webdataset import WebDataset
+
+    def windows(samples: Iterator[Any]) -> Iterator[Any]:
+        for sample in samples:
+            ids = np.frombuffer(sample["ids"], np.uint16)
+            for begin in range(0, len(ids), WINDOW):
+                yield ids[begin : begin + WINDOW].astype(np.int64)
+
+    shards = sorted(map(str, files.glob("*.tar")))
+    dataset = WebDataset(shards, shardshuffle=100, seed=0).compose(windows).shuffle(1000)
+    return islice(_in_batches(iter(dataset)), step, None)
+
+
+def _in_batches(samples: Iterator[Any]) -> Iterator[Any]:
+    while batch := list(islice(samples, BATCH)):
+        yield batch
+
+
+def write_megatron(folder: Path, seed: int) -> dict[str, float]:
+    import torch
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    (folder / "megatron").mkdir()
+    builder = IndexedDatasetBuilder(str(folder / "megatron" / "text.bin"), np.uint16)
+    for ids in _documents(folder):
+        builder.add_item(torch.from_numpy(ids.astype(np.int32)))
+        builder.end_document()
+    builder.finalize(str(folder / "megatron" / "text.idx"))
+    return {}
+
+
+def write_mosaicml(folder: Path, seed: int) -> dict[str, float]:
+    with _import_streaming().MDSWriter(out=str(folder / "mosaicml"), columns={"ids": "ndarray:uint16"}) as writer:
+        for ids in _documents(folder):
+            for begin in range(0, len(ids), WINDOW):
+                writer.write({"ids": ids[begin : begin + WINDOW]})
+    return {}
+
+
+def write_webdataset(folder: Path, seed: int) -> dict[str, float]:
+    from webdataset import ShardWriter
+
+    (folder / "webdataset").mkdir()
+    with ShardWriter(str(folder / "webdataset" / "%05d.tar"), maxcount=SHARD_DOCUMENTS, verbose=0) as writer:
+        for number, ids in enumerate(_documents(folder)):
+            writer.write({"__key__": f"{number:08d}", "ids": ids.tobytes()})
+    return {}
+
+
+def _documents(folder: Path) -> Iterator[Any]:
+    ids, lengths = np.load(folder / "ids.npy", mmap_mode="r"), np.load(folder / "lengths.npy")
+    for end, length in zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):
+        yield np.array(ids[end - length : end])

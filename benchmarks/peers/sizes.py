@@ -1,0 +1,23 @@
+"""Sizes that all sides have in common."""
+
+import argparse
+from pathlib import Path
+
+LENGTHS = (128, 512)
+TOKENS = 1024
+"""Tokens of a training step."""
+LAYERS, WIDTH, HEADS, INNER = 4, 256, 4, 1024
+RATE = 1e-4
+
+WINDOW, BATCH = 128, 4
+"""Tokens of a row that is loaded, and rows of a step."""
+STEPS, RESUMED = 4000, 100_000
+POOL_TOKENS = 1 << 21
+"""About as many as the steps read."""
+
+
+def finetuning_options(folder: Path) -> argparse.Namespace:
+    """The options of benchmarks/training/finetuning.py."""
+    export = folder / "runs" / "peers" / "export"
+    files = {"export": export, "train": folder / "train.tsv", "dev": folder / "dev.tsv"}
+    return argparse.Namespace(**files, length=256, epochs=2, batch=32, micro_batch=8, rate=3e-4)
