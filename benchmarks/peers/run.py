@@ -6,8 +6,8 @@
 Each peer is installed by pip into an environment of its own under OUT/environments, once. Labelled texts (columns
 label, text_a) are for fine-tuning, which is not run without them. A side is a process on one thread; sides take turns,
 ours first. OUT/results.json gets each case as it is done, `--only` leaves the others' results there as they are. OUT
-must be on a disk, with 2 GB free. `--publish` writes the README's table, benchmarks/peers/README.md and the results they are made
-from. A peer that cannot be installed or run is named in the table with the reason.
+must be on a disk, with 2 GB free. `--publish` writes the README's table, benchmarks/peers/README.md and the results
+they are made from. A peer that cannot be installed or run is named in the table with the reason.
 """
 
 import sys
@@ -53,7 +53,7 @@ def run_side(python: Path | str, of: tuple[str, str], folder: Path, seed: int, l
             raise FailedError(f"{of[1]} was not done in {SIDE_SECONDS:.0f} s") from None
     if not result.exists():
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise FailedError(f"{of[1]}: {lines[-1][:200] if lines else 'it ended without a word'}")
+        raise FailedError(f"{of[1]}: {lines[-1][:200] if lines else 'it printed nothing'}")
     costs: dict[str, float] = json.loads(result.read_text())
     return costs
 
@@ -100,7 +100,7 @@ def main() -> None:
     arguments.add_argument(
         "--text", nargs="*", default=[], help="files or folders of text; the sample if none is given"
     )
-    arguments.add_argument("--about", default="the sample that ships", help="what --text is, for benchmarks/peers/README.md")
+    arguments.add_argument("--about", default="the sample that ships", help="what --text is, for the page of results")
     arguments.add_argument("--vocabulary", type=Path, help="vocab.txt; trained on the text if it is not given")
     arguments.add_argument("--train", type=Path, help="labelled texts")
     arguments.add_argument("--dev", type=Path)

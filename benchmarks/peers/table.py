@@ -1,4 +1,4 @@
-"""The tables of peers, made from their results: a short one for the README, a full one for benchmarks/peers/README.md."""
+"""The tables of peers, made from their results: a short one for the README, a full one for the page beside this."""
 
 import json
 import re

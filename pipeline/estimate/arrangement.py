@@ -104,7 +104,7 @@ class Estimator:
         if data > self.train.global_batch:
             raise UserError(
                 f"train.global_batch: {self.train.global_batch} rows are fewer than {data} data-parallel processes; "
-                f"plan for --gpus {self.train.global_batch * tensor} or fewer, or raise it"
+                f"raise it, or take {self.train.global_batch * tensor} GPUs or fewer"
             )
         return data, -(-self.train.global_batch // data)
 

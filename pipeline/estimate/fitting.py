@@ -22,7 +22,7 @@ def fit(
     """The settings with values for what is `auto`, the same on all processes; logs them and the reason.
 
     `memory`: bytes of the smallest device, for one process. Sends nothing to other processes.
-    Raises `UserError` if not a single row fits.
+    Raises `UserError` if not a single row fits, and where the model or the global batch cannot be split so.
     """
     cluster = Cluster(gpu_like(memory, dtype), mesh.world, mesh.tensor_size, network_named("ib100"))
     kernels: Literal["cpu", "gpu"] = "cpu" if mesh.device.type == "cpu" else "gpu"
@@ -30,8 +30,9 @@ def fit(
     try:
         found = estimator.as_stated()
     except UserError as error:
-        message = str(error).removeprefix("--gpu ")
-        raise mesh.reported_once(UserError(f"{_names(settings)}: auto, but on {message}")) from None
+        if (message := str(error)).startswith("--gpu "):  # no row fits
+            message = f"{_names(settings)}: auto, but on {message.removeprefix('--gpu ')}"
+        raise UserError(message) from None
     footprint = found.footprint
     chosen = {"micro_batch": footprint.micro_batch, "activation_checkpointing": footprint.checkpointing}
     log.info(

@@ -50,7 +50,7 @@ set -euo pipefail
 cd {shlex.quote(str(Path.cwd()))}
 # Variables of the job that this may run in: sbatch would pass them on
 unset ${{!SLURM_JOB@}} ${{!SLURM_ARRAY@}} ${{!SLURM_STEP@}} ${{!SLURM_NTASKS@}} ${{!SLURM_MEM@}} SLURM_RESTART_COUNT
-declare -A jobs
+declare -A jobs=()
 trap 'status=$?; if [ $status -ne 0 ] && [ ${{#jobs[@]}} -gt 0 ]; then scancel "${{jobs[@]}}"; fi' EXIT
 submit() {{
     job=$(sbatch --parsable --kill-on-invalid-dep=yes "${{@:2}}" {shlex.quote(str(folder))}/"$1.sbatch")

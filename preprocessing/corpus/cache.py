@@ -69,10 +69,10 @@ class Cache:
     def map(self, path: Path, size: int) -> mmap.mmap | None:
         """The file, which is in use until the map goes; None if there is none of this size."""
         try:
+            if path.stat().st_size != size:  # nothing cannot be mapped
+                return None
             mapped = map_file(path, in_use=True)
         except FileNotFoundError:
-            return None
-        if len(mapped) != size:
             return None
         with suppress(FileNotFoundError):
             os.utime(path)

@@ -39,6 +39,8 @@ from preprocessing.files import write_atomically
 log = logging.getLogger("reread")
 
 _THREADS = 4
+_TRIES_AHEAD = 3
+"""Tries of what is fetched ahead: the shard is locked meanwhile for who needs it now, here or in another process."""
 
 Cut = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], int]]
 """[blocks] tokens -> the first block of each extent and the end, [extents + 1], and the number of pools."""
@@ -119,6 +121,7 @@ class FetchedShards(ShardFiles):
                 self._maps[name] = ahead.result()
             else:
                 self._maps[name] = self._fetch(name)
+                self.ask(())  # threads that a failure has ended go on
         return self._maps[name]
 
     def ask(self, names: Iterable[str]) -> None:
@@ -145,14 +148,16 @@ class FetchedShards(ShardFiles):
         self.let_go += 1
 
     def _fetch_ahead(self) -> None:
-        while self._queue:
-            with suppress(IndexError):  # another thread has taken the last one
+        """Fetch what is asked for until one fails, which is tried again when it is needed."""
+        with suppress(IndexError):  # nothing is left
+            while True:
                 name, future = self._queue.popleft()
                 if future.set_running_or_notify_cancel():
                     try:
                         future.set_result(self._fetch(name, is_ahead=True))
-                    except Exception as error:  # it is tried again when it is needed
+                    except Exception as error:
                         future.set_exception(error)
+                        return
 
     def _fetch(self, name: str, *, is_ahead: bool = False) -> mmap.mmap:
         stretch, path = self._stretches[name], self.folder / name
@@ -173,13 +178,13 @@ class FetchedShards(ShardFiles):
     def _add(self, path: Path, stretch: Stretch, is_ahead: bool) -> None:
         try:
             spare = self.spare if is_ahead else 0
-            self._cache.add(path, stretch.size, lambda file: self._write(stretch, file), spare)
+            self._cache.add(path, stretch.size, lambda file: self._write(stretch, file, is_ahead), spare)
         except (FullError, OSError):
             if not is_ahead:
                 self.keep(self._pool)  # what was fetched ahead makes room
             raise
 
-    def _write(self, stretch: Stretch, file: IO[bytes]) -> None:
+    def _write(self, stretch: Stretch, file: IO[bytes], is_ahead: bool) -> None:
         before, after = self._beside[stretch.name]
         head = self._copied(stretch, before, stretch.start)
         done = stretch.start + len(head)
@@ -195,7 +200,8 @@ class FetchedShards(ShardFiles):
                 file.write(data)
                 done += len(data)
 
-        place, tries = self._source.place(stretch.shard), self._tries
+        place = self._source.place(stretch.shard)
+        tries = min(self._tries, _TRIES_AHEAD) if is_ahead else self._tries
         retried(download, tries, place, lambda error: unreadable(place, error, tries))
         file.write(tail)
 

@@ -356,9 +356,9 @@ def test_what_fits_nowhere_is_one_line_with_the_way_out(monkeypatch) -> None:
 
 
 def test_fewer_rows_than_processes_is_one_line_with_the_way_out() -> None:
-    with pytest.raises(UserError, match="8 rows are fewer than 80 data-parallel processes; plan for --gpus 8 or fewer"):
+    with pytest.raises(UserError, match="8 rows are fewer than 80 data-parallel processes; raise it, or take 8 GPUs"):
         estimator_of("longformer-small", gpus=80).arrangement(1, 8, False)
-    with pytest.raises(UserError, match="plan for --gpus 8 or fewer"):
+    with pytest.raises(UserError, match="raise it, or take 8 GPUs or fewer"):
         estimator_of("longformer-small", gpus=80).choose()
 
 

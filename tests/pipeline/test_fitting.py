@@ -50,6 +50,15 @@ def test_a_device_that_is_too_small_is_one_line_with_the_way_out() -> None:
         fitted(0.4, activation_checkpointing=True)
 
 
+def test_a_batch_that_cannot_be_split_is_named_and_not_the_device() -> None:
+    settings = TrainSettings.parse(train_values(Path("nowhere"), **{**AUTO, "global_batch": 2}), "test")
+    config = model_config(model_spec("nezha"), settings.model, 500, None)
+    with pytest.raises(
+        UserError, match=r"^train\.global_batch: 2 rows are fewer than 3 data-parallel processes; raise"
+    ):
+        fit(settings, config, Mesh(world=3, data_size=3), torch.float32, GIB)
+
+
 def other(rows: int) -> Any:
     return lambda settings, *_: settings.model_copy(update={"micro_batch": rows, "activation_checkpointing": False})
 

@@ -147,6 +147,16 @@ def test_submitted_from_inside_a_job_nothing_of_it_is_handed_on(tmp_path: Path) 
     assert [line for line in seen if line.startswith("SLURM")] == ["SLURM_CONF=/etc/slurm.conf"]
 
 
+def test_a_first_job_that_is_refused_shows_sbatchs_error_alone(tmp_path: Path) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/bash\necho 'sbatch: error: no' >&2\nexit 3\n")
+    sbatch.chmod(0o755)
+    command = ["bash", "-c", submit_script(chain(SlurmSettings()), FOLDER)]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "sbatch: error: no\n")
+
+
 def test_sbatchs_error_is_shown_without_the_lines_that_a_site_adds() -> None:
     account = "Batch job submission failed: Invalid account or account/partition combination specified"
     errors = f"sbatch: your project has 12 hours left\nsbatch: error: {account}\n"

@@ -105,9 +105,10 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
 def test_a_file_of_another_size_is_replaced(tmp_path: Path) -> None:
     cache = cache_of(tmp_path, 40 * KB)
     path = add(cache, "a", KB)
-    path.write_bytes(b"short")
-    assert cache.map(path, KB) is None
-    assert cache.map(add(cache, "a", KB), KB) is not None
+    for content in (b"short", b""):
+        path.write_bytes(content)
+        assert cache.map(path, KB) is None
+        assert cache.map(add(cache, "a", KB), KB) is not None
 
 
 @pytest.fixture

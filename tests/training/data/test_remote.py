@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -198,6 +199,24 @@ def test_what_goes_on_failing_is_one_line(
     assert server.address in line and "\n" not in line
     assert fault == "whole" or ("/train-00001.tar: " in line and "after 3 tries; see to it" in line)
     assert not list(tmp_path.glob("*/shards/train-00001*"))
+
+
+def test_what_is_fetched_ahead_does_not_delay_the_line(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    """It gives up early and leaves the rest, since it holds the lock that whoever needs the shard waits for."""
+    shards = [f"train-{number:05d}.tar" for number in range(SHARDS)]
+    server.faults, server.forever = {name: [500] for name in shards}, set(shards)
+    there = opened(server.address, **cache(tmp_path, 3 * corpus_bytes(folder), tries=20))
+    with pytest.raises(UserError, match="after 20 tries"):
+        there.rows(np.arange(9))
+    assert sum(map(len, server.shards_asked().values())) <= 20 + remote._THREADS * 3
+
+
+def test_fetching_ahead_goes_on_once_something_can_be_fetched(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    there = opened(server.address, **cache(tmp_path, 3 * corpus_bytes(folder)))
+    (first, second), files = there.corpus._names[:2], there.corpus._fetched
+    files._queue.append((second, waiting := Future()))  # its thread has ended
+    files.map(first)
+    assert len(waiting.result(timeout=60)) == files._stretches[second].size
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path, server: FileServer) -> None:
