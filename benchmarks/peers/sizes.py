@@ -20,4 +20,4 @@ def finetuning_options(folder: Path) -> argparse.Namespace:
     """The options of benchmarks/training/finetuning.py."""
     export = folder / "runs" / "peers" / "export"
     files = {"export": export, "train": folder / "train.tsv", "dev": folder / "dev.tsv"}
-    return argparse.Namespace(**files, length=256, epochs=2, batch=32, micro_batch=8, rate=3e-4)
+    return argparse.Namespace(**files, length=256, epochs=6, batch=32, micro_batch=8, rate=3e-4)

@@ -15,26 +15,17 @@ from tests.slurm.conftest import SITE, use_cluster
 pytestmark = pytest.mark.timeout(1800)  # minutes, on cores that other work shares
 
 
-def test_each_seed_is_a_job_that_goes_on_after_a_requeue_with_the_scores_of_one_machine(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_each_seed_is_a_job_and_the_scores_are_those_of_one_machine(cluster: Cluster, tmp_path: Path) -> None:
     here, there = prepare(tmp_path / "here"), prepare(tmp_path / "there")
     (there / "slurm").mkdir()
     (there / "slurm/site.yaml").write_text(yaml.safe_dump(SITE | {"nodes": 1}))
-    overrides = ("finetune.seeds=2", "finetune.epochs=6", "checkpoint.every_steps=5", "checkpoint.keep=2")
+    overrides = ("finetune.seeds=2", "finetune.epochs=2")
     on_cluster = partial(use_cluster, cluster.environment["SLURM_CONF"])
     submission = finetune(there, *overrides, "--slurm", before=on_cluster)
     finish(submission)
     jobs = dict(re.findall(r"([a-z0-9-]+) \((\d+)\)", submission.output))
     assert list(jobs) == ["finetune-seed0", "finetune-seed1", "scores"]
-    first = there / "runs/tiny-seed0"
-    log = there / "runs/tiny/slurm" / f"finetune-seed0-{jobs['finetune-seed0']}.log"
-    cluster.wait(lambda: log.exists() and "step 7/" in log.read_text(), "step 7")
-    cluster.run("scancel", "--batch", "--signal=USR1", jobs["finetune-seed0"])  # what Slurm sends before the time limit
     assert cluster.ended(jobs["scores"]) == "COMPLETED"
-    ends = [json.loads(line) for line in (first / "attempts.jsonl").read_text().splitlines()]
-    assert [end["status"] for end in ends] == [75, 0]
-
     finish(finetune(here, *overrides))
     measured = [
         json.loads((there / "runs" / seed / "scores.json").read_text())[0] for seed in ("tiny-seed0", "tiny-seed1")
