@@ -1,6 +1,6 @@
 """The same text read from a cold disk by us, megatron-core's indexed dataset, mosaicml-streaming and webdataset.
 
-All read windows of 128 tokens in random order, 8 a step. Ours are masked rows with [CLS] and [SEP]; the others return
+All read windows of 128 tokens in random order, 4 a step. Ours are masked rows with [CLS] and [SEP]; the others return
 ids alone. megatron-core is a permutation of the windows of all documents, read by `IndexedDataset.get`, as its
 GPTDataset does. mosaicml-streaming has a sample for each window, shuffled as it does by default. webdataset has a
 sample for each document, cut into windows; shards and a buffer of 1,000 windows are shuffled, as its documentation has
