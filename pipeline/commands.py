@@ -1,6 +1,7 @@
 """What the commands do: each takes a checked recipe or a run folder and leaves its result on disk."""
 
 import importlib.util
+import json
 import logging
 import signal
 import sys
@@ -49,6 +50,8 @@ def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
         train = train_section(recipe)
         if not isinstance(train.data, RowSettings):
             raise UserError(f"recipe {recipe.name}: train.data.kind is {train.data.kind}; --materialize writes rows")
+        if train.data.corpora:
+            raise UserError(f"recipe {recipe.name}: --materialize writes one corpus; give data.corpora such folders")
         write_copies(settings.output, materialize, train.data, train.seed, settings.workers)
 
 
@@ -235,7 +238,10 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
 def corpus_overrides(data: CorpusSettings) -> list[str]:
     """The overrides with which another recipe reads the same corpus."""
     cache = [] if data.cache is None else [f"data.cache={data.cache.model_dump_json()}"]
-    return [override("data.corpus", data.corpus), *cache]
+    if data.corpora:
+        mixed = json.dumps([one.model_dump(mode="json", exclude_defaults=True) for one in data.corpora])
+        return ["data.corpus=null", f"data.corpora={mixed}", *cache]
+    return [override("data.corpus", data.place), *cache]
 
 
 def missing_start(recipe: Recipe) -> Path | None:

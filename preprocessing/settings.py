@@ -75,7 +75,7 @@ def _keys(model: type[BaseModel], section: str = "") -> list[str]:
     found = dict.fromkeys(section + name for name in model.model_fields)
     for name, info in model.model_fields.items():
         for inner in _models_in(info.annotation):
-            if get_origin(info.annotation) is not list:
+            if get_origin(info.annotation) not in (list, tuple):
                 found.update(dict.fromkeys(_keys(inner, f"{section}{name}.")))
     return sorted(found, key=lambda key: key.count("."))
 

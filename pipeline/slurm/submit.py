@@ -78,10 +78,10 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
         return jobs
     if not isinstance(recipe.train.data, CorpusSettings):
         raise UserError(f"recipe {recipe.name}: fine-tunes a model; submit it by `reread finetune RECIPE --slurm`")
-    corpus = recipe.train.data.corpus
-    made = bool(jobs) and recipe.preprocess is not None and recipe.preprocess.output.resolve() == Path(corpus).resolve()
-    if isinstance(corpus, Path) and not made:  # an address is for the nodes, which have the disk of its cache
-        Manifest.read(corpus)
+    made = recipe.preprocess.output.resolve() if jobs and recipe.preprocess is not None else None
+    for part in recipe.train.data.parts:
+        if isinstance(part.corpus, Path) and part.corpus.resolve() != made:  # an address is for the nodes' caches
+            Manifest.read(part.corpus)
     if automatic := recipe.train.automatic:
         log.info(
             "train.%s: auto: chosen when the job starts, for its GPUs; `reread plan %s --gpus %d --gpu NAME "

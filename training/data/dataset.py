@@ -37,6 +37,11 @@ class Dataset(ABC, Generic[AnySettings]):
     tokenizer_folder: Path
     corpus_fingerprint: str
 
+    @property
+    def mixed(self) -> dict[str, "Dataset[Any]"]:
+        """The datasets of a mixture by their names in figures, else none."""
+        return {}
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -181,6 +186,6 @@ _DRAWING = 2
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int, pools: int) -> str:
     """A hash of everything that determines the rows; it ignores the location of the corpus."""
-    dumped = settings.model_dump_json(exclude={"corpus", "cache", *(["pool_tokens"] if pools == 1 else [])})
+    dumped = settings.model_dump_json(exclude={"corpus", "corpora", "cache", *(["pool_tokens"] if pools == 1 else [])})
     values = [str(_DRAWING), corpus_fingerprint, split, str(seed), dumped]
     return md5("\n".join(values).encode()).hexdigest()

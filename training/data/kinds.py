@@ -8,6 +8,7 @@ from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from training.data.dataset import Dataset
 from training.data.materialize import MaterializedSamples, is_materialized
+from training.data.mixture import MixedRows, MixedSegments, MixedStream, Mixture, part_seed
 from training.data.order import cut_pools
 from training.data.packed import Packed, PackedSettings
 from training.data.readings import SegmentSettings
@@ -31,8 +32,21 @@ class Kind(NamedTuple):
     """Default objective (`training.objectives`), if the recipe does not name one."""
 
 
-def _drawn(dataset: Callable[[Corpus, Any, int], Dataset[Any]]) -> Callable[[Any, int, str], Dataset[Any]]:
-    return lambda settings, seed, split: dataset(open_corpus(settings, split), settings, seed)
+def _drawn(
+    dataset: Callable[[Corpus, Any, int], Dataset[Any]], mixture: type[Mixture[Any]]
+) -> Callable[[Any, int, str], Dataset[Any]]:
+    """Datasets drawn from a corpus, or from each corpus of a mixture."""
+    return _mixed(lambda settings, seed, split: dataset(open_corpus(settings, split), settings, seed), mixture)
+
+
+def _mixed(
+    open_one: Callable[[Any, int, str], Dataset[Any]], mixture: type[Mixture[Any]]
+) -> Callable[[Any, int, str], Dataset[Any]]:
+    def open_all(settings: CorpusSettings, seed: int, split: str) -> Dataset[Any]:
+        parts = [open_one(one, part_seed(seed, number), split) for number, one in enumerate(settings.parts)]
+        return mixture(parts, settings, seed, split) if settings.corpora else parts[0]
+
+    return open_all
 
 
 def _rows(settings: RowSettings, seed: int, split: str) -> RowDataset[RowSettings]:
@@ -53,16 +67,16 @@ def open_corpus(settings: CorpusSettings, split: str) -> Corpus:
         return Corpus(settings.corpus, split)
     from preprocessing.corpus.remote import RemoteCorpus
 
-    assert settings.cache is not None
+    assert settings.corpus is not None and settings.cache is not None
     pool_tokens = getattr(settings, "pool_tokens", None)
     return RemoteCorpus(settings.corpus, settings.cache, split, lambda tokens: cut_pools(tokens, pool_tokens))
 
 
 KINDS = {
-    "rows": Kind(RowSettings, _rows, "masked_lm"),
-    "packed": Kind(PackedSettings, _drawn(Packed), "masked_lm"),
-    "segments": Kind(SegmentSettings, _drawn(Segments), "documents"),
-    "stream": Kind(StreamSettings, _drawn(Stream), "causal_lm"),
+    "rows": Kind(RowSettings, _mixed(_rows, MixedRows), "masked_lm"),
+    "packed": Kind(PackedSettings, _drawn(Packed, MixedRows), "masked_lm"),
+    "segments": Kind(SegmentSettings, _drawn(Segments, MixedSegments), "documents"),
+    "stream": Kind(StreamSettings, _drawn(Stream, MixedStream), "causal_lm"),
     "classify": Kind(ClassifySettings, ClassifyDataset.open, "classify"),
     "tag": Kind(TagSettings, TagDataset.open, "tag"),
     "answer": Kind(AnswerSettings, AnswerDataset.open, "answer"),

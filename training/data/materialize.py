@@ -75,7 +75,7 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
         "version": FORMAT_VERSION,
         "corpus": manifest.fingerprint,
         "seed": seed,
-        "settings": settings.model_dump(mode="json", exclude={"corpus", "cache"}),
+        "settings": settings.model_dump(mode="json", exclude={"corpus", "corpora", "cache"}),
         "tokenizer": manifest.tokenizer,
         "dtype": manifest.dtype,
         "block_rows": block_rows,
@@ -128,7 +128,7 @@ def is_materialized(folder: Path) -> bool:
 
 @lru_cache(maxsize=2)
 def _samples(settings: RowSettings, seed: int, split: str) -> Samples:
-    return Samples(Corpus(settings.corpus, split), settings, seed)
+    return Samples(Corpus(settings.folder, split), settings, seed)
 
 
 _Task = tuple[RowSettings, int, str, int, int, Path]
@@ -383,7 +383,7 @@ def _differing(written: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 def _flat(settings: RowSettings, seed: int) -> dict[str, Any]:
-    values = settings.model_dump(mode="json", exclude={"corpus", "cache", "masking"})
+    values = settings.model_dump(mode="json", exclude={"corpus", "corpora", "cache", "masking"})
     masking = settings.masking.model_dump(mode="json")
     return {
         "seed": seed,

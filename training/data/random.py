@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     CHUNK_ORDER = 15
     STRETCH = 16
     EXTENT_ORDER = 17
+    MIXTURE = 18
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -5,6 +5,7 @@ How document i is read in copy c is a pure function of (corpus, settings, seed, 
 segments of at most `sequence_length` - 2 tokens. A row is tokens, [SEP], padding, and [CLS] in the last place.
 """
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count as numbers
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from preprocessing.corpus import Corpus
 from training.data import random
-from training.data.dataset import MaskedDataset
+from training.data.dataset import Dataset, MaskedDataset
 from training.data.lanes import Lanes
 from training.data.random import Purpose
 from training.data.readings import Reading, SegmentSettings, permuted, segment_bounds, stretch_of, word_reach
@@ -27,12 +28,31 @@ _LANES = 64
 """Rows that learn in each step that `statistics` counts."""
 
 
-class Segments(MaskedDataset[SegmentSettings]):
-    """The documents of a corpus as readings and rows. Pass p over the corpus shows copy p % copies."""
+class SegmentDataset(Dataset[SegmentSettings]):
+    """Documents as readings and rows. Pass p over a corpus shows copy p % copies; `len()` is its documents."""
 
-    def __init__(self, corpus: Corpus, settings: SegmentSettings, seed: int) -> None:
-        super().__init__(corpus, settings, seed, corpus.block_documents)
-        self._capacity = settings.sequence_length - 2
+    @abstractmethod
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(copy, document) of each position [B] of the endless stream."""
+
+    @abstractmethod
+    def read(
+        self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
+    ) -> list[Reading]:
+        """Documents [B] in copies [B]. If one has more than `longest` tokens, a stretch of that length replaces the
+        document; its beginning is drawn uniformly.
+
+        Raises `UserError` if a block was altered on disk.
+        """
+
+    @abstractmethod
+    def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
+        """Segments `segments` [B] of `readings` [B]: input_ids, attention_mask and labels int32 [B, L], and
+        continues_word bool [B, L].
+
+        A row that does not learn (in a skim) has the same masked ids as the one that does, and no labels: if the skim
+        read the unmasked text, its memory would leak the answers to the pass that learns.
+        """
 
     def lanes(
         self,
@@ -45,94 +65,6 @@ class Segments(MaskedDataset[SegmentSettings]):
     ) -> Lanes:
         """Lanes `lanes` out of `total`, from `cursors` [n, 3] on; see `training.data.lanes.Lanes`."""
         return Lanes(self, total, lanes, cursors, stagger=stagger, longest=longest)
-
-    def read(
-        self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
-    ) -> list[Reading]:
-        """Documents [B] in copies [B]. If one has more than `longest` tokens, a stretch of that length replaces the
-        document; its beginning is drawn uniformly.
-
-        Raises `UserError` if a block was altered on disk.
-        """
-        most = self.settings.reorder_chunks
-        keys = random.key(self.seed, copies, documents)
-        counts = random.integers(keys, Purpose.CHUNK_COUNT, 1, most)[:, 0] + 1
-        cuts = random.uniform(keys, Purpose.CHUNK_CUT, most - 1).tolist()
-        orders = random.uniform(keys, Purpose.CHUNK_ORDER, 1)[:, 0].tolist()
-        places = random.uniform(keys, Purpose.STRETCH, 1)[:, 0].tolist()
-        drawn = zip(copies.tolist(), documents.tolist(), counts.tolist(), cuts, orders, places, strict=True)
-        readings = []
-        for copy, document, count, cut, order, place in drawn:
-            ids, flags = self.corpus.document(document)
-            if longest is not None and len(ids) > longest:
-                stretch = stretch_of(flags, longest, place)
-                ids, flags = ids[stretch], flags[stretch]
-            chunks, label = permuted(flags, count, cut, order)
-            readings.append(
-                Reading(copy, document, ids, flags, chunks, label, segment_bounds(flags, chunks, self._capacity))
-            )
-        return readings
-
-    def sample(self, segments: int) -> tuple[int, int | None]:
-        """A sample of the split that is read in at most `segments` segments: (number of documents, `longest`).
-
-        It has the first documents of pass 0, in its random order, each whole unless it would be more than an eighth of
-        the sample; then it is a stretch of `longest` tokens, as in `read`. If the whole split fits, it is the sample.
-        """
-        surely = self._capacity - word_reach(self._capacity)  # tokens that always fit in a segment
-        for longest in (None, max(1, segments // LEAST_DOCUMENTS) * surely):
-            documents = spent = 0
-            for length in self._lengths():
-                spent += -(-(length if longest is None else min(length, longest)) // surely)
-                if spent > segments:
-                    break
-                documents += 1
-            if documents == len(self):
-                break
-        return documents, longest
-
-    def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
-        """Segments `segments` [B] of `readings` [B]: input_ids, attention_mask and labels int32 [B, L], and
-        continues_word bool [B, L].
-
-        A row that does not learn (in a skim) has the same masked ids as the one that does, and no labels: if the skim
-        read the unmasked text, its memory would leak the answers to the pass that learns.
-        """
-        parts = [
-            (reading, a, b)
-            for reading, segment in zip(readings, segments, strict=True)
-            for a, b in reading.parts(segment)
-        ]
-        lengths = np.array([r.bounds[s + 1] - r.bounds[s] for r, s in zip(readings, segments, strict=True)], np.int64)
-        columns = self.settings.sequence_length
-        column = np.arange(columns, dtype=np.min_scalar_type(columns))
-        is_text = column < lengths.astype(column.dtype)[:, None]
-        attention = column <= lengths.astype(column.dtype)[:, None]
-        attention[:, -1] = True
-        ids = np.full(is_text.shape, self.special["pad"], np.int32)
-        ids[is_text] = np.concatenate([reading.ids[a:b] for reading, a, b in parts])
-        ids[np.arange(len(ids)), lengths] = self.special["sep"]
-        ids[:, -1] = self.special["cls"]
-        flags = np.zeros(is_text.shape, np.uint8)
-        flags[is_text] = np.concatenate([reading.flags[a:b] for reading, a, b in parts])
-        keys = random.key(self.seed, [r.copy for r in readings], [r.document for r in readings], segments)
-        rows = self._masked(ids, flags, is_text, lengths + 2, keys)
-        rows["labels"][~learns] = IGNORED
-        return {**rows, "attention_mask": attention.astype(np.int32)}
-
-    def at(self, copies: NDArray[np.int64], documents: NDArray[np.int64]) -> Rows:
-        """The first segments of documents [B] in copies [B], as rows that learn."""
-        return self.rows(self.read(copies, documents), [0] * len(documents), np.ones(len(documents), bool))
-
-    def _lengths(self) -> Iterator[int]:
-        """Number of tokens in each document, in the order of pass 0; reads no text."""
-        ends = self.corpus.block_documents
-        for begin in range(0, len(self), 1024):
-            positions = np.arange(begin, min(begin + 1024, len(self)))
-            for document in self.order.locate(positions)[1].tolist():
-                block = int(np.searchsorted(ends, document, side="right")) - 1
-                start, stop = self.corpus.block_offsets(block)[document - ends[block] :][:2]
-                yield int(stop - start)
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
         """Rows of one document after another; for a skim only the last segment."""
@@ -181,3 +113,88 @@ class Segments(MaskedDataset[SegmentSettings]):
         """Documents from the beginning of the stream, without end."""
         for begin in numbers(step=16):
             yield from self.read(*self.locate(np.arange(begin, begin + 16)))
+
+
+class Segments(MaskedDataset[SegmentSettings], SegmentDataset):
+    """The documents of a corpus."""
+
+    def __init__(self, corpus: Corpus, settings: SegmentSettings, seed: int) -> None:
+        super().__init__(corpus, settings, seed, corpus.block_documents)
+        self._capacity = settings.sequence_length - 2
+
+    def read(
+        self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
+    ) -> list[Reading]:
+        most = self.settings.reorder_chunks
+        keys = random.key(self.seed, copies, documents)
+        counts = random.integers(keys, Purpose.CHUNK_COUNT, 1, most)[:, 0] + 1
+        cuts = random.uniform(keys, Purpose.CHUNK_CUT, most - 1).tolist()
+        orders = random.uniform(keys, Purpose.CHUNK_ORDER, 1)[:, 0].tolist()
+        places = random.uniform(keys, Purpose.STRETCH, 1)[:, 0].tolist()
+        drawn = zip(copies.tolist(), documents.tolist(), counts.tolist(), cuts, orders, places, strict=True)
+        readings = []
+        for copy, document, count, cut, order, place in drawn:
+            ids, flags = self.corpus.document(document)
+            if longest is not None and len(ids) > longest:
+                stretch = stretch_of(flags, longest, place)
+                ids, flags = ids[stretch], flags[stretch]
+            chunks, label = permuted(flags, count, cut, order)
+            readings.append(
+                Reading(copy, document, ids, flags, chunks, label, segment_bounds(flags, chunks, self._capacity))
+            )
+        return readings
+
+    def sample(self, segments: int) -> tuple[int, int | None]:
+        """A sample of the split that is read in at most `segments` segments: (number of documents, `longest`).
+
+        It has the first documents of pass 0, in its random order, each whole unless it would be more than an eighth of
+        the sample; then it is a stretch of `longest` tokens, as in `read`. If the whole split fits, it is the sample.
+        """
+        surely = self._capacity - word_reach(self._capacity)  # tokens that always fit in a segment
+        for longest in (None, max(1, segments // LEAST_DOCUMENTS) * surely):
+            documents = spent = 0
+            for length in self._lengths():
+                spent += -(-(length if longest is None else min(length, longest)) // surely)
+                if spent > segments:
+                    break
+                documents += 1
+            if documents == len(self):
+                break
+        return documents, longest
+
+    def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
+        parts = [
+            (reading, a, b)
+            for reading, segment in zip(readings, segments, strict=True)
+            for a, b in reading.parts(segment)
+        ]
+        lengths = np.array([r.bounds[s + 1] - r.bounds[s] for r, s in zip(readings, segments, strict=True)], np.int64)
+        columns = self.settings.sequence_length
+        column = np.arange(columns, dtype=np.min_scalar_type(columns))
+        is_text = column < lengths.astype(column.dtype)[:, None]
+        attention = column <= lengths.astype(column.dtype)[:, None]
+        attention[:, -1] = True
+        ids = np.full(is_text.shape, self.special["pad"], np.int32)
+        ids[is_text] = np.concatenate([reading.ids[a:b] for reading, a, b in parts])
+        ids[np.arange(len(ids)), lengths] = self.special["sep"]
+        ids[:, -1] = self.special["cls"]
+        flags = np.zeros(is_text.shape, np.uint8)
+        flags[is_text] = np.concatenate([reading.flags[a:b] for reading, a, b in parts])
+        keys = random.key(self.seed, [r.copy for r in readings], [r.document for r in readings], segments)
+        rows = self._masked(ids, flags, is_text, lengths + 2, keys)
+        rows["labels"][~learns] = IGNORED
+        return {**rows, "attention_mask": attention.astype(np.int32)}
+
+    def at(self, copies: NDArray[np.int64], documents: NDArray[np.int64]) -> Rows:
+        """The first segments of documents [B] in copies [B], as rows that learn."""
+        return self.rows(self.read(copies, documents), [0] * len(documents), np.ones(len(documents), bool))
+
+    def _lengths(self) -> Iterator[int]:
+        """Number of tokens in each document, in the order of pass 0; reads no text."""
+        ends = self.corpus.block_documents
+        for begin in range(0, len(self), 1024):
+            positions = np.arange(begin, min(begin + 1024, len(self)))
+            for document in self.order.locate(positions)[1].tolist():
+                block = int(np.searchsorted(ends, document, side="right")) - 1
+                start, stop = self.corpus.block_offsets(block)[document - ends[block] :][:2]
+                yield int(stop - start)

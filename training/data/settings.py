@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from preprocessing.corpus.address import check_address, is_address
 from preprocessing.corpus.cache import CacheSettings
@@ -82,44 +82,92 @@ def _place(value: Any) -> Any:
     return value if is_address(value) or not isinstance(value, str) else Path(value)
 
 
+def _without_password(value: Path | str) -> Path | str:
+    if isinstance(value, str):
+        check_address(value)
+    return value
+
+
+Place = Annotated[Path | str, BeforeValidator(_place), AfterValidator(_without_password)]
+"""A folder, or the address of one."""
+
+
+class MixedCorpus(Settings):
+    """A corpus of a mixture, and its part of it. All corpora of a mixture have a `weight`, or all have `epochs`."""
+
+    path: Place
+    """As `data.corpus`."""
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9._-]*$", max_length=100)
+    """Names its held-out figures: `validation_NAME_loss`; default: the last part of `path`."""
+    weight: float | None = Field(default=None, gt=0)
+    """Its part of the rows that are sampled, relative to the weights of the others; of documents in lanes, its part of
+    the tokens; of streams, its part of the lanes."""
+    epochs: float | None = Field(default=None, gt=0)
+    """Passes over it while another corpus with `epochs: 1` is read once."""
+
+    @property
+    def title(self) -> str:
+        return self.name or str(self.path).rstrip("/").rpartition("/")[2]
+
+
 class CorpusSettings(DataSettings):
     """Settings of data that is read from a corpus."""
 
-    elastic: ClassVar[frozenset[str]] = frozenset({"corpus", "cache"})
+    elastic: ClassVar[frozenset[str]] = frozenset({"corpus", "corpora", "cache"})
 
-    corpus: Annotated[Path | str, BeforeValidator(_place)]
+    corpus: Place | None = None
     """A folder, or the address of one: https://HOST/FOLDER, s3://BUCKET/FOLDER, `pipe:ssh HOST cat FOLDER/{}` or any
     that fsspec or webdataset can open. `{}` stands for the name of a file, which otherwise follows after a slash."""
+    corpora: tuple[MixedCorpus, ...] = Field(default=(), validate_default=True)
+    """Several corpora that are mixed, instead of `corpus`: `[{path, weight}]` or `[{path, epochs}]`."""
     cache: CacheSettings | None = Field(default=None, validate_default=True)
-    """For a corpus at an address."""
+    """For corpora at addresses."""
 
-    @field_validator("corpus")
+    @field_validator("corpora")
     @classmethod
-    def _without_password(cls, value: Path | str) -> Path | str:
-        if isinstance(value, str):
-            check_address(value)
+    def _mixed(cls, value: tuple[MixedCorpus, ...], info: ValidationInfo) -> tuple[MixedCorpus, ...]:
+        if "corpus" in info.data and (info.data["corpus"] is None) != bool(value):
+            given = "both are given; set the other to null or []" if value else "neither is given"
+            raise ValueError(f"give either `corpus` or `corpora`: {given}")
+        if len({one.weight is None for one in value} | {one.epochs is not None for one in value}) > 1:
+            raise ValueError("give each corpus a `weight`, or each `epochs`")
+        titles = [one.title for one in value]
+        if twice := next((title for title in titles if not title or titles.count(title) > 1), None):
+            raise ValueError(f"two corpora are named {twice}; give one a `name`")
         return value
 
     @field_validator("cache")
     @classmethod
     def _given_for_an_address(cls, value: CacheSettings | None, info: ValidationInfo) -> CacheSettings | None:
-        if value is None and isinstance(info.data.get("corpus"), str):
+        places = [info.data.get("corpus"), *(one.path for one in info.data.get("corpora", []))]
+        if value is None and any(isinstance(place, str) for place in places):
             raise ValueError("give `folder`, on this machine's own disk, and `size`, since data.corpus is an address")
         return value
 
     @property
+    def parts(self) -> list["CorpusSettings"]:
+        """The same settings for each corpus of a mixture alone; these, where there is one corpus."""
+        if not self.corpora:
+            return [self]
+        return [self.model_copy(update={"corpus": one.path, "corpora": ()}) for one in self.corpora]
+
+    @property
     def place(self) -> Path | str:
-        return self.corpus
+        return ", ".join(str(one.path) for one in self.corpora) if self.corpus is None else self.corpus
 
     @property
     def folder(self) -> Path:
-        """The folder with the manifest, which is fetched first if it lies at an address; shards may lie elsewhere."""
-        if isinstance(self.corpus, Path):
-            return self.corpus
+        """The folder with the manifest, which is fetched first if it lies at an address; shards may lie elsewhere.
+
+        The first one's of a mixture, whose tokenizer is that of all.
+        """
+        corpus = self.parts[0].corpus
+        if isinstance(corpus, Path):
+            return corpus
         from preprocessing.corpus.remote import fetch_folder
 
-        assert self.cache is not None
-        return fetch_folder(self.corpus, self.cache)
+        assert corpus is not None and self.cache is not None
+        return fetch_folder(corpus, self.cache)
 
 
 class MaskedSettings(CorpusSettings):

@@ -5,6 +5,7 @@ last. Lane b of G begins at b * tokens // G and reads on without end, across doc
 so the step is the whole state of the loader.
 """
 
+from abc import abstractmethod
 from bisect import bisect_right
 from hashlib import md5
 from typing import Any, Literal
@@ -48,8 +49,25 @@ class StreamSettings(CorpusSettings):
         return {"input_ids": ids, "labels": ids, "sentence_ends": ends, "paragraph_ends": ends, "begins_word": ends}
 
 
-class Stream(Dataset[StreamSettings]):
-    """The tokens of one split as a ring; `len()` is their number. The corpus may have any tokenizer.
+class StreamDataset(Dataset[StreamSettings]):
+    """Text in lanes; `len()` is the number of its tokens. Corpora may have any tokenizer."""
+
+    @abstractmethod
+    def start(self, lane: Any, lanes: int, step: Any, length: int) -> Any:
+        """Position of lane `lane` of `lanes` at `step`, with `length` tokens a step; ints or int64 arrays."""
+
+    @abstractmethod
+    def rows(self, starts: NDArray[np.int64], length: int) -> Rows:
+        """`length` (L) tokens from each position `starts` [B] of the ring on:
+
+        input_ids, labels (the token after each), int32 [B, L]; sentence_ends, paragraph_ends, bool [B, L]: whether the
+        input token ends one; begins_word, bool [B, L]: whether the label begins a word, so that the sum is the number
+        of words predicted.
+        """
+
+
+class Stream(StreamDataset):
+    """The tokens of one split as a ring.
 
     Raises `UserError` for an altered block when it is first read.
     """
@@ -73,16 +91,9 @@ class Stream(Dataset[StreamSettings]):
         return md5("\n".join(values).encode()).hexdigest()
 
     def start(self, lane: Any, lanes: int, step: Any, length: int) -> Any:
-        """Ring position of lane `lane` of `lanes` at `step`, with `length` tokens a step; ints or int64 arrays."""
         return (lane * len(self) // lanes + step * length) % len(self)
 
     def rows(self, starts: NDArray[np.int64], length: int) -> Rows:
-        """`length` (L) tokens from each position `starts` [B] of the ring on:
-
-        input_ids, labels (the token after each), int32 [B, L]; sentence_ends, paragraph_ends, bool [B, L]: whether the
-        input token ends one; begins_word, bool [B, L]: whether the label begins a word, so that the sum is the number
-        of words predicted.
-        """
         ids, flags = self._read(starts, length + 1)
         return {
             "input_ids": ids[:, :-1].copy(),

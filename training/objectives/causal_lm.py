@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ class CausalLMObjective(SummedObjective):
             yield Pass(total / totals["predicted"], figures, rows is micro_batches[-1])
 
     @torch.no_grad()
-    def evaluate(self, limit: int | None) -> Tensor:
+    def evaluate(self, held_out: Any, limit: int | None) -> Tensor:
         """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory.
 
         With a limit there are `global_batch` lanes, and `limit` steps of each count: if the share is long enough, those
@@ -75,26 +76,26 @@ class CausalLMObjective(SummedObjective):
         """
         data, total = self.data, self.zeros()
         lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
-        lanes = max(1, min(lanes, len(self.held_out) // data.evaluation_length))
-        steps = self.held_out.evaluation_steps(lanes, data.evaluation_length)
+        lanes = max(1, min(lanes, len(held_out) // data.evaluation_length))
+        steps = held_out.evaluation_steps(lanes, data.evaluation_length)
         first, last = 0, steps
         if limit is not None:
             first = max(0, min(-(-data.evaluation_memory // data.evaluation_length), steps - limit))
             last = min(first + limit, steps)
         elif self.mesh.rank == 0:
-            self._log_evaluation(lanes)
+            self._log_evaluation(lanes, "eos" in held_out.special)
         share = self.mesh.share(lanes)
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             mems = None
             for step in range(last):
-                rows = self.held_out.evaluation_rows(piece, lanes, step, data.evaluation_length)
+                rows = held_out.evaluation_rows(piece, lanes, step, data.evaluation_length)
                 _, figures, mems = self._loss(rows, mems, data.evaluation_memory)
                 if step >= first:
                     total += figures
         return total
 
-    def _log_evaluation(self, lanes: int) -> None:
-        ends = "an <eos> a line, none for blank lines" if "eos" in self.held_out.special else "no <eos>"
+    def _log_evaluation(self, lanes: int, has_ends: bool) -> None:
+        ends = "an <eos> a line, none for blank lines" if has_ends else "no <eos>"
         memory = f"; memory of {self.data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
         text = (
             "1 lane reads all text, as for papers' figures"

@@ -115,14 +115,14 @@ class DocumentObjective(SummedObjective):
         self.cursors.copy_(torch.from_numpy(batch["cursors"]))
 
     @torch.no_grad()
-    def evaluate(self, limit: int | None) -> Tensor:
+    def evaluate(self, held_out: Any, limit: int | None) -> Tensor:
         """With a limit, evaluate `Segments.sample` with one segment for each row of `limit` global batches."""
-        documents, longest = self._sample(limit)
+        documents, longest = self._sample(held_out, limit)
         lanes = min(self.settings.global_batch, documents)
         share, total = self.mesh.share(lanes), self.zeros()
         for piece in pieces(np.arange(share.start, share.stop), self.settings.micro_batch):
             quota = -(-(documents - piece) // lanes)
-            reading = self.held_out.lanes(lanes, range(piece[0], piece[-1] + 1), stagger=False, longest=longest)
+            reading = held_out.lanes(lanes, range(piece[0], piece[-1] + 1), stagger=False, longest=longest)
             memory, before = LaneMemory(self.model, len(piece)), reading.cursors
             for batch, cursors in reading:
                 unread = np.flatnonzero(before[:, 0] < quota)
@@ -137,19 +137,20 @@ class DocumentObjective(SummedObjective):
         return total
 
     @cached_property
-    def _samples(self) -> dict[int, tuple[int, int | None]]:
-        """Cache of `_sample` by limit, since finding a sample reads the length of every document in it."""
+    def _samples(self) -> dict[tuple[str, int], tuple[int, int | None]]:
+        """Cache of `_sample` by split and limit, since finding a sample reads the length of every document in it."""
         return {}
 
-    def _sample(self, limit: int | None) -> tuple[int, int | None]:
+    def _sample(self, held_out: Any, limit: int | None) -> tuple[int, int | None]:
         """Number of held-out documents to read, and maximum number of tokens of each; logged on the first call."""
         if limit is None:
-            return len(self.held_out), None
-        if limit not in self._samples:
-            self._samples[limit] = documents, longest = self.held_out.sample(limit * self.settings.global_batch)
+            return len(held_out), None
+        key = held_out.fingerprint, limit
+        if key not in self._samples:
+            self._samples[key] = documents, longest = held_out.sample(limit * self.settings.global_batch)
             limited = "" if longest is None else f", at most {longest:,} tokens of each, from a place drawn once"
-            log.info("validation reads %d of %d held-out documents%s", documents, len(self.held_out), limited)
-        return self._samples[limit]
+            log.info("validation reads %d of %d held-out documents%s", documents, len(held_out), limited)
+        return self._samples[key]
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:

@@ -196,16 +196,29 @@ class SummedObjective(Objective):
     """An objective whose figures of held-out text are the same sums as those of a step."""
 
     @abstractmethod
-    def evaluate(self, limit: int | None) -> Tensor:
-        """`figures` summed over this rank's share of the held-out text or, with a limit, of a sample of it.
+    def evaluate(self, held_out: Any, limit: int | None) -> Tensor:
+        """`figures` summed over this rank's share of held-out text or, with a limit, of a sample of it.
 
         A sample costs about `limit` global batches, is spread over the text and is the same each time. The model is in
         evaluation mode and no gradient is recorded.
         """
 
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
-        """`summary` of held-out text (collective); `limit` as in `evaluate`."""
+        """`summary` of held-out text (collective); `limit` as in `evaluate`.
+
+        Of the corpora of a mixture together, then of each, whose figures have its name before theirs. A limit is
+        divided among them equally.
+        """
+        parts = {name: one for name, one in self.held_out.mixed.items() if len(one)} or {"": self.held_out}
+        share = None if limit is None else -(-limit // len(parts))
         self.model.eval()
-        sums = self.evaluate(limit)
+        sums = {name: self.summed(self.evaluate(one, share)) for name, one in parts.items()}
         self.model.train()
-        return self.summary(self.totals_of(sums), 1)
+        figures = self._summary_of(torch.stack(list(sums.values())).sum(dim=0))
+        if self.held_out.mixed:
+            for name, one in sums.items():
+                figures |= {f"{name}_{figure}": value for figure, value in self._summary_of(one).items()}
+        return figures
+
+    def _summary_of(self, sums: Tensor) -> dict[str, float]:
+        return self.summary(dict(zip(self.figures, sums.tolist(), strict=True)), 1)

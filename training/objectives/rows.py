@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,13 +32,13 @@ class RowObjective(SummedObjective):
             yield Pass(loss, figures, rows is micro_batches[-1])
 
     @torch.no_grad()
-    def evaluate(self, limit: int | None) -> Tensor:
+    def evaluate(self, held_out: Any, limit: int | None) -> Tensor:
         """With a limit, evaluate the first rows of pass 0, which are in random order."""
         total = self.zeros()
-        rows = len(self.held_out) if limit is None else min(limit * self.settings.global_batch, len(self.held_out))
+        rows = len(held_out) if limit is None else min(limit * self.settings.global_batch, len(held_out))
         share, ones = self.mesh.share(rows), dict.fromkeys(self.counted, 1.0)
         for positions in pieces(np.arange(share.start, share.stop), ROWS_AT_ONCE):
-            batch = self.held_out.rows(positions)
+            batch = held_out.rows(positions)
             for micro_batch in self.micro_batches(batch, np.arange(len(positions))):
                 total += self.loss(self.taken(batch, micro_batch), ones)[1]
         return total

@@ -57,6 +57,11 @@ def text_of(objective: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     return ids.astype(np.int64), flags
 
 
+def everything(objective: Any) -> torch.Tensor:
+    """The figures of all held-out text."""
+    return objective.evaluate(objective.held_out, None)  # type: ignore[no-any-return]
+
+
 @torch.no_grad()
 def naive(objective: Any, begin: int, end: int) -> torch.Tensor:
     """-log p of the tokens begin + 1 ... end of the text, one segment after the other in a batch of one."""
@@ -83,7 +88,7 @@ def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: 
     """By default `reread evaluate` reads as papers do, and logs it."""
     objective = objective_for(kind, corpus)
     with caplog.at_level(logging.INFO, "reread"):
-        sums = dict(zip(objective.figures, objective.evaluate(None).tolist(), strict=True))
+        sums = dict(zip(objective.figures, everything(objective).tolist(), strict=True))
     assert "1 lane reads all text, as for papers' figures" in caplog.text
     ids, flags = text_of(objective)
     losses = naive(objective, 0, len(ids) - 1)
@@ -94,7 +99,7 @@ def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: 
     assert found["token_perplexity"] == pytest.approx(math.exp(float(losses.mean())), rel=1e-10)
     several = objective_for(kind, corpus, evaluation_lanes=3)
     with caplog.at_level(logging.INFO, "reread"):
-        other = dict(zip(objective.figures, several.evaluate(None).tolist(), strict=True))
+        other = dict(zip(objective.figures, everything(several).tolist(), strict=True))
     assert "3 lanes, each of which begins without memory" in caplog.text
     assert other["predicted"] == 596 and other["nll_sum"] != pytest.approx(sums["nll_sum"], rel=1e-4)
     parts = [naive(objective, lane * 597 // 3, min((lane + 1) * 597 // 3, 596)) for lane in range(3)]
@@ -104,11 +109,10 @@ def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, corpus: Path) -> None:
-    alone = objective_for(kind, corpus).evaluate(None)
+    alone = everything(objective_for(kind, corpus))
     for ranks in (2, 3):
         shares = [
-            objective_for(kind, corpus, Mesh(r, ranks, data_rank=r, data_size=ranks)).evaluate(None)
-            for r in range(ranks)
+            everything(objective_for(kind, corpus, Mesh(r, ranks, data_rank=r, data_size=ranks))) for r in range(ranks)
         ]
         assert sorted(bool(share.any()) for share in shares) == [False] * (ranks - 1) + [True]
         assert torch.equal(sum(shares), alone)
@@ -118,13 +122,18 @@ def test_one_lane_is_the_same_bit_for_bit_on_any_number_of_processes(kind: str, 
 def test_validation_counts_tokens_that_have_a_memory_behind_them(kind: str, corpus: Path) -> None:
     """Each lane's first tokens fill the memory and are not counted, unless shares are short; then all count."""
     objective = objective_for(kind, corpus)
-    sums = dict(zip(objective.figures, objective.evaluate(2).tolist(), strict=True))
+    sums = dict(zip(objective.figures, objective.evaluate(objective.held_out, 2).tolist(), strict=True))
     expected = []
     for lane in range(4):
         begin = lane * 597 // 4
         expected.append(naive(objective, begin, begin + MEMORY + 2 * LENGTH)[MEMORY:])
     assert sums["predicted"] == 4 * 2 * LENGTH
     assert sums["nll_sum"] == pytest.approx(float(torch.cat(expected).sum()), rel=1e-10)
-    assert dict(zip(objective.figures, objective.evaluate(1000).tolist(), strict=True))["predicted"] == 596
-    nearly = dict(zip(objective.figures, objective.evaluate(18).tolist(), strict=True))  # of 19 steps
+    assert (
+        dict(zip(objective.figures, objective.evaluate(objective.held_out, 1000).tolist(), strict=True))["predicted"]
+        == 596
+    )
+    nearly = dict(
+        zip(objective.figures, objective.evaluate(objective.held_out, 18).tolist(), strict=True)
+    )  # of 19 steps
     assert nearly["predicted"] == 596 - 4 * LENGTH

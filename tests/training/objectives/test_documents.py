@@ -304,17 +304,17 @@ def test_held_out_documents_are_read_once_to_their_ends(
         documents, longest = (count, None) if limit is None else objective.held_out.sample(limit * global_batch)
         which = locate(np.arange(documents), count, 0)[1].tolist()
         expected = expected_of(objective, which, longest)
-        sums = objective.evaluate(limit)
+        sums = objective.evaluate(objective.held_out, limit)
         found = dict(zip(objective.figures, sums.tolist(), strict=True))
         assert (found["rows"], found["tokens"], found["predicted"]) == expected
         assert found["reordered"] == len(which)
         assert found["skimmed"] == (found["rows"] if retrospective else 0)
         assert limit is None or found["rows"] <= limit * global_batch
-        assert torch.equal(objective.evaluate(limit), sums)
+        assert torch.equal(objective.evaluate(objective.held_out, limit), sums)
         shares = []
         for rank in (0, 1):
             objective.mesh = Mesh(rank, 2, data_rank=rank, data_size=2)
-            shares.append(objective.evaluate(limit))
+            shares.append(objective.evaluate(objective.held_out, limit))
         objective.mesh = Mesh()
         assert torch.allclose(shares[0] + shares[1], sums, rtol=1e-9)
     assert torch.equal(objective.cursors, cursors)
@@ -352,7 +352,7 @@ def test_validation_reads_later_documents_later_segments_and_last_ones(tmp_path:
         objective.model.register_forward_pre_hook(
             lambda module, args, given: seen.update(given["input_ids"].flatten().tolist()), with_kwargs=True
         )
-        sums.append(objective.evaluate(3))
+        sums.append(objective.evaluate(objective.held_out, 3))
     found = dict(zip(objective.figures, torch.stack(sums).sum(0).tolist(), strict=True))
     text = np.array(sorted(seen - set(range(5)))) - 5
     assert len(set(text // TENTHS)) >= 8
@@ -364,7 +364,7 @@ def test_validation_reads_later_documents_later_segments_and_last_ones(tmp_path:
 def test_evaluation_makes_no_memory_for_the_lanes_that_train(corpus: Path) -> None:
     """The memory of a recipe's 5,120 lanes has many gigabytes, too much for the one process of `reread evaluate`."""
     objective = objective_for(settings_of(corpus, global_batch=4))
-    objective.evaluate(None)
+    objective.evaluate(objective.held_out, None)
     assert not {"memory", "cursors"} & vars(objective).keys()
 
 
@@ -374,7 +374,7 @@ def test_figures_of_a_held_out_document_do_not_depend_on_its_lane(corpus: Path, 
     for lanes in (2, 5):
         objective = objective_for(settings_of(corpus, global_batch=lanes, micro_batch=lanes))
         objective.model.double().eval()
-        sums.append(objective.evaluate(None))
+        sums.append(objective.evaluate(objective.held_out, None))
     assert torch.allclose(sums[0], sums[1], rtol=1e-9)
 
 

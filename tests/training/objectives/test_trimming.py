@@ -101,10 +101,10 @@ class Followed:
 def test_trimmed_micro_batches_learn_what_untrimmed_ones_do(monkeypatch, corpus, family) -> None:
     """Losses, figures, gradients and memories of six steps in float64, and figures of held-out text."""
     trimmed, whole = Followed(corpus, FAMILIES[family]), Followed(corpus, FAMILIES[family])
-    found = [*trimmed.steps(6), trimmed.objective.evaluate(None)]
+    found = [*trimmed.steps(6), trimmed.objective.evaluate(trimmed.objective.held_out, None)]
     with monkeypatch.context() as patch:
         patch.setattr(Objective, "padding_counts", True)
-        expected = [*whole.steps(6), whole.objective.evaluate(None)]
+        expected = [*whole.steps(6), whole.objective.evaluate(whole.objective.held_out, None)]
     assert set(whole.widths) == {COLUMNS}
     assert len(set(trimmed.widths)) >= 4 and min(trimmed.widths) <= 16
     assert len(found) == len(expected)

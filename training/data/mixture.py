@@ -1,0 +1,288 @@
+"""Mixtures of corpora: which corpus each row, document or lane reads, by arithmetic like everything else.
+
+Every `PERIOD` positions of a mixture hold each corpus as often as its weight asks for, in an order keyed by the seed
+and the number of the period. A corpus' positions are numbered within it, so its n-th row in the mixture is row n of the
+corpus alone, in the order of that corpus. Nothing is counted from the beginning, so a run resumes at any position, and
+the mixture does not depend on how rows are split over processes.
+"""
+
+from functools import lru_cache
+from hashlib import md5
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.errors import UserError
+from training.data import random
+from training.data.dataset import AnySettings, Dataset
+from training.data.order import permute
+from training.data.random import Purpose
+from training.data.readings import Reading, SegmentSettings
+from training.data.rows import Rows
+from training.data.samples import AnyMasked, RowDataset
+from training.data.segments import SegmentDataset
+from training.data.settings import CorpusSettings
+from training.data.stream import StreamDataset, StreamSettings
+
+PERIOD = 1 << 16
+_KEPT_PERIODS = 8
+
+
+def apportion(weights: list[float], slots: int) -> NDArray[np.int64]:
+    """`slots` shared out in proportion to `weights` by largest remainders."""
+    exact = np.array(weights) / sum(weights) * slots
+    counts = np.floor(exact).astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: slots - int(counts.sum())]] += 1
+    return counts
+
+
+def part_seed(seed: int, number: int) -> int:
+    """The seed of corpus `number` of a mixture: each has an order and masks of its own, the first those of `seed`."""
+    return seed if number == 0 else int(random.key(seed, number)) >> 1
+
+
+class _Period(NamedTuple):
+    corpora: NDArray[np.int64]
+    """[PERIOD]: the corpus at each place."""
+    before: NDArray[np.int64]
+    """[PERIOD]: how often it is at an earlier place."""
+
+
+class Interleaving:
+    """The endless stream of positions of a mixture, `counts` [corpora] of each `PERIOD` for each corpus."""
+
+    def __init__(self, counts: NDArray[np.int64], seed: int) -> None:
+        self.counts, self.seed = counts, seed
+        self._period = lru_cache(_KEPT_PERIODS)(self._draw_period)
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(corpus, position in the stream of that corpus) of each position [B]."""
+        periods, places = np.divmod(positions, PERIOD)
+        corpora, own = np.empty((2, len(positions)), np.int64)
+        for number in np.unique(periods).tolist():
+            here = periods == number
+            period = self._period(number)
+            corpora[here] = period.corpora[places[here]]
+            own[here] = period.before[places[here]] + number * self.counts[corpora[here]]
+        return corpora, own
+
+    def _draw_period(self, number: int) -> _Period:
+        slots = permute(np.arange(PERIOD), PERIOD, random.key(self.seed, number), Purpose.MIXTURE)
+        corpora = np.searchsorted(np.cumsum(self.counts), slots, side="right")
+        order = np.argsort(corpora, kind="stable")
+        before = np.empty(PERIOD, np.int64)
+        before[order] = np.arange(PERIOD) - (np.cumsum(self.counts) - self.counts)[corpora[order]]
+        return _Period(corpora, before)
+
+
+class Mixture(Dataset[AnySettings]):
+    """A split of several corpora. `len()` is the sum of theirs, and what is numbered in a corpus is numbered on."""
+
+    unit: str
+    """What the shares count."""
+
+    def __init__(self, parts: list[Any], settings: Any, seed: int, split: str) -> None:
+        """Raises `UserError` for corpora with different tokenizers, and for a corpus without text or a share of it."""
+        assert isinstance(settings, CorpusSettings)
+        first = parts[0]
+        self.settings, self.seed = settings, seed  # type: ignore[assignment]
+        self.titles = [one.title for one in settings.corpora]
+        self.parts: list[Any] = parts
+        self.vocab_size, self.special, self.tokenizer_folder = first.vocab_size, first.special, first.tokenizer_folder
+        self.corpus_fingerprint = md5("\n".join(part.corpus_fingerprint for part in parts).encode()).hexdigest()
+        tokenizers = [part.facts()["tokenizer"] for part in parts]
+        for one, tokenizer in zip(settings.corpora, tokenizers, strict=True):
+            if tokenizer != tokenizers[0]:
+                raise UserError(
+                    f"data.corpora: {one.path} was made with another tokenizer than {settings.corpora[0].path}; "
+                    f"preprocess it with tokenizer.path={first.tokenizer_folder}"
+                )
+        self._before = np.cumsum([0, *map(len, parts)])
+        self.counts = np.zeros(len(parts), np.int64)
+        if split == "train":  # held-out text is read corpus by corpus
+            self.counts = self._counts()
+            self.interleaving = Interleaving(self.counts, seed)
+
+    def _counts(self) -> NDArray[np.int64]:
+        for one, part in zip(self.settings.corpora, self.parts, strict=True):  # type: ignore[attr-defined]
+            if not len(part):
+                raise UserError(f"{one.path}: no documents in the train split; look at the corpus' report.md")
+        counts = apportion(self.weights(), PERIOD)
+        rare = int(counts.argmin())
+        if not counts[rare]:
+            raise UserError(
+                f"data.corpora: {self.titles[rare]} has less than 1 in {PERIOD:,} of the {self.unit}; raise its "
+                "weight, or leave it out"
+            )
+        return counts
+
+    def weights(self) -> list[float]:
+        """The part of each corpus in the positions of the stream, relative to the others."""
+        corpora = self.settings.corpora  # type: ignore[attr-defined]
+        return [
+            one.weight * self._positions_a_unit(part) if one.weight else (one.epochs or 1.0) * len(part)
+            for one, part in zip(corpora, self.parts, strict=True)
+        ]
+
+    def _positions_a_unit(self, part: Any) -> float:
+        """Positions of the stream in a unit that weights count."""
+        return 1.0
+
+    @property
+    def mixed(self) -> dict[str, Dataset[Any]]:
+        return dict(zip(self.titles, self.parts, strict=True))
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    @property
+    def fingerprint(self) -> str:
+        counts = " ".join(map(str, self.counts.tolist()))
+        return md5("\n".join([counts, str(self.seed), *(part.fingerprint for part in self.parts)]).encode()).hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        return self._joined([part.facts() for part in self.parts])
+
+    def card(self) -> dict[str, Any]:
+        cards = [part.card() for part in self.parts]
+        reasons = dict.fromkeys(reason for card in cards for reason in card["dropped"])
+        return {
+            **self._joined(cards),
+            "dropped": {reason: sum(card["dropped"].get(reason, 0) for card in cards) for reason in reasons},
+            "sources": [source for card in cards for source in card["sources"]],
+        }
+
+    def _joined(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        sums = {
+            name: sum(one[name] for one in facts) for name in ("documents", "tokens") if all(name in f for f in facts)
+        }
+        return {"fingerprint": self.corpus_fingerprint, "tokenizer": facts[0]["tokenizer"], **sums}
+
+    def verify(self) -> None:
+        for part in self.parts:
+            part.verify()
+
+    def check(self, settings: AnySettings, seed: int) -> None:
+        for part, own in zip(self.parts, settings.parts, strict=True):  # type: ignore[attr-defined]
+            part.check(own, seed)
+
+    def shares(self) -> list[tuple[str, str]]:
+        """Each corpus' part of the mixture, for `reread inspect`."""
+        weights = np.array(self.weights()) / [self._positions_a_unit(part) for part in self.parts]
+        return [
+            (f"corpus {title}", f"{100 * weight / weights.sum():.2f} % of {self.unit}, {self._pass(part, count)}")
+            for title, part, weight, count in zip(self.titles, self.parts, weights, self.counts.tolist(), strict=True)
+        ]
+
+    def _pass(self, part: Any, count: int) -> str:
+        return f"a pass of {len(part):,} in {round(len(part) * PERIOD / count):,} positions"
+
+    def _numbered(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(copy, number on from the corpora before) at positions [B]."""
+        corpora, own = self.interleaving.locate(positions)
+        copies, numbers = np.empty((2, len(positions)), np.int64)
+        for corpus in np.unique(corpora).tolist():
+            here = corpora == corpus
+            copies[here], numbers[here] = self.parts[corpus].locate(own[here])
+        return copies, numbers + self._before[corpora]
+
+    def _by_corpus(self, numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """(corpus, which of `numbers` [B] are in it, what they are there) of each corpus that has any."""
+        corpora = np.searchsorted(self._before, numbers, side="right") - 1
+        found = [(corpus, np.flatnonzero(corpora == corpus)) for corpus in np.unique(corpora).tolist()]
+        return [(corpus, here, numbers[here] - self._before[corpus]) for corpus, here in found]
+
+
+class MixedRows(Mixture[AnyMasked], RowDataset[AnyMasked]):
+    """Independent rows of several corpora."""
+
+    unit = "rows"
+
+    @property
+    def joins_documents(self) -> bool:  # type: ignore[override]
+        return bool(self.parts[0].joins_documents)
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self._numbered(positions)
+
+    def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        found = self._by_corpus(indices)
+        return gathered([(here, self.parts[corpus].at(copies[here], own)) for corpus, here, own in found], len(indices))
+
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        return [*self.shares(), *super().statistics(batches)]
+
+
+class MixedSegments(Mixture[SegmentSettings], SegmentDataset):
+    """Documents of several corpora. A weight is a part of the tokens, so a corpus of long documents has fewer."""
+
+    unit = "tokens"
+
+    def _positions_a_unit(self, part: Any) -> float:
+        return float(part.corpus.documents / part.corpus.tokens)
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self._numbered(positions)
+
+    def read(
+        self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
+    ) -> list[Reading]:
+        readings: dict[int, Reading] = {}
+        for corpus, here, own in self._by_corpus(documents):
+            found = self.parts[corpus].read(copies[here], own, longest=longest)
+            readings |= {
+                row: one._replace(document=number)
+                for row, one, number in zip(here.tolist(), found, documents[here].tolist(), strict=True)
+            }
+        return [readings[row] for row in range(len(documents))]
+
+    def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
+        found = self._by_corpus(np.array([reading.document for reading in readings], np.int64))
+        drawn = [
+            (
+                here,
+                self.parts[corpus].rows(
+                    [readings[row]._replace(document=number) for row, number in zip(here, own.tolist(), strict=True)],
+                    [segments[row] for row in here],
+                    learns[here],
+                ),
+            )
+            for corpus, here, own in found
+        ]
+        return gathered(drawn, len(readings))
+
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        return [*self.shares(), *super().statistics(batches)]
+
+
+class MixedStream(Mixture[StreamSettings], StreamDataset):
+    """Lanes of several corpora. Each lane reads one of them, since its memory goes on from step to step."""
+
+    unit = "lanes"
+
+    def start(self, lane: Any, lanes: int, step: Any, length: int) -> Any:
+        counts = apportion(self.weights(), lanes)
+        if not counts.all():
+            raise UserError(
+                f"data.corpora: {lanes} lanes (train.global_batch) are too few to give {self.titles[counts.argmin()]} "
+                "one of its own; raise train.global_batch, or its weight"
+            )
+        first = np.cumsum(counts) - counts
+        corpus = np.searchsorted(first, lane, side="right") - 1
+        sizes = np.diff(self._before)[corpus]
+        own = ((lane - first[corpus]) * sizes // counts[corpus] + step * length) % sizes
+        return self._before[corpus] + own
+
+    def rows(self, starts: NDArray[np.int64], length: int) -> Rows:
+        drawn = [(here, self.parts[corpus].rows(own, length)) for corpus, here, own in self._by_corpus(starts)]
+        return gathered(drawn, len(starts))
+
+
+def gathered(parts: list[tuple[NDArray[np.int64], Rows]], count: int) -> Rows:
+    """`count` rows put together from parts: (which of them, these rows)."""
+    rows: Rows = {}
+    for here, part in parts:
+        for name, values in part.items():
+            rows.setdefault(name, np.empty((count, *values.shape[1:]), values.dtype))[here] = values
+    return rows
