@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import document_values, ran_stream_values, ran_words_values, stream_values
-from tests.distributed.test_training import agree, curve, state_of, train_in_process, train_untrimmed
+from tests.distributed.test_training import agree, curve, mixed, state_of, train_in_process, train_untrimmed
 from training.config import TrainSettings
 
 KINDS = {
@@ -15,12 +15,15 @@ KINDS = {
     "stream": stream_values,
     "ran": ran_stream_values,
     "ran words": ran_words_values,
+    "mixed documents": lambda corpus, **changes: mixed(document_values(corpus, **changes)),
+    "mixed stream": lambda corpus, **changes: mixed(stream_values(corpus, **changes)),
 }
+FEW_SPLITS = ("ran words", "mixed documents", "mixed stream")
 
 
 def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
     values = KINDS[kind](corpus, **changes)
-    names = ("dropout", "dropatt") if kind == "stream" else ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    names = ("dropout", "dropatt") if "stream" in kind else ("hidden_dropout_prob", "attention_probs_dropout_prob")
     values["model"] |= dict.fromkeys(names, 0.0)
     return values
 
@@ -30,10 +33,10 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
     """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes. At 1x1
     segments are not trimmed.
 
-    Adaptive word vectors are one more model of RAN's, so 1x1 and 2x2 do for them.
+    Adaptive word vectors are one more model of RAN's, and mixtures one more dataset, so 1x1 and 2x2 do for them.
     """
     splits = ((1, 1, 4), (2, 2, 1), (2, 1, 3), (1, 2, 1), (1, 3, 2))
-    for tensor, data, micro_batch in splits[:2] if kind == "ran words" else splits:
+    for tensor, data, micro_batch in splits[:2] if kind in FEW_SPLITS else splits:
         values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
         values |= {"steps": 3, "validate_every": 2, "global_batch": 4}
         run = tmp_path / f"{tensor}x{data}"

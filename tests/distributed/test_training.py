@@ -13,6 +13,18 @@ from training.config import TrainSettings
 from training.metrics import read_metrics
 from training.parallel.mesh import Mesh
 
+
+def mixture_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    return mixed(train_values(corpus, **changes))
+
+
+def mixed(values: dict[str, Any]) -> dict[str, Any]:
+    """With the corpus twice, as a mixture of 2 to 1."""
+    corpus = str(values["data"].pop("corpus"))
+    parts = [{"path": corpus, "name": name, "weight": weight} for name, weight in (("novels", 2), ("news", 1))]
+    return values | {"data": {**values["data"], "corpora": parts}}
+
+
 MODELS = {"nezha": train_values, "spans": span_values, "ran": ran_values, "longformer": longformer_values}
 
 
@@ -55,19 +67,23 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("model", "accumulate"), [("nezha", True), ("nezha", False), ("spans", True), ("ran", True), ("longformer", True)]
+    ("model", "accumulate"),
+    [(model, True) for model in ("nezha", "spans", "ran", "longformer")] + [("nezha", False), ("mixture", False)],
 )
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, model, accumulate) -> None:
     """Splits 2x1, 1x2 and 2x2 (tensor x data) with accumulation, 2x2 without, and 1x1 with all rows untrimmed."""
     curves = {}
     for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)) if accumulate else ((1, 1), (2, 2)):
-        values = no_dropout(MODELS[model](sample_corpus, parallel={"tensor": tensor}))
+        values = no_dropout({**MODELS, "mixture": mixture_values}[model](sample_corpus, parallel={"tensor": tensor}))
         values |= {"steps": 3, "validate_every": 2, "global_batch": 4, "micro_batch": 1 if accumulate else 4}
         run = tmp_path / f"{tensor}x{data}"
         run.mkdir()
         ranks_in_float64(tensor * data, train_untrimmed if tensor == data == 1 else train_in_process, values, run)
         curves[tensor, data] = curve(run) + curve(run, "validation_loss") + curve(run, "gradient_norm")
-    assert len(curves[1, 1]) == 3 + 2 + 3
+        of_each = curve(run, "validation_novels_loss") + curve(run, "validation_news_loss")
+        assert len(of_each) == 4 * (model == "mixture")
+        curves[tensor, data] += of_each
+    assert len(curves[1, 1]) == 3 + 2 + 3 + len(of_each)
     for split, values_there in curves.items():
         assert values_there == pytest.approx(curves[1, 1], rel=1e-9), split
 
