@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline import commands
+from pipeline.continuation import training_recipe
 from pipeline.recipe import available_recipes, fine_tunes, finetuning_recipes, load_recipe, recipe_values
 from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
 from training.parallel.place import place
@@ -84,8 +85,11 @@ def inspect(
 
 @app.command()
 def train(recipe: RecipeName, overrides: Overrides = None) -> None:
-    """Pretrain; the same command again continues from the last checkpoint."""
-    commands.train(load_recipe(recipe, overrides or [], "train"), sys.argv[1:])
+    """Pretrain; the same command again continues from the last checkpoint.
+
+    `reread train from=RUN name=NEW steps=...`: a new run that begins where another one stands, with its recipe.
+    """
+    commands.train(training_recipe(recipe, overrides or []), sys.argv[1:])
 
 
 @app.command()

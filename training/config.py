@@ -57,6 +57,12 @@ def _or_auto(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 _OR_AUTO, _AS_IT_IS = WrapValidator(_or_auto), PlainSerializer(lambda value: value, return_type=Any)
 
 
+def origin_of(text: str) -> tuple[Path, int | None]:
+    """Run and step of `train.from_run`, RUN or RUN@STEP; None: its last checkpoint."""
+    run, at, step = text.rpartition("@")
+    return (Path(run), int(step)) if at and step.isdecimal() else (Path(text), None)
+
+
 class OptimizerSettings(Settings):
     name: Literal["lamb", "adam"] = "lamb"
     variant: Literal["nezha", "standard"] = "nezha"
@@ -111,6 +117,9 @@ class TrainSettings(Settings):
     """`type` (nezha, ernie_doc, transformer_xl, ran, longformer) and the keys of its configuration."""
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
+    from_run: str | None = Field(default=None, pattern=r"\S")
+    """A run, or RUN@STEP, whose weights, optimiser and place in the data this run begins with (`from=RUN@STEP` on the
+    command line). Steps are counted on, so `steps` and the schedule include those of that run."""
     data: AnyData
     objective: str | None = None
     """Name of the objective (training/objectives); null: the default of `data.kind`."""
@@ -158,6 +167,16 @@ class TrainSettings(Settings):
     def automatic(self) -> list[str]:
         """The fields that are `auto`."""
         return [name for name in AUTOMATIC if getattr(self, name) == "auto"]
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> "TrainSettings":
+        if self.from_run is not None and self.init is not None:
+            raise ValueError(
+                "from_run and init are both given; a run begins with one of them, so set the other to null"
+            )
+        if self.from_run is not None and not isinstance(self.data, CorpusSettings):
+            raise ValueError("from_run is for pretraining; fine-tuning starts from init")
+        return self
 
     @model_validator(mode="after")
     def _only_pretraining_is_estimated(self) -> "TrainSettings":

@@ -19,6 +19,7 @@ from preprocessing.errors import UserError, nearest
 from training.assembly import Assembly, check_data, spec_of
 from training.checkpoint.store import CheckpointStore
 from training.config import STOPPED, TrainSettings
+from training.continuation import continue_run, continued_model
 from training.data.kinds import open_dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
@@ -32,7 +33,7 @@ from training.optim.schedule import learning_rate
 from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import close_mesh, init_mesh
 from training.provenance import corpus_changes
-from training.run_model import new_run_model, read_run_model, write_run_model
+from training.run_model import RunModel, new_run_model, read_run_model, write_run_model
 from training.watchdog import FAULT, Progress, Watchdog, clear_progress
 from training.window import Window
 
@@ -137,7 +138,7 @@ class Trainer:
             log.info("no validation loss: the corpus has no held-out documents (preprocess.validation_share)")
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
         self.begun = bool(self.store.steps())
-        self.kept = read_run_model(run, settings) if self.begun else new_run_model(settings, self.dataset)
+        self.kept = self._model(settings)
         check_data(spec_of(settings), objective_of(settings), self.kept.config, settings.data)
         init = None if self.begun else settings.init  # a checkpoint holds every weight
         if init:
@@ -159,6 +160,11 @@ class Trainer:
         self.best: dict[str, Any] | None = None
         """Step and score of the best evaluation (`train.best_by`), and evaluations since."""
 
+    def _model(self, settings: TrainSettings) -> RunModel:
+        if self.begun:
+            return read_run_model(self.run, settings)
+        return continued_model(settings, self.dataset) if settings.from_run else new_run_model(settings, self.dataset)
+
     def train(self) -> None:
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
@@ -171,7 +177,7 @@ class Trainer:
             log.info("nothing to do: all %d steps are done", self.step)
             return
         writer = MetricsLog(self.run, self.step) if mesh.rank == 0 else None
-        if settings.steps == 0:
+        if settings.steps <= self.step:  # with 0 steps, or as many as the run had that this one continues
             self._validate(writer)
             self._save_checkpoint()
         window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
@@ -357,6 +363,7 @@ class Trainer:
             "step": self.step,
             "scale": self.scale.state(),
             "samples": self.dataset.fingerprint,
+            "position": self.objective.first_position + self.step * self.settings.global_batch,
             "corpus": self.dataset.facts(),
             "updates": steps_taken(self.assembly.optimizer),
             "bad_steps": self.bad_steps,
@@ -368,20 +375,26 @@ class Trainer:
     def _load_checkpoint(self) -> None:
         self.progress.enter("looking for a checkpoint")
         latest = self.store.latest()
-        if latest is None:
+        if latest is None and self.settings.from_run is None:
             log.info("no checkpoint in %s: starting at step 0", self.run)
             return
-        with self.mesh.together():
-            state = self.store.state(latest)
-            self._check_data(state)
-            self.store.load(latest, *self.assembly.tensors())
-        self.assembly.masters.to_model()
+        if latest is None:
+            state = continue_run(self.settings, self.assembly, self.dataset, self.mesh)
+        else:
+            with self.mesh.together():
+                state = self.store.state(latest)
+                self._check_data(state)
+                self.store.load(latest, *self.assembly.tensors())
+            self.assembly.masters.to_model()
+            set_steps_taken(self.assembly.optimizer, state["updates"])
+            self.bad_steps, self.best = state["bad_steps"], state.get("best")
+            self.skipped_steps = state.get("skipped_steps", 0)  # older checkpoints lack it
+            rows = state["step"] * self.settings.global_batch
+            self.objective.first_position = state.get("position", rows) - rows
         self.scale.load(state["scale"])
-        set_steps_taken(self.assembly.optimizer, state["updates"])
-        self.step, self.bad_steps = state["step"], state["bad_steps"]
-        self.skipped_steps = state.get("skipped_steps", 0)  # older checkpoints lack it
-        self.best = state.get("best")
-        log.info("continuing from the checkpoint of step %d", self.step)
+        self.step = state["step"]
+        if latest is not None:
+            log.info("continuing from the checkpoint of step %d", self.step)
 
     def _check_data(self, state: dict[str, Any]) -> None:
         """Raise `UserError` if the checkpoint was trained on other samples than these."""

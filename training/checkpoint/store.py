@@ -164,6 +164,13 @@ class CheckpointStore:
             files.fill(name, entry, tensor.detach(), layout[name])
             self._tick()
 
+    def fits(self, step: int, layout: dict[str, Slice]) -> bool:
+        """Whether a checkpoint holds all tensors of `layout`, in these shapes."""
+        entries = self._index(step)["tensors"]
+        return all(
+            tuple(entries[name]["shape"]) == place.shape for name, place in layout.items() if name in entries
+        ) and (layout.keys() <= entries.keys())
+
     def steps(self) -> list[int]:
         """Steps of all checkpoints, damaged ones too. Raises `UserError` if the folder cannot be listed."""
         try:

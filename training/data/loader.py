@@ -24,16 +24,18 @@ class Positions(Protocol):
     def rows(self, positions: NDArray[np.int64]) -> Rows: ...
 
 
-def rows_by_step(samples: Positions, global_batch: int, lanes: range, step: int) -> Iterator[Rows]:
+def rows_by_step(
+    samples: Positions, global_batch: int, lanes: range, step: int, first_position: int = 0
+) -> Iterator[Rows]:
     """The rows of `lanes` from `step` on, without end.
 
-    Row `lane` of step t is position t * global_batch + lane of the stream, so only the step must be saved, and the
-    rows of a lane do not depend on the rank that owns it.
+    Row `lane` of step t is position first_position + t * global_batch + lane of the stream, so only the step must be
+    saved, and the rows of a lane do not depend on the rank that owns it.
     """
     numbers = np.arange(lanes.start, lanes.stop, dtype=np.int64)
     steps = 1
     while True:
-        positions = np.arange(step, step + steps)[:, None] * global_batch + numbers
+        positions = first_position + np.arange(step, step + steps)[:, None] * global_batch + numbers
         rows = samples.rows(positions.ravel())
         for begin in range(0, positions.size, len(lanes)):
             yield {name: values[begin : begin + len(lanes)] for name, values in rows.items()}

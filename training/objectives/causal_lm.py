@@ -52,7 +52,7 @@ class CausalLMObjective(SummedObjective):
                 yield self.dataset.rows(self.dataset.start(lanes, self.total_lanes, step, length), length)
                 step += 1
 
-        return Loader(draw(step))
+        return Loader(draw(step + self.first_position // self.settings.global_batch))
 
     def counts(self, batch: Rows) -> dict[str, int]:
         return {"predicted": batch["labels"].size}

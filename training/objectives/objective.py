@@ -68,6 +68,10 @@ class Objective(ABC):
     ends_in_last_column: ClassVar[bool] = False
     """Whether the last token of each row stands in the last column, behind padding."""
 
+    first_position: int = 0
+    """Row of the endless stream of data that row 0 of step 0 reads; below 0 for a run that began at a later step with
+    new data."""
+
     memory: LaneMemory | None = None
     """Memory that the lanes of this rank carry from step to step."""
 

@@ -22,7 +22,7 @@ class RowObjective(SummedObjective):
         """The loss of some rows, divided by `totals`, and their `figures`."""
 
     def batches(self, step: int) -> Loader:
-        return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step))
+        return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step, self.first_position))
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         micro_batches = self.micro_batches(batch, np.arange(len(self.lanes)))

@@ -1,0 +1,114 @@
+"""`train.from_run`: a run that begins where another one stands."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from preprocessing.errors import UserError
+from tests.conftest import document_values, stream_values, train_values
+from training.checkpoint.store import CheckpointStore
+from training.config import TrainSettings
+from training.metrics import read_metrics
+from training.parallel.mesh import Mesh
+from training.trainer import train
+
+KINDS = {"rows": train_values, "documents": document_values, "stream": stream_values}
+SHORT: dict[str, Any] = {"steps": 4, "validate_every": 8, "checkpoint": {"every_steps": 2, "keep": 9}}
+
+
+def run(values: dict[str, Any], folder: Path, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    train(TrainSettings.parse({**values, **changes}, "test"), folder)
+    return folder
+
+
+def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    return CheckpointStore(folder / "checkpoints", 9, Mesh()).read_full(step)
+
+
+def rows_read(folder: Path) -> list[int]:
+    return [line["tokens"] for line in read_metrics(folder) if "tokens" in line]
+
+
+each_kind = pytest.mark.parametrize("begun", list(KINDS), indirect=True)
+two_kinds = pytest.mark.parametrize("begun", ["rows", "documents"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def begun(request: pytest.FixtureRequest, sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The settings of a run of 4 steps at a constant rate, and its folder."""
+    base = tmp_path_factory.mktemp(request.param)
+    values = KINDS[request.param](sample_corpus, schedule={"decay": "constant"}, **SHORT)
+    return values, run(values, base / "first")
+
+
+@pytest.mark.slow
+@each_kind
+def test_with_more_steps_it_is_the_run_that_was_never_cut(begun: Any, tmp_path: Path) -> None:
+    """Weights, optimiser, memories and cursors are equal bit for bit, from the last checkpoint and from an earlier."""
+    values, first = begun
+    whole = tensors(run(values, tmp_path / "whole", steps=6), 6)
+    for name, origin in (("last", str(first)), ("earlier", f"{first}@2")):
+        more = tensors(run(values, tmp_path / name, steps=6, from_run=origin), 6)
+        assert whole.keys() == more.keys()
+        assert all(torch.equal(whole[key], more[key]) for key in whole)
+
+
+@pytest.mark.slow
+@two_kinds
+def test_it_resumes_without_the_run_it_began_with(begun: Any, tmp_path: Path) -> None:
+    values, first = begun
+    whole = tensors(run(values, tmp_path / "whole", steps=6, seed=1, from_run=str(first)), 6)
+    gone = Path(shutil.copytree(first, tmp_path / "gone"))
+    cut = {**values, "seed": 1, "from_run": str(gone)}
+    more = run(cut, tmp_path / "more", steps=5)
+    shutil.rmtree(gone)
+    resumed = tensors(run(cut, more, steps=6), 6)
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+@pytest.mark.slow
+@two_kinds
+def test_other_data_is_read_from_its_beginning_with_empty_memories(begun: Any, tmp_path: Path, caplog: Any) -> None:
+    """The rows of its first steps are those of a new run; in a log line."""
+    values, first = begun
+    other = {**values, "seed": 7}
+    with caplog.at_level(logging.INFO, "reread"):
+        more = run(other, tmp_path / "more", steps=6, from_run=str(first))
+    assert "the data is read from its beginning" in caplog.text
+    new = run(other, tmp_path / "new", steps=2)
+    assert rows_read(more) == rows_read(new)
+    assert [line["step"] for line in read_metrics(more) if "tokens" in line] == [5, 6]
+
+
+def test_another_batch_size_goes_on_at_the_same_row(sample_corpus: Path, tmp_path: Path) -> None:
+    values = train_values(sample_corpus, **SHORT)
+    first = run(values, tmp_path / "first")  # 4 steps of 8 rows
+    more = run(values, tmp_path / "more", steps=5, global_batch=16, from_run=str(first))
+    state = CheckpointStore(more / "checkpoints", 9, Mesh()).state(5)
+    assert state["position"] == 4 * 8 + 16
+    again = run(values, tmp_path / "again", steps=6, global_batch=4, from_run=str(more))
+    assert CheckpointStore(again / "checkpoints", 9, Mesh()).state(6)["position"] == 4 * 8 + 16 + 4
+    whole = run(values, tmp_path / "whole", steps=6)
+    assert rows_read(more)[0] == sum(rows_read(whole)[4:6])
+
+
+def test_what_cannot_be_continued_is_one_line(sample_corpus: Path, tmp_path: Path) -> None:
+    values = train_values(sample_corpus, **{**SHORT, "steps": 2})
+    first = run(values, tmp_path / "first")
+
+    def refused(match: str, **changes: Any) -> None:
+        with pytest.raises(UserError, match=match):
+            run(values, tmp_path / "refused", **{"from_run": str(first), **changes})
+
+    refused("nothing holds no model", from_run=str(tmp_path / "nothing"))
+    refused("has no step 3; there are 2", from_run=f"{first}@3")
+    refused("from_run and init are both given", init=str(first))
+    refused("hidden_size|has shape", model={**values["model"], "hidden_size": 64})
+    part = next((first / "checkpoints" / "step-00000002").glob("*.safetensors"))
+    part.write_bytes(part.read_bytes()[:-1])
+    refused("step 2 of .* is damaged", from_run=f"{first}@2")

@@ -1,0 +1,79 @@
+"""Beginning a run where another one stands: `train.from_run`."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from preprocessing.errors import UserError
+from training.assembly import Assembly
+from training.checkpoint.store import CheckpointStore
+from training.config import TrainSettings, origin_of
+from training.data.dataset import Dataset
+from training.optim.build import set_steps_taken
+from training.parallel.mesh import Mesh
+from training.run_model import RunModel, read_run_model
+
+log = logging.getLogger("reread")
+
+
+def continued_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
+    """The model of `settings.from_run` as the model of a run that learns from `dataset`.
+
+    Raises `UserError` if that has no such model, or another vocabulary.
+    """
+    assert settings.from_run is not None
+    run, _ = origin_of(settings.from_run)
+    if not (run / "model").exists():
+        raise UserError(f"train.from_run: {run} holds no model; is it a run folder with a checkpoint?")
+    kept = read_run_model(run, settings)
+    if kept.corpus["tokenizer"] != dataset.facts()["tokenizer"]:
+        raise UserError(
+            f"{settings.data.place}: made with another vocabulary than the model of {run}; preprocess it with "
+            f"tokenizer.path={run / 'model'}"
+        )
+    return RunModel(kept.config, kept.tokenizer_folder, dataset.card())
+
+
+def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[Any], mesh: Mesh) -> dict[str, Any]:
+    """Fill the weights and the optimiser from `settings.from_run`; returns the state of that checkpoint.
+
+    The data goes on where that run stands, or begins anew, with empty memories, if it is other data, or has other
+    lanes. Raises `UserError` if there is no such checkpoint, or it does not fit the model.
+    """
+    assert settings.from_run is not None
+    run, wanted = origin_of(settings.from_run)
+    store = CheckpointStore(run / "checkpoints", 1, mesh)
+    latest = store.latest() if wanted is None else wanted
+    with mesh.together():
+        step = _intact(store, run, latest)
+        state, objective = store.state(step), assembly.objective
+        tensors, places = assembly.weights()
+        lanes, their_places = objective.state()
+        same_data = state["samples"] == dataset.fingerprint
+        goes_on = same_data and store.fits(step, their_places)
+        if goes_on:
+            tensors, places = tensors | lanes, places | their_places
+        store.load(step, tensors, places)
+    assembly.masters.to_model()
+    set_steps_taken(assembly.optimizer, state["updates"])
+    # earlier checkpoints lack it
+    position = state.get("position", step * settings.global_batch) if goes_on else 0
+    objective.first_position = position - step * settings.global_batch
+    what = (
+        "the data goes on from there"
+        if goes_on
+        else f"the data is read from its beginning, since {'the lanes are' if same_data else 'it is'} not as they were"
+    )
+    log.info("continuing %s from step %d, with its weights and optimiser; %s", run, step, what)
+    return state
+
+
+def _intact(store: CheckpointStore, run: Path, step: int | None) -> int:
+    """`step`, if its checkpoint is there and this rank's share of it is not damaged."""
+    steps = store.steps()
+    if step is None or step not in steps:
+        there = f"no step {step}; there are {', '.join(map(str, steps))}" if steps else "no checkpoint"
+        raise UserError(f"train.from_run: {run} has {there}")
+    if fault := store.fault(step):
+        raise UserError(f"train.from_run: step {step} of {run} is damaged ({fault}); name another by RUN@STEP")
+    return step
