@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -64,11 +65,15 @@ def preprocess_share(recipe: Recipe, stage: str, share: str) -> None:
 
 
 def inspect(corpus: str, overrides: list[str], recipe: str | None, samples: int, verify: bool) -> None:
-    """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define."""
+    """Show samples of a corpus, read as `overrides` or the `train.data` of a recipe define, or as a run reads them."""
     from pipeline.inspect import inspect as show
 
     data: DataSettings
-    if recipe is None:
+    if recipe is None and os.path.exists(os.path.join(corpus, "recipe.yaml")):
+        given = [f"train.data.{one.removeprefix('data.')}" for one in overrides]
+        train = train_section(recipe_of(Path(corpus), given))
+        data, seed = train.data, train.seed
+    elif recipe is None:
         values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))

@@ -326,7 +326,12 @@ class Trainer:
         self.progress.enter("validating")
         values = self.objective.held_out_summary(self.settings.validation_batches)
         if writer:
-            log.info("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
+            corpora = self.objective.held_out.mixed
+            hidden = {
+                name for name in values for one in corpora if name.startswith(f"{one}_") and name != f"{one}_loss"
+            }
+            shown = [f"{name} {value:.4f}" for name, value in values.items() if name not in hidden]
+            log.info("held out: " + ", ".join(shown))
             writer.write(self.step, {f"validation_{name}": value for name, value in values.items()})
         return self.settings.best_by is not None and self._is_best(self.settings.best_by, values)
 

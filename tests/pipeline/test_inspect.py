@@ -1,3 +1,4 @@
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline import commands
 from pipeline.inspect import count, inspect, render
+from pipeline.recipe import load_recipe, write_recipe
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
 from tests.corpora import SPECIAL, VOCABULARY, make_corpus
@@ -252,3 +254,14 @@ def test_every_kind_of_data_can_be_asked_for(kind: str, corpus: Corpus, capsys: 
 def test_a_kind_that_is_none_names_all(overrides: list[str], message: str, corpus: Corpus) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         commands.inspect(corpus.folder, overrides, None, 1, False)
+
+
+def test_a_run_is_shown_as_it_reads_its_corpora(
+    tmp_path: Path, corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [{"path": str(corpus.folder), "name": name, "weight": weight} for name, weight in (("a", 3), ("b", 1))]
+    recipe = load_recipe("nezha-small", ["name=run", "data.corpus=null", f"data.corpora={json.dumps(parts)}"], "train")
+    write_recipe(recipe, tmp_path / "recipe.yaml")
+    commands.inspect(str(tmp_path), ["sequence_length=32"], None, 1, False)
+    shown = capsys.readouterr().out
+    assert "75.00 % of rows" in shown and "25.00 % of rows" in shown
