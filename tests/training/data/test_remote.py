@@ -64,7 +64,8 @@ def corpus_bytes(folder: Path) -> int:
 
 def settings_of(corpus: Any, **values: Any) -> Any:
     """Two copies in pools of four blocks."""
-    values = {"kind": "rows", "sequence_length": 512, "copies": 2, "pool_tokens": POOL, "corpus": str(corpus), **values}
+    values = {"kind": "rows", "sequence_length": 512, "copies": 2, "pool_tokens": POOL, **values}
+    values |= {"corpus": str(corpus)} if corpus is not None else {}
     return KINDS[values["kind"]].settings.parse(values, "data")
 
 
@@ -117,6 +118,21 @@ def test_rows_are_those_of_the_folder_with_a_cache_that_holds_a_part(
         assert_equal(one, other)
         assert used(tmp_path) <= size
     assert there.tokenizer_folder.is_relative_to(tmp_path)
+
+
+def test_corpora_of_a_mixture_share_a_cache(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    """Both at one address, read at different speeds; the cache holds a part of each."""
+
+    def mixture(place: Any, **values: Any) -> Any:
+        corpora = [{"path": str(place), "name": name, "weight": weight} for name, weight in (("a", 2), ("b", 1))]
+        return opened(None, corpora=corpora, **values)
+
+    size = 40 * PAGE
+    near, far = mixture(folder), mixture(server.address, **cache(tmp_path, size))
+    assert near.fingerprint == far.fingerprint
+    for expected, found in zip(stretches_of(near, 40), stretches_of(far, 40), strict=True):
+        assert_equal(expected, found)
+        assert used(tmp_path) <= size
 
 
 @pytest.mark.parametrize("pool_tokens", [POOL, None])
