@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ GOLDEN = ROOT / "tests" / "golden"
 # The same examples every time, and no clock: REREAD_EXAMPLES=10000 searches for longer.
 settings.register_profile(
     "reread",
-    max_examples=int(os.environ.get("REREAD_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("REREAD_EXAMPLES", "50")),
     derandomize=True,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -43,6 +43,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _folder(item) in SLOW:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: _folder(item) != "slurm")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file to a worker, but one worker for the files that share a slow start: a Slurm, or `tests.elsewhere`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return shared_start(nodeid.split("::", maxsplit=1)[0])
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@cache
+def shared_start(file: str) -> str:
+    """The name of what a file of tests starts together with others, else its own."""
+    if file.startswith("tests/slurm/"):
+        return "tests/slurm"
+    return "tests/elsewhere.py" if "from tests.elsewhere import" in (ROOT / file).read_text(encoding="utf-8") else file
 
 
 def _folder(item: pytest.Item) -> str:
