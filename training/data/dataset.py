@@ -162,6 +162,7 @@ class MaskedDataset(Dataset[AnyMasked]):
             settings=self.settings.masking,
             replacements=self._replacements,
             mask_id=self.special["mask"],
+            unknown_id=self.special["unk"],
         )
         return {"input_ids": ids, "labels": labels, "continues_word": continues}
 
@@ -180,7 +181,7 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
     return {name: tokenizer[name] for name in names}
 
 
-_DRAWING = 2
+_DRAWING = 3
 """Increment when the same settings draw other rows, so that a run cannot resume on other rows unnoticed."""
 
 

@@ -34,16 +34,20 @@ def mask(
     settings: MaskingSettings,
     replacements: NDArray[Any],
     mask_id: int,
+    unknown_id: int,
 ) -> NDArray[np.int32]:
     """Mask `ids` [B, L] in place; returns labels int32 [B, L], `IGNORED` where nothing is predicted.
 
     `continues` [B, L] marks tokens that continue the word of the token before them, `eligible` [B, L] those that may be
     predicted (no special token, no padding). `lengths` [B] counts the tokens of a row with its special tokens;
-    random ids are drawn from `replacements`.
+    random ids are drawn from `replacements`. Unless `settings.predict_unknown`, no unit that contains `unknown_id` is
+    chosen: the model could only learn that the vocabulary lacks something there.
     """
     columns = ids.shape[1]
     budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
     units = eligible.astype(_small(columns)) if settings.strategy == "token" else _words(continues, eligible)
+    if not settings.predict_unknown:
+        _leave_out(units, np.flatnonzero((ids == unknown_id) & eligible))
     if settings.strategy == "span":
         taken, taken_lengths = draw_spans(units, budgets, keys, settings)
     else:
@@ -106,6 +110,13 @@ def _words(continues: NDArray[np.bool_], eligible: NDArray[np.bool_]) -> NDArray
         flat[tokens] += 1
         size += 1
     return lengths
+
+
+def _leave_out(units: NDArray[Any], tokens: NDArray[np.int64]) -> None:
+    """Set the length of the units to 0 that contain these tokens (row * L + column)."""
+    if len(tokens):
+        begins = np.flatnonzero(units)
+        units.reshape(-1)[begins[np.searchsorted(begins, tokens, side="right") - 1]] = 0
 
 
 def _take(

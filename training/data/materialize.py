@@ -45,7 +45,7 @@ from training.data.order import Order
 from training.data.rows import IGNORED, Rows
 from training.data.samples import RowDataset, RowSettings, Samples, frame
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 SHARD_BLOCKS = 64
 _CACHED_BLOCKS = 256
 _UNLABELLED = 2

@@ -24,6 +24,8 @@ class MaskingSettings(Settings):
     mask_share: float = Field(default=0.8, ge=0, le=1)
     random_share: float = Field(default=0.1, ge=0, le=1)
     """The rest of the chosen tokens keep their id."""
+    predict_unknown: bool = False
+    """Whether [UNK], or a word that contains it, may be predicted."""
     span_geometric: float = Field(default=0.2, gt=0, lt=1)
     """`span`: parameter of the geometric distribution of span lengths, in words (SpanBERT, section 3.1)."""
     span_maximum: int = Field(default=10, ge=1, le=1000)

@@ -12,7 +12,7 @@ from training.data.random import Purpose
 from training.data.rows import IGNORED
 from training.data.settings import MaskingSettings
 
-MASK_ID = 4
+UNKNOWN_ID, MASK_ID = 1, 4
 VOCABULARY = 21128
 REPLACEMENTS = np.arange(5, VOCABULARY)
 STRATEGIES = ["token", "whole-word", "span"]
@@ -34,10 +34,16 @@ def make_rows(rows: int, columns: int, seed: int = 0, continuing: float = 0.4) -
     }
 
 
-def run(rows: dict[str, Any], strategy: Any) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+def run(rows: dict[str, Any], strategy: Any, **settings: Any) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """Input ids and which tokens are predicted; checks what always holds."""
-    options = MaskingSettings(strategy=strategy)
-    arguments = {**rows, "settings": options, "replacements": REPLACEMENTS, "mask_id": MASK_ID}
+    options = MaskingSettings(strategy=strategy, **settings)
+    arguments = {
+        **rows,
+        "settings": options,
+        "replacements": REPLACEMENTS,
+        "mask_id": MASK_ID,
+        "unknown_id": UNKNOWN_ID,
+    }
     ids, continues, eligible = (arguments.pop(name) for name in ("ids", "continues", "eligible"))
     inputs = ids.copy()
     labels = mask(inputs, continues, eligible, **arguments)
@@ -164,3 +170,22 @@ def test_rows_without_text_are_left_alone() -> None:
     rows["eligible"][2] = False
     _, predicted = run(rows, "whole-word")
     assert predicted.any(axis=1).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_unknown_tokens_and_words_with_them_are_predicted_only_if_asked(strategy: str) -> None:
+    """The others are predicted instead: as many of them as the budget asks for."""
+    rows = make_rows(300, 128, seed=4)
+    generator = np.random.default_rng(5)
+    rows["ids"] = np.where(rows["eligible"] & (generator.random(rows["ids"].shape) < 0.2), UNKNOWN_ID, rows["ids"])
+    rows["ids"][7][rows["eligible"][7]] = UNKNOWN_ID  # nothing in this row can be predicted
+    _, asked = run(rows, strategy, predict_unknown=True)
+    _, predicted = run(rows, strategy)
+    unknown = rows["ids"] == UNKNOWN_ID
+    assert (asked & unknown).any() and not (predicted & unknown).any()
+    assert not predicted[7].any() and predicted[np.arange(300) != 7].any(axis=1).all()
+    if strategy != "token":
+        for row in range(300):
+            for word in words_of(rows, row):
+                assert len(set(predicted[row, word].tolist())) == 1
+    assert predicted.sum() == pytest.approx(asked.sum(), rel=0.1)
