@@ -64,7 +64,7 @@ def names(cell: str) -> list[str]:
 
 
 def test_recipes_of_the_readme_exist() -> None:
-    shown = set(re.findall(r"reread (?:train|preprocess|run|plan|ablate|finetune) ([a-z][\w.-]+)", README))
+    shown = set(re.findall(r"reread (?:train|preprocess|run|plan|ablate|finetune) ([a-z][\w.-]+)(?![\w.-]*=)", README))
     assert shown
     assert shown <= {*available_recipes(), *finetuning_recipes()}
 
