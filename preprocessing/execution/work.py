@@ -2,11 +2,17 @@
 
 plan.json                      the settings, the number of parts, the entries of `input`
 parts.jsonl                    what each part reads
+evaluation/00000.npy           the runs of text in evaluation sets
 read/00000.zst                 the cleaned text of a part's documents, concatenated
 read/00000.documents.npy       a table of these documents
 read/00000.keys.npy            the sorted keys of these documents
 read/00000.repeated.npy        which of them repeat an earlier one of the part
 duplicates/00000.npy           documents that repeat one of an earlier part, for a range of the keys
+signatures/00000.keys.npy      the sorted keys of the bands of a part's documents, by MinHash
+signatures/00000.signatures.npy       their signatures
+signatures/00000.edges.npy     near-duplicates within the part
+near-duplicates/00000.npy      near-duplicates of different parts, for a range of the keys
+clusters/00000.npy             documents that are dropped as near-duplicates
 paragraphs/, duplicate-paragraphs/    the same keys and repetitions for paragraphs
 vocabulary/trained/            a trained vocabulary
 STAGE/00000.json               the result of a task, which is done once this file exists
@@ -24,8 +30,11 @@ import zstandard
 from numpy.typing import NDArray
 
 from preprocessing.config import PreprocessSettings
+from preprocessing.files import synced
 from preprocessing.text.clean import Cleaner
 from preprocessing.text.dedup import dropped_places
+from preprocessing.text.minhash import MinHash
+from preprocessing.text.overlap import Lengths, RunFinder
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
@@ -50,6 +59,21 @@ class Work:
     @cached_property
     def cleaner(self) -> Cleaner:
         return Cleaner(self.settings.clean)
+
+    @cached_property
+    def evaluation(self) -> RunFinder:
+        """The runs of text in `dedup.evaluation`."""
+        return RunFinder(np.load(self.path("evaluation", 0, ".npy")), self.run_lengths)
+
+    @cached_property
+    def run_lengths(self) -> Lengths:
+        return Lengths(self.settings.dedup.evaluation_words, self.settings.dedup.evaluation_characters)
+
+    @cached_property
+    def minhash(self) -> MinHash:
+        near = self.settings.dedup.near
+        assert near is not None
+        return MinHash(near.similarity, near.ngram)
 
     @cached_property
     def words(self) -> WordSegmenter:
@@ -95,22 +119,38 @@ class Work:
         by_share = documents["high"] < int(self.settings.validation_share * 2**64)
         return by_share | (documents["source"] >= len(self.settings.input.paths))
 
+    def is_held_out(self, digest: bytes, source: int) -> bool:
+        """The same for one document, by its MD5 and its entry of `input`."""
+        table = np.zeros(1, DOCUMENT)
+        table["high"], table["source"] = int.from_bytes(digest[:8], "big"), source
+        return bool(self.held_out(table)[0])
+
     def duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: which documents of the part are repetitions of an earlier one."""
         if not self.settings.dedup.documents:
             return np.zeros(count, bool)
         return self._dropped("duplicates", "read", part, count)
 
-    def unique_documents(self, part: int) -> Iterator[tuple[int, str]]:
-        """(number in the part, text) of each document that is no duplicate."""
-        table = self.documents(part)
-        dropped = self.duplicates(part, len(table)).tolist()
+    def near_duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
+        """bool [count]: which documents of the part are dropped in favour of a near-duplicate."""
+        files = [self.path("clusters", 0, ".npy")] if self.settings.dedup.near else []
+        return dropped_places(files, part, count)
+
+    def texts(self, part: int, dropped: NDArray[np.bool_] | None = None) -> Iterator[tuple[int, str]]:
+        """(number in the part, text) of each cleaned document, without those that are `dropped` [documents]."""
+        sizes = self.documents(part)["bytes"].tolist()
+        is_left = [True] * len(sizes) if dropped is None else (~dropped).tolist()
         with self.path("read", part, ".zst").open("rb") as file:
             stream = zstandard.ZstdDecompressor().stream_reader(file)
-            for number, size in enumerate(table["bytes"].tolist()):
+            for number, size in enumerate(sizes):
                 data = stream.read(size)
-                if not dropped[number]:
+                if is_left[number]:
                     yield number, data.decode()
+
+    def unique_documents(self, part: int) -> Iterator[tuple[int, str]]:
+        """The same without duplicates and near-duplicates."""
+        count = len(self.documents(part))
+        return self.texts(part, self.duplicates(part, count) | self.near_duplicates(part, count))
 
     def survivors(self, part: int) -> Iterator[tuple[int, str]]:
         """The same without paragraphs that repeat an earlier one; the text may be empty."""
@@ -132,6 +172,12 @@ class Work:
         dropped = dropped_places([self.path(stage, number, ".npy") for number in range(tasks)], part, count)
         dropped[np.load(self.path(keys_of, part, ".repeated.npy"))] = True
         return dropped
+
+
+def save_array(path: Path, values: NDArray[Any]) -> None:
+    """Write a new `.npy` file; it is on disk at the end."""
+    with synced(path) as file:
+        np.save(file, values)
 
 
 def open_work(folder: Path) -> Work:

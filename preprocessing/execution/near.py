@@ -1,0 +1,99 @@
+"""The stages that find near-duplicates: signatures of documents, pairs, and clusters of pairs."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.execution.progress import advance
+from preprocessing.execution.work import Work, save_array
+from preprocessing.text.clusters import Clusters, clusters_of, duplicates_of, ends_of, place_of
+from preprocessing.text.dedup import ranges, task_count
+from preprocessing.text.minhash import BandsOfPart, edges_between_parts
+from preprocessing.tokens.encode import batches
+
+EXAMPLES = 10
+_BEFORE, _EXCERPT = 30, 120
+"""Characters of an example before the first difference, and in all."""
+
+
+def find_signatures(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    count = len(work.documents(number))
+    bands = BandsOfPart(work.minhash, count)
+    for batch in batches(work.texts(number, work.duplicates(number, count))):
+        texts = [text for _, text in batch]
+        bands.add([place for place, _ in batch], texts)
+        advance(sum(len(text.encode()) for text in texts))
+    keys, edges = bands.keys_and_edges(number)
+    for name, values in (("keys", keys), ("edges", edges), ("signatures", bands.signatures)):
+        save_array(attempt / f"{number:05d}.{name}.npy", values)
+    return {"keys": len(keys), "edges": len(edges)}
+
+
+def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    keys, signatures = (
+        [work.path("signatures", part, suffix) for part in range(work.parts)] for suffix in (".keys.npy", ".signatures.npy")
+    )
+    tasks = task_count(work.key_count("signatures"))
+    found = [
+        edges_between_parts(work.minhash, some, counts, signatures)
+        for some, counts in ranges(keys, number, tasks, attempt)
+    ]
+    edges = np.unique(np.concatenate(found))
+    save_array(attempt / f"{number:05d}.npy", edges)
+    return {"edges": len(edges), "tasks": tasks}
+
+
+def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    within = (work.path("signatures", part, ".edges.npy") for part in range(work.parts))
+    tasks = work.result("near-duplicates", 0)["tasks"]
+    files = [*within, *(work.path("near-duplicates", task, ".npy") for task in range(tasks))]
+    clusters = clusters_of(files, partial(_of_validation_paths, work))
+    dropped = clusters.dropped
+    save_array(attempt / f"{number:05d}.npy", duplicates_of(dropped))
+    return {
+        "documents": len(dropped),
+        "sizes": dict(sorted(clusters.sizes().items())),
+        "examples": [_example(work, *pair) for pair in _example_pairs(clusters, files)],
+    }
+
+
+def _of_validation_paths(work: Work, documents: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """bool [n]: which documents are held out as a whole; they stay, and the training documents near them go."""
+    found = np.zeros(len(documents), bool)
+    if work.settings.input.validation_paths:
+        parts, places = place_of(documents)
+        for part in np.unique(parts).tolist():
+            own = parts == part
+            found[own] = work.documents(part)["source"][places[own]] >= len(work.settings.input.paths)
+    return found
+
+
+def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int, int]]:
+    """(places of the signatures that agree, kept document, dropped document), from the least similar to the most."""
+    rows = np.empty((0, 3), np.uint64)
+    for file in files:
+        edges = np.load(file)
+        first, later = ends_of(edges)
+        kept = clusters.kept[np.searchsorted(clusters.documents, first)]
+        dropped = np.where(kept == first, later, first)
+        own = np.stack((edges["matches"].astype(np.uint64), kept, dropped), axis=1)[(kept == first) | (kept == later)]
+        rows = np.unique(np.concatenate((rows, own)), axis=0)
+        rows = rows[np.unique(rows[:, 0], return_index=True)[1]]  # one pair for each similarity
+    chosen = np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).round().astype(int)) if len(rows) else []
+    return [tuple(row) for row in rows[chosen].tolist()]
+
+
+def _example(work: Work, matches: int, kept: int, dropped: int) -> dict[str, Any]:
+    texts = [_text(work, document) for document in (kept, dropped)]
+    begin = max(0, len(os.path.commonprefix(texts)) - _BEFORE)
+    excerpts = [text[begin : begin + _EXCERPT].replace("\n", " ") for text in texts]
+    return {"similarity": round(work.minhash.similarity(matches), 3), "kept": excerpts[0], "dropped": excerpts[1]}
+
+
+def _text(work: Work, document: int) -> str:
+    part, place = place_of(np.uint64(document))
+    return next(text for number, text in work.texts(int(part)) if number == place)
