@@ -51,6 +51,15 @@ class CleanSettings(Settings):
     """Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
     simplify: bool = False
     """Convert traditional to simplified Chinese by OpenCC."""
+    gutenberg: bool = False
+    """Cut Project Gutenberg's header, credits and licence, by its marks of a book's start and end."""
+    html: bool = False
+    """Cut HTML tags: blocks and `<br />` become line ends. Character references such as `&amp;` become characters."""
+    wiki_remains: bool = False
+    """Cut what extractors leave of wiki markup: `thumb|left|300px|`, references, stray `<br>` and `<nowiki>`."""
+    map_punctuation: bool = False
+    """Quotation marks, dashes and ellipses that the vocabulary at `tokenizer.path` lacks are written with marks that it
+    has. A vocabulary that is trained has them."""
     join_wrapped_lines: bool = False
     """For text cut into lines of even length with blank lines between paragraphs (Project Gutenberg): each paragraph
     becomes one line. Verse and tables are joined too; where a line is a paragraph (Wikipedia, novels), leave it off."""

@@ -55,9 +55,9 @@ def find_evaluation_files(paths: list[str]) -> list[Source]:
 
 def collect_runs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     """The runs of text in all evaluation sets; raises `UserError` for a file without one."""
-    runs, files = [np.empty(0, RUN)], []
+    runs, files, cleaner = [np.empty(0, RUN)], [], work.new_cleaner()
     for file, source in enumerate(find_evaluation_files(work.settings.dedup.evaluation)):
-        texts = [work.cleaner.clean(text) for text in texts_of(source.path)]
+        texts = [cleaner.clean(text) for text in texts_of(source.path)]
         hashes, short = collect(texts, work.run_lengths)
         if not len(hashes):
             raise UserError(
@@ -89,8 +89,10 @@ def texts_of(path: str) -> Iterator[str]:
 
 def _documents(path: str) -> Iterator[str]:
     def refuse(problem: Problem) -> None:
-        raise UserError(f"{problem.path}:{problem.position}: {problem.reason}; correct it, or take the file out of "
-                        "`dedup.evaluation`")
+        raise UserError(
+            f"{problem.path}:{problem.position}: {problem.reason}; correct it, or take the file out of "
+            "`dedup.evaluation`"
+        )
 
     settings = InputSettings(paths=[path])
     [source] = find_files(settings)
@@ -117,7 +119,9 @@ def _strings_of_file(file: LabelledFile) -> Iterator[str]:
         try:
             values = [json.loads(line) for line in text.split("\n") if line.strip()]
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{file.path}: not JSON ({error}); correct it, or take it out of `dedup.evaluation`") from None
+            raise UserError(
+                f"{file.path}: not JSON ({error}); correct it, or take it out of `dedup.evaluation`"
+            ) from None
     yield from _strings(values)
 
 

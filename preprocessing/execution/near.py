@@ -1,6 +1,5 @@
 """The stages that find near-duplicates: signatures of documents, pairs, and clusters of pairs."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,8 @@ def find_signatures(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     keys, signatures = (
-        [work.path("signatures", part, suffix) for part in range(work.parts)] for suffix in (".keys.npy", ".signatures.npy")
+        [work.path("signatures", part, suffix) for part in range(work.parts)]
+        for suffix in (".keys.npy", ".signatures.npy")
     )
     tasks = task_count(work.key_count("signatures"))
     found = [
@@ -55,7 +55,7 @@ def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     dropped = clusters.dropped
     save_array(attempt / f"{number:05d}.npy", duplicates_of(dropped))
     return {
-        "documents": len(dropped),
+        "dropped": len(dropped),
         "sizes": dict(sorted(clusters.sizes().items())),
         "examples": [_example(work, *pair) for pair in _example_pairs(clusters, files)],
     }
@@ -83,13 +83,15 @@ def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int
         own = np.stack((edges["matches"].astype(np.uint64), kept, dropped), axis=1)[(kept == first) | (kept == later)]
         rows = np.unique(np.concatenate((rows, own)), axis=0)
         rows = rows[np.unique(rows[:, 0], return_index=True)[1]]  # one pair for each similarity
-    chosen = np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).round().astype(int)) if len(rows) else []
-    return [tuple(row) for row in rows[chosen].tolist()]
+    if len(rows) > EXAMPLES:
+        rows = rows[np.linspace(0, len(rows) - 1, EXAMPLES).round().astype(int)]
+    return [(matches, kept, dropped) for matches, kept, dropped in rows.tolist()]
 
 
 def _example(work: Work, matches: int, kept: int, dropped: int) -> dict[str, Any]:
     texts = [_text(work, document) for document in (kept, dropped)]
-    begin = max(0, len(os.path.commonprefix(texts)) - _BEFORE)
+    different = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
+    begin = max(0, different - _BEFORE)
     excerpts = [text[begin : begin + _EXCERPT].replace("\n", " ") for text in texts]
     return {"similarity": round(work.minhash.similarity(matches), 3), "kept": excerpts[0], "dropped": excerpts[1]}
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter
@@ -34,8 +33,9 @@ from preprocessing.tokens.vocabulary import train_vocabulary
 LISTED_PROBLEMS = 1000
 """Problems listed for a part; any others, perhaps one for each line, are only counted."""
 
+
 def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
-    settings, cleaner = work.settings, work.cleaner
+    settings, cleaner = work.settings, work.new_cleaner()
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
     contaminated = Contaminated()
@@ -80,6 +80,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         **(_save_keys(attempt, number, digests) if settings.dedup.documents else {}),
         "bytes": int(table["bytes"].sum()),
         "sources": counts,
+        "cleaned": cleaner.changed,
         "contaminated": contaminated.files,
         "contaminated_examples": contaminated.examples,
         "unreadable": unreadable,

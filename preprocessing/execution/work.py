@@ -36,6 +36,7 @@ from preprocessing.text.dedup import dropped_places
 from preprocessing.text.minhash import MinHash
 from preprocessing.text.overlap import Lengths, RunFinder
 from preprocessing.text.words import WordSegmenter
+from preprocessing.tokens.punctuation import marks_to_map
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
@@ -56,9 +57,14 @@ class Work:
         """The entries of `input`, each with its path, its number of files and their bytes."""
         self._key_counts: dict[str, int] = {}
 
+    def new_cleaner(self) -> Cleaner:
+        """A cleaner that has counted nothing yet."""
+        return Cleaner(self.settings.clean, self._marks)
+
     @cached_property
-    def cleaner(self) -> Cleaner:
-        return Cleaner(self.settings.clean)
+    def _marks(self) -> dict[str, str]:
+        given = self.settings.clean.map_punctuation and self.settings.tokenizer.path
+        return marks_to_map(self.tokenizer) if given else {}
 
     @cached_property
     def evaluation(self) -> RunFinder:

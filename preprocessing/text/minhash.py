@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 16
 BAND_KEY = np.dtype([("high", "<u8"), ("place", "<u4")])
 """The hash of a band, which begins with the number of the band, and the place of its document in its part."""
 EDGE = np.dtype([("part", "<u4"), ("place", "<u4"), ("later_part", "<u4"), ("later_place", "<u4"), ("matches", "u1")])
-"""Two near-duplicates, the first of them in source order first, and in how many places of their signatures they agree."""
+"""Two near-duplicates in source order, and in how many places their signatures agree."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,7 @@ class MinHash:
         return hashes // np.uint64(self.bands) + np.arange(self.bands, dtype=np.uint64) * np.uint64(width)
 
 
-def agreeing(
-    signatures: NDArray[np.uint8], first: NDArray[np.int64], later: NDArray[np.int64]
-) -> NDArray[np.uint8]:
+def agreeing(signatures: NDArray[np.uint8], first: NDArray[np.int64], later: NDArray[np.int64]) -> NDArray[np.uint8]:
     """[p]: in how many places the signatures first[p] and later[p] agree; there are fewer than 256 places."""
     matches = np.empty(len(first), np.uint8)
     for begin in range(0, len(first), _AT_ONCE):
