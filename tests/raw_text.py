@@ -19,7 +19,7 @@ from preprocessing.corpus import Manifest
 from preprocessing.execution.build import build
 from tests.conftest import ROOT
 
-EVERY_STAGE: dict[str, Any] = {"dedup": {"paragraphs": True}}
+EVERY_STAGE: dict[str, Any] = {"dedup": {"near": {}, "paragraphs": True}}
 """Settings of the fixture `reference`."""
 WORDS = [
     "我们", "喜欢", "研究", "生命", "起源", "大厦", "天气", "今天", "明天", "历史",

@@ -17,7 +17,7 @@ from preprocessing.input.readers import read
 from preprocessing.input.sources import Piece, Source, find_files
 from preprocessing.input.streams import split_name
 from preprocessing.labelled.source import Source as LabelledFile
-from preprocessing.text.overlap import RUN, RunFinder, collect
+from preprocessing.text.overlap import RUN, Match, collect
 
 EXAMPLES = 3
 """Examples of each part."""
@@ -33,14 +33,10 @@ class Contaminated:
         self.examples: list[tuple[int, str]] = []
         """(file, text)."""
 
-    def reason_to_drop(self, runs: RunFinder, text: str) -> str | None:
-        match = runs.find(text)
-        if match is None:
-            return None
+    def count(self, match: Match) -> None:
         self.files[match.file] += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append((match.file, match.excerpt))
-        return "evaluation text"
 
 
 def find_evaluation_files(paths: list[str]) -> list[Source]:

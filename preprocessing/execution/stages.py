@@ -48,29 +48,37 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         if len(problems) < LISTED_PROBLEMS:
             problems.append(problem)
 
-    compressor = zstandard.ZstdCompressor(level=1)
-    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
+    def cleaned() -> Iterator[tuple[int, str]]:
+        """Entry of `input` and text of each document that no filter drops."""
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
             for document in read(Piece(**piece), settings.input, report):
                 text = cleaner.clean(document.text)
-                data = text.encode()
                 count["documents_read"] += 1
-                digest = md5(data).digest()
-                reason = cleaner.reason_to_drop(text)
-                if reason is None and work.settings.dedup.evaluation and not work.is_held_out(digest, source):
-                    reason = contaminated.reason_to_drop(work.evaluation, text)
-                if reason is None:
-                    stream.write(data)
-                    digests += digest
-                    sizes.append(len(data))
-                    sources.append(source)
-                else:
+                if reason := cleaner.reason_to_drop(text):
                     count[reason] += 1
-                step = min(left, len(data))
+                else:
+                    yield source, text
+                step = min(left, len(text.encode()))
                 left -= step  # noqa: PLW2901
                 advance(step)
             advance(left)
+
+    compressor = zstandard.ZstdCompressor(level=1)
+    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
+        for batch in batches(cleaned()):
+            matches = work.evaluation_runs(text for _, text in batch)
+            for (source, text), match in zip(batch, matches, strict=True):
+                data = text.encode()
+                digest = md5(data).digest()
+                if match is not None and not work.is_held_out(digest, source):
+                    counts[source]["evaluation text"] += 1
+                    contaminated.count(match)
+                    continue
+                stream.write(data)
+                digests += digest
+                sizes.append(len(data))
+                sources.append(source)
     table = np.empty(len(sizes), DOCUMENT)
     table["high"] = np.frombuffer(digests, ">u8")[::2]
     table["bytes"], table["source"] = sizes, sources

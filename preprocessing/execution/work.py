@@ -19,7 +19,7 @@ STAGE/00000.json               the result of a task, which is done once this fil
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,7 @@ from preprocessing.files import synced
 from preprocessing.text.clean import Cleaner
 from preprocessing.text.dedup import dropped_places
 from preprocessing.text.minhash import MinHash
-from preprocessing.text.overlap import Lengths, RunFinder
+from preprocessing.text.overlap import Lengths, Match, RunFinder
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.punctuation import marks_to_map
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -66,9 +66,13 @@ class Work:
         given = self.settings.clean.map_punctuation and self.settings.tokenizer.path
         return marks_to_map(self.tokenizer) if given else {}
 
+    def evaluation_runs(self, texts: Iterable[str]) -> Sequence[Match | None]:
+        """The first run of `dedup.evaluation` in each text."""
+        found = list(texts)
+        return self._run_finder.find(found) if self.settings.dedup.evaluation else [None] * len(found)
+
     @cached_property
-    def evaluation(self) -> RunFinder:
-        """The runs of text in `dedup.evaluation`."""
+    def _run_finder(self) -> RunFinder:
         return RunFinder(np.load(self.path("evaluation", 0, ".npy")), self.run_lengths)
 
     @cached_property

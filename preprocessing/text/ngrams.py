@@ -8,7 +8,7 @@ one text.
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,16 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _BASE = 0xD1342543DE82EF95
 _INVERSE = pow(_BASE, -1, 1 << 64)
 _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SEPARATOR, _WORD, _CHARACTER = range(3)
-_CHARACTERS = ((0x3007, 0x3007), (0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
-_PLANES_OF_HAN = 0x20000, 0x3FFFF
+_KIND, _WORD, _CHARACTER = 24, 1, 2
+_CHARACTERS = (
+    (0x3007, 0x3007),
+    (0x3040, 0x30FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+_KATAKANA_SEPARATORS = 0x30A0, 0x30FB
 
 
 class Units(NamedTuple):
@@ -34,7 +41,7 @@ class Units(NamedTuple):
     is_character: NDArray[np.bool_]
     """Han or kana, not a word."""
     begins: NDArray[np.int64]
-    """Where each begins, in characters of the texts in lower case, joined by one character."""
+    """Where each begins, in characters of the texts joined by one character."""
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -51,19 +58,21 @@ def stream(count: int) -> NDArray[np.uint64]:
 
 def units_of(texts: Sequence[str]) -> Units:
     """The units of cleaned texts."""
-    joined = "\0".join(texts).lower()
-    codes = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
-    kinds = _kinds()[codes]
+    joined = "\0".join(texts)
+    codes = _characters()[np.frombuffer(joined.encode("utf-32-le"), np.uint32)]
+    kinds = codes >> _KIND
+    is_word = kinds == _WORD
     begins_unit = kinds == _CHARACTER
-    begins_unit[1:] |= (kinds[1:] == _WORD) & (kinds[:-1] != _WORD)
-    begins_unit[:1] |= kinds[:1] == _WORD
-    begins, inside = np.flatnonzero(begins_unit), np.flatnonzero(kinds)
-    place = inside - begins[np.cumsum(begins_unit)[inside] - 1]  # of each character in its unit
-    hashes = mix(codes[inside].astype(np.uint64) + (place.astype(np.uint64) << np.uint64(32)))
-    if len(begins):
-        hashes = np.add.reduceat(hashes, np.searchsorted(inside, begins))
-    text = np.cumsum(codes == 0)[begins]
-    return Units(hashes, text, kinds[begins] == _CHARACTER, begins)
+    begins_unit[1:] |= is_word[1:] & ~is_word[:-1]
+    begins_unit[:1] |= is_word[:1]
+    begins = np.flatnonzero(begins_unit)
+    ends = np.cumsum([len(text) + 1 for text in texts])
+    text = np.repeat(np.arange(len(texts)), np.diff(np.searchsorted(begins, ends), prepend=0))
+    if not len(begins):
+        return Units(np.empty(0, np.uint64), text, np.empty(0, bool), begins)
+    # A polynomial of the characters; separators are zeros.
+    sums = np.add.reduceat(codes * _powers(_BASE, len(codes)), begins)
+    return Units(mix(sums * _powers(_INVERSE, len(codes))[begins]), text, kinds[begins] == _CHARACTER, begins)
 
 
 def ngrams(units: Units, length: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -107,14 +116,15 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
 
 
 @cache
-def _kinds() -> NDArray[Any]:
-    """uint8 [code points]: separator, part of a word, or a unit by itself."""
-    kinds = np.zeros(0x110000, np.uint8)
+def _characters() -> NDArray[np.uint32]:
+    """[code points]: each in lower case, with its kind in the bits from `_KIND` on; separators are 0."""
+    found = np.zeros(0x110000, np.uint32)
     for code in range(0x20000):
         character = chr(code)
         if character.isalnum() or unicodedata.category(character)[0] == "M":
-            kinds[code] = _WORD
-    for first, last in (*_CHARACTERS, _PLANES_OF_HAN):
-        kinds[first : last + 1] = _CHARACTER
-    kinds[[0x30A0, 0x30FB]] = _SEPARATOR  # marks between katakana words
-    return kinds
+            lower = character.lower()
+            found[code] = ord(lower if len(lower) == 1 else character) | _WORD << _KIND
+    for first, last in _CHARACTERS:
+        found[first : last + 1] = np.arange(first, last + 1) | _CHARACTER << _KIND
+    found[list(_KATAKANA_SEPARATORS)] = 0
+    return found

@@ -11,11 +11,13 @@ from preprocessing.text.ngrams import Units, ngrams, pieces, units_of
 RUN = np.dtype([("hash", "<u8"), ("file", "<u4")])
 """The hash of a run, and the number of the first file that has it."""
 
+_EXCERPT = 80
+
 
 class Match(NamedTuple):
     file: int
     excerpt: str
-    """The text from the run on, in lower case."""
+    """The text from the run on."""
 
 
 class Lengths(NamedTuple):
@@ -37,20 +39,25 @@ class RunFinder:
         self._is_possible = np.zeros(1 << bits, bool)  # spares nearly all runs of other text the search
         self._is_possible[self.hashes >> self._shift] = True
 
-    def find(self, text: str) -> Match | None:
-        """The first run that is in `text`."""
-        for _, (piece,) in pieces([text]):
-            units = units_of([piece])
+    def find(self, texts: Sequence[str]) -> list[Match | None]:
+        """The first run that is in each text."""
+        matches: list[Match | None] = [None] * len(texts)
+        for numbers, batch in pieces(texts):
+            units = units_of(batch)
             hashes, firsts = runs_of(units, self.lengths)
             possible = self._is_possible[hashes >> self._shift]
             hashes, firsts = hashes[possible], firsts[possible]
             place = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-            found = self.hashes[place] == hashes
-            if found.any():
-                first = np.flatnonzero(found)[np.argmin(firsts[found])]
-                begin = int(units.begins[firsts[first]])
-                return Match(int(self.files[place[first]]), piece.lower()[begin : begin + 80])
-        return None
+            found = np.flatnonzero(self.hashes[place] == hashes)
+            joined = "\0".join(batch) if len(found) else ""
+            for index in found[np.argsort(firsts[found])].tolist():
+                unit = int(firsts[index])
+                number = numbers[int(units.text[unit])]
+                if matches[number] is None:
+                    begin = int(units.begins[unit])
+                    excerpt = joined[begin : begin + _EXCERPT].partition("\0")[0]
+                    matches[number] = Match(int(self.files[place[index]]), excerpt)
+        return matches
 
 
 def runs_of(units: Units, lengths: Lengths) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
