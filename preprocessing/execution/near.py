@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from preprocessing.execution.progress import advance
 from preprocessing.execution.work import Work, save_array
-from preprocessing.text.clusters import Clusters, clusters_of, duplicates_of, ends_of, place_of
+from preprocessing.text.clusters import Clusters, clusters_of, duplicates_of
 from preprocessing.text.dedup import ranges, task_count
-from preprocessing.text.minhash import BandsOfPart, edges_between_parts
+from preprocessing.text.minhash import BandsOfPart, edges_between_parts, joined, place_of
 from preprocessing.tokens.encode import batches
 
 EXAMPLES = 10
@@ -42,7 +42,7 @@ def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         edges_between_parts(work.minhash, some, counts, signatures)
         for some, counts in ranges(keys, number, tasks, attempt)
     ]
-    edges = np.unique(np.concatenate(found))
+    edges = joined(found)
     save_array(attempt / f"{number:05d}.npy", edges)
     return {"edges": len(edges), "tasks": tasks}
 
@@ -77,7 +77,7 @@ def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int
     rows = np.empty((0, 3), np.uint64)
     for file in files:
         edges = np.load(file)
-        first, later = ends_of(edges)
+        first, later = edges["first"], edges["later"]
         kept = clusters.kept[np.searchsorted(clusters.documents, first)]
         dropped = np.where(kept == first, later, first)
         own = np.stack((edges["matches"].astype(np.uint64), kept, dropped), axis=1)[(kept == first) | (kept == later)]
@@ -97,5 +97,5 @@ def _example(work: Work, matches: int, kept: int, dropped: int) -> dict[str, Any
 
 
 def _text(work: Work, document: int) -> str:
-    part, place = place_of(np.uint64(document))
+    part, place = place_of(np.array(document, np.uint64))
     return next(text for number, text in work.texts(int(part)) if number == place)

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.text.dedup import DUPLICATE
+from preprocessing.text.minhash import place_of
 
 _AT_ONCE = 1 << 20
+_ENDS = ("first", "later")
 
 
 class Clusters(NamedTuple):
@@ -41,7 +43,7 @@ def clusters_of(files: Sequence[Path], is_preferred: Callable[[NDArray[np.uint64
         edges = np.load(file, mmap_mode="r")
         for begin in range(0, len(edges), _AT_ONCE):
             some = edges[begin : begin + _AT_ONCE]
-            unite(parents, *(np.searchsorted(documents, end) for end in ends_of(some)))
+            unite(parents, *(np.searchsorted(documents, some[end]) for end in _ENDS))
     roots = root_of(parents, np.arange(len(parents)))
     order = np.lexsort((documents, ~is_preferred(documents), roots))
     first = np.ones(len(order), bool)
@@ -70,21 +72,6 @@ def root_of(parents: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.
         parents[nodes] = top
 
 
-def ends_of(edges: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Both documents of EDGE [e]."""
-    return number_of(edges["part"], edges["place"]), number_of(edges["later_part"], edges["later_place"])
-
-
-def number_of(part: Any, place: Any) -> NDArray[np.uint64]:
-    """A document as one number."""
-    return np.asarray(part, np.uint64) << np.uint64(32) | np.asarray(place, np.uint64)
-
-
-def place_of(document: Any) -> tuple[Any, Any]:
-    """The part and the place of documents."""
-    return document >> np.uint64(32), document & np.uint64(0xFFFFFFFF)
-
-
 def duplicates_of(documents: NDArray[np.uint64]) -> NDArray[Any]:
     """Documents as DUPLICATE [n]."""
     found = np.empty(len(documents), DUPLICATE)
@@ -93,4 +80,5 @@ def duplicates_of(documents: NDArray[np.uint64]) -> NDArray[Any]:
 
 
 def _documents(file: Path) -> NDArray[np.uint64]:
-    return np.unique(np.concatenate(ends_of(np.load(file, mmap_mode="r"))))
+    edges = np.load(file, mmap_mode="r")
+    return np.unique(np.concatenate([edges[end] for end in _ENDS]))

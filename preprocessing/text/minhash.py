@@ -26,8 +26,8 @@ _AT_ONCE = 1 << 16
 
 BAND_KEY = np.dtype([("high", "<u8"), ("place", "<u4")])
 """The hash of a band, which begins with the number of the band, and the place of its document in its part."""
-EDGE = np.dtype([("part", "<u4"), ("place", "<u4"), ("later_part", "<u4"), ("later_place", "<u4"), ("matches", "u1")])
-"""Two near-duplicates in source order, and in how many places their signatures agree."""
+EDGE = np.dtype([("first", "<u8"), ("later", "<u8"), ("matches", "u1")])
+"""Two near-duplicates, as `number_of` has them, in source order, and in how many places their signatures agree."""
 
 
 @dataclass(frozen=True)
@@ -149,27 +149,54 @@ class BandsOfPart:
         places = np.concatenate([*self._places, np.empty(0, np.int64)])
         bands = np.concatenate([*self._bands, np.empty((0, self.minhash.bands), np.uint64)])
         keys: list[NDArray[Any]] = [np.empty(0, BAND_KEY)]
-        edges: list[NDArray[Any]] = [np.empty(0, EDGE)]
+        edges, documents = np.empty(0, EDGE), number_of(part, np.arange(len(self.signatures)))
         for band in range(self.minhash.bands):
             order = np.argsort(bands[:, band], kind="stable")
             high, sorted_places = bands[order, band], places[order]
-            for first, later in candidates(high):
-                first, later = sorted_places[first], sorted_places[later]  # noqa: PLW2901
-                matches = agreeing(self.signatures, first, later)
-                is_near = matches >= self.minhash.least_matches
-                edges.append(edges_of(part, first[is_near], part, later[is_near], matches[is_near]))
+            found = [
+                _near(self.minhash, self.signatures, (sorted_places[first], sorted_places[later]), documents)
+                for first, later in candidates(high)
+            ]
+            edges = joined([edges, *found])
             left = np.ones(len(high), bool)
             left[NEIGHBOURS:] = high[NEIGHBOURS:] != high[:-NEIGHBOURS]
             own = np.empty(np.count_nonzero(left), BAND_KEY)
             own["high"], own["place"] = high[left], sorted_places[left]
             keys.append(own)
-        return np.concatenate(keys), np.unique(np.concatenate(edges))
+        return np.concatenate(keys), edges
 
 
-def edges_of(part: Any, place: Any, later_part: Any, later_place: Any, matches: NDArray[np.uint8]) -> NDArray[Any]:
-    edges = np.empty(len(matches), EDGE)
-    for name, values in zip(EDGE.names or (), (part, place, later_part, later_place, matches), strict=True):
-        edges[name] = values
+def number_of(part: Any, place: Any) -> NDArray[np.uint64]:
+    """Documents as numbers that increase in source order."""
+    return np.asarray(part, np.uint64) << np.uint64(32) | np.asarray(place, np.uint64)
+
+
+def place_of(documents: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The parts and places of documents."""
+    return documents >> np.uint64(32), documents & np.uint64(0xFFFFFFFF)
+
+
+def joined(edges: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """EDGE [e], sorted, each pair once."""
+    found = np.concatenate([np.empty(0, EDGE), *edges])
+    found = found[np.lexsort((found["later"], found["first"]))]
+    is_new = np.ones(len(found), bool)
+    is_new[1:] = (found["first"][1:] != found["first"][:-1]) | (found["later"][1:] != found["later"][:-1])
+    return found[is_new]
+
+
+def _near(
+    minhash: MinHash,
+    signatures: NDArray[np.uint8],
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    documents: NDArray[np.uint64],
+) -> NDArray[Any]:
+    """EDGE [e] of the pairs `rows` of `documents` whose `signatures` agree in enough places."""
+    matches = agreeing(signatures, *rows)
+    is_near = matches >= minhash.least_matches
+    edges = np.empty(np.count_nonzero(is_near), EDGE)
+    edges["first"], edges["later"] = (documents[row[is_near]] for row in rows)
+    edges["matches"] = matches[is_near]
     return edges
 
 
@@ -187,20 +214,15 @@ def edges_between_parts(
     is_shared[1:-1] = high[1:] == high[:-1]
     order = order[is_shared[1:] | is_shared[:-1]]
     high = keys["high"][order]
-    part = np.searchsorted(np.cumsum(counts), order, side="right").astype(np.uint64)
-    place = keys["place"][order].astype(np.uint64)
-    documents, row = np.unique(part << np.uint64(32) | place, return_inverse=True)
+    part = np.searchsorted(np.cumsum(counts), order, side="right")
+    documents, row = np.unique(number_of(part, keys["place"][order]), return_inverse=True)
     signatures = np.empty((len(documents), minhash.hashes), np.uint8)
-    cuts = np.searchsorted(documents >> np.uint64(32), np.arange(len(files) + 1))
-    for number in np.flatnonzero(np.diff(cuts)).tolist():
-        own = slice(cuts[number], cuts[number + 1])
-        signatures[own] = np.load(files[number], mmap_mode="r")[documents[own] & np.uint64(0xFFFFFFFF)]
-    edges = [np.empty(0, EDGE)]
+    parts, places = place_of(documents)
+    for number in np.unique(parts).tolist():
+        own = slice(*np.searchsorted(parts, [number, number + 1]))
+        signatures[own] = np.load(files[number], mmap_mode="r")[places[own]]
+    edges = []
     for first, later in candidates(high):
         apart = part[first] != part[later]  # those of one part are known
-        first, later = first[apart], later[apart]  # noqa: PLW2901
-        matches = agreeing(signatures, row[first], row[later])
-        is_near = matches >= minhash.least_matches
-        first, later = first[is_near], later[is_near]  # noqa: PLW2901
-        edges.append(edges_of(part[first], place[first], part[later], place[later], matches[is_near]))
-    return np.concatenate(edges)
+        edges.append(_near(minhash, signatures, (row[first[apart]], row[later[apart]]), documents))
+    return joined(edges)
