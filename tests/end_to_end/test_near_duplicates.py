@@ -170,7 +170,7 @@ def test_an_evaluation_set_that_cannot_be_searched_for_is_one_line(
         (
             [60] * 100,
             0.01,
-            r"\d documents with \d+ tokens are held out, too few .*; 6\d\d tokens would do: set `validation_share=0.2`",
+            r"0 documents with 0 tokens are held out, too few .*; 69\d tokens would do: set `validation_share=0\.1`",
         ),
         ([60] * 100, 0.2, ""),
         ([600] * 3, 0.005, "0 documents with 0 tokens are held out, too few .* with so few documents, cut them"),
@@ -193,3 +193,24 @@ def test_a_held_out_split_that_is_too_small_is_one_line_with_the_share_that_woul
     assert manifest.statistics["validation_tokens"] == tokens
     assert f"tokens, {tokens:,} of them held out" in caplog.text
     assert Manifest.read(tmp_path / "corpus") == manifest
+
+
+def test_marks_that_the_vocabulary_lacks_are_mapped_where_the_warning_says_so(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    vocabulary = (raw / "vocab.txt").read_text(encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text(vocabulary + '"\n-\n', encoding="utf-8")
+    text = sentences(random.Random(7), 9).replace("。", "。“今天——明天”")
+    settings = {
+        "input": write(tmp_path / "texts", {"a": text, "b": "今天，明天。"}),
+        "tokenizer": {"path": str(tmp_path / "vocab.txt")},
+        "validation_share": 0.0,
+    }
+    before = make(raw, tmp_path / "before", **settings)
+    assert "`clean.map_punctuation=true` writes — “ ” with marks that it has" in caplog.text
+    after = make(raw, tmp_path / "after", clean={"map_punctuation": True}, **settings)
+    assert before.statistics["unknown_tokens"] == 9 * 4 + 1
+    assert after.statistics["unknown_tokens"] == 1  # the comma has no substitute
+    assert after.statistics["cleaned"] == {"map_punctuation": {"documents": 1, "characters": 36}}
+    report = (tmp_path / "after" / "report.md").read_text(encoding="utf-8")
+    assert "| `map_punctuation` | 1 | 36 |" in report
