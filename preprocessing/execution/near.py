@@ -76,7 +76,7 @@ def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int
     """(places of the signatures that agree, kept document, dropped document), from the least similar to the most."""
     rows = np.empty((0, 3), np.uint64)
     for file in files:
-        edges = np.load(file)
+        edges = np.load(file, mmap_mode="r")
         first, later = edges["first"], edges["later"]
         kept = clusters.kept[np.searchsorted(clusters.documents, first)]
         dropped = np.where(kept == first, later, first)

@@ -86,7 +86,7 @@ def _near_duplicates(found: dict[str, Any] | None) -> list[str]:
     examples = [(f"{one['similarity']:.2f}", _cell(one["kept"]), _cell(one["dropped"])) for one in found["examples"]]
     return [
         "## Near-duplicates\n",
-        f"{found['dropped']:,} documents are dropped in favour of {sum(found['sizes'].values()):,} others.\n",
+        f"{found['dropped']:,} documents are dropped; one stays of each of {sum(found['sizes'].values()):,} clusters.\n",
         *([_table(("documents in a cluster", "clusters"), sizes)] if sizes else []),
         *([_table(("similarity", "kept", "dropped"), examples)] if examples else []),
     ]

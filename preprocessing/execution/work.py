@@ -73,7 +73,7 @@ class Work:
 
     @cached_property
     def _run_finder(self) -> RunFinder:
-        return RunFinder(np.load(self.path("evaluation", 0, ".npy")), self.run_lengths)
+        return RunFinder(np.load(self.path("evaluation", 0, ".npy"), mmap_mode="r"), self.run_lengths)
 
     @cached_property
     def run_lengths(self) -> Lengths:

@@ -35,7 +35,7 @@ class Clusters(NamedTuple):
 def clusters_of(files: Sequence[Path], is_preferred: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> Clusters:
     """The clusters that the EDGEs in `files` connect; the first preferred document of one stays, or else the first.
 
-    Memory is 16 bytes for each document that has a near-duplicate, and the edges of a file at a time.
+    Memory is about 100 bytes for each document that has a near-duplicate, and a million edges at a time.
     """
     documents = np.unique(np.concatenate([np.empty(0, np.uint64), *(_documents(file) for file in files)]))
     parents = np.arange(len(documents))

@@ -34,7 +34,7 @@ class RunFinder:
     def __init__(self, runs: NDArray[Any], lengths: Lengths) -> None:
         self.hashes = np.ascontiguousarray(runs["hash"])
         self.files, self.lengths = runs["file"], lengths
-        bits = max(16, int(8 * len(runs)).bit_length())
+        bits = max(16, (4 * len(runs)).bit_length())
         self._shift = np.uint64(64 - bits)
         self._is_possible = np.zeros(1 << bits, bool)  # spares nearly all runs of other text the search
         self._is_possible[self.hashes >> self._shift] = True

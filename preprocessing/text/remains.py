@@ -25,7 +25,6 @@ _INLINE = (
 _ATTRIBUTES = r"(?:\s[^<>\n]{0,1000})?/?"
 _BLOCK_TAG = re.compile(rf"</?(?:{_BLOCKS}){_ATTRIBUTES}>", re.IGNORECASE)
 _INLINE_TAG = re.compile(rf"</?(?:{_INLINE}){_ATTRIBUTES}>", re.IGNORECASE)
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _LONG_NUMBER = re.compile(r"&#[0-9]{100,};?")
 _REFERENCE = re.compile(r"<ref\b[^<>]*(?:/>|>[^<]*</ref\s*>)", re.IGNORECASE)
 _WIKI_BREAK = re.compile(r"</?(?:br|p|div)\b[^<>\n]{0,1000}>", re.IGNORECASE)
@@ -42,6 +41,8 @@ _PICTURE = re.compile(rf"\b(?:thumb|thumbnail)\|(?:{_PLACE}\|)*|\b(?:{_PLACE}\|)
 
 def without_gutenberg(text: str) -> str:
     """The book alone: nothing up to Project Gutenberg's mark of its start, nor from that of its end on."""
+    if "***" not in text and "*END*" not in text:
+        return text
     if (end := _END.search(text)) is not None:
         text = text[: end.start()]
     if (start := _START.search(text)) is not None:
@@ -54,7 +55,7 @@ def without_gutenberg(text: str) -> str:
 def without_html(text: str) -> str:
     """Tags of blocks and `<br>` become line ends, others nothing; character references become the characters."""
     if "<" in text:
-        text = _INLINE_TAG.sub("", _BLOCK_TAG.sub("\n", _COMMENT.sub("", text)))
+        text = _INLINE_TAG.sub("", _BLOCK_TAG.sub("\n", _without_comments(text)))
     return html.unescape(_LONG_NUMBER.sub("\ufffd", text)) if "&" in text else text
 
 
@@ -63,3 +64,11 @@ def without_wiki_remains(text: str) -> str:
     if "<" in text:
         text = _WIKI_TAG.sub("", _WIKI_BREAK.sub("\n", _REFERENCE.sub("", text)))
     return _PICTURE.sub("", text) if "|" in text else text
+
+
+def _without_comments(text: str) -> str:
+    parts, done = [], 0
+    while (begin := text.find("<!--", done)) >= 0 and (end := text.find("-->", begin)) >= 0:
+        parts.append(text[done:begin])
+        done = end + 3
+    return "".join([*parts, text[done:]])
