@@ -84,9 +84,10 @@ def _near_duplicates(found: dict[str, Any] | None) -> list[str]:
         return []
     sizes = [(f"{size:,} to {2 * size - 1:,}", f"{count:,}") for size, count in _by_length(found["sizes"])]
     examples = [(f"{one['similarity']:.2f}", _cell(one["kept"]), _cell(one["dropped"])) for one in found["examples"]]
+    clusters = sum(found["sizes"].values())
     return [
         "## Near-duplicates\n",
-        f"{found['dropped']:,} documents are dropped; one stays of each of {sum(found['sizes'].values()):,} clusters.\n",
+        f"{found['dropped']:,} documents are dropped; one stays of each of {clusters:,} clusters.\n",
         *([_table(("documents in a cluster", "clusters"), sizes)] if sizes else []),
         *([_table(("similarity", "kept", "dropped"), examples)] if examples else []),
     ]

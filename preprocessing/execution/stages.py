@@ -18,7 +18,7 @@ import zstandard
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter
-from preprocessing.execution.evaluation import Contaminated, collect_runs
+from preprocessing.execution.evaluation import Contaminated, collect_runs, find_evaluation_files
 from preprocessing.execution.near import find_clusters, find_pairs, find_signatures
 from preprocessing.execution.progress import advance
 from preprocessing.execution.work import DOCUMENT, Work, save_array
@@ -223,8 +223,9 @@ class Stage:
 
     def size(self, work: Work) -> int:
         """Bytes of text the stage processes."""
-        is_before = self.name in ("evaluation", "read")
-        return sum(entry["bytes"] for entry in (work.sources if is_before else work.part_results("read")))
+        if self.name == "evaluation":
+            return sum(file.bytes for file in find_evaluation_files(work.settings.dedup.evaluation))
+        return sum(entry["bytes"] for entry in (work.sources if self.name == "read" else work.part_results("read")))
 
 
 _STAGES = (
