@@ -1,5 +1,6 @@
 """The stages that find near-duplicates: signatures of documents, pairs, and clusters of pairs."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,24 +52,29 @@ def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     within = (work.path("signatures", part, ".edges.npy") for part in range(work.parts))
     tasks = work.result("near-duplicates", 0)["tasks"]
     files = [*within, *(work.path("near-duplicates", task, ".npy") for task in range(tasks))]
-    clusters = clusters_of(files, partial(_of_validation_paths, work))
+    # What the user holds out stays whole, and the training documents near it go.
+    clusters = clusters_of(files, partial(_where, work, work.of_validation_paths))
     dropped = clusters.dropped
     save_array(attempt / f"{number:05d}.npy", duplicates_of(dropped))
+    held_out = _where(work, work.held_out, clusters.documents)
+    kept_held_out = held_out[np.searchsorted(clusters.documents, clusters.kept)]
     return {
         "dropped": len(dropped),
+        "dropped_near_held_out": int(np.count_nonzero(kept_held_out & ~held_out)),
         "sizes": dict(sorted(clusters.sizes().items())),
         "examples": [_example(work, *pair) for pair in _example_pairs(clusters, files)],
     }
 
 
-def _of_validation_paths(work: Work, documents: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """bool [n]: which documents are held out as a whole; they stay, and the training documents near them go."""
+def _where(
+    work: Work, is_true: Callable[[NDArray[Any]], NDArray[np.bool_]], documents: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """bool [n]: what `is_true` finds in the tables of the parts for these documents [n], which increase."""
     found = np.zeros(len(documents), bool)
-    if work.settings.input.validation_paths:
-        parts, places = place_of(documents)
-        for part in np.unique(parts).tolist():
-            own = parts == part
-            found[own] = work.documents(part)["source"][places[own]] >= len(work.settings.input.paths)
+    parts, places = place_of(documents)
+    for part in np.unique(parts).tolist():
+        own = slice(*np.searchsorted(parts, [part, part + 1]))
+        found[own] = is_true(work.documents(part))[places[own]]
     return found
 
 

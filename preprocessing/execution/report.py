@@ -87,7 +87,8 @@ def _near_duplicates(found: dict[str, Any] | None) -> list[str]:
     clusters = sum(found["sizes"].values())
     return [
         "## Near-duplicates\n",
-        f"{found['dropped']:,} documents are dropped; one stays of each of {clusters:,} clusters.\n",
+        f"{found['dropped']:,} documents are dropped; one stays of each of {clusters:,} clusters. "
+        f"{found['dropped_near_held_out']:,} of those dropped were training documents near a held-out one.\n",
         *([_table(("documents in a cluster", "clusters"), sizes)] if sizes else []),
         *([_table(("similarity", "kept", "dropped"), examples)] if examples else []),
     ]
