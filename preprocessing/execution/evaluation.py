@@ -14,7 +14,7 @@ from preprocessing.errors import UserError
 from preprocessing.execution.work import Work, save_array
 from preprocessing.input.piece import Problem
 from preprocessing.input.readers import read
-from preprocessing.input.sources import Piece, Source, find_files
+from preprocessing.input.sources import Piece, Source, find_files, format_of
 from preprocessing.input.streams import split_name
 from preprocessing.labelled.source import Source as LabelledFile
 from preprocessing.text.overlap import RUN, Match, collect
@@ -65,7 +65,8 @@ def collect_runs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         own["hash"], own["file"] = hashes, file
         runs.append(own)
         files.append({"path": source.path, "texts": len(texts), "short": short})
-    table = np.sort(np.concatenate(runs))
+    table = np.concatenate(runs)
+    table = table[np.argsort(table["hash"], kind="stable")]  # of equal ones, that of the first file is the first
     first = np.ones(len(table), bool)
     first[1:] = table["hash"][1:] != table["hash"][:-1]
     save_array(attempt / f"{number:05d}.npy", table[first])
@@ -90,9 +91,7 @@ def _documents(path: str) -> Iterator[str]:
             "`dedup.evaluation`"
         )
 
-    settings = InputSettings(paths=[path])
-    [source] = find_files(settings)
-    for document in read(Piece(path, source.format), settings, refuse):
+    for document in read(Piece(path, format_of(path, "auto")), InputSettings(paths=[path]), refuse):
         if _TAGGED.match(document.text):  # a word and its tag a line, a blank line after each sentence
             for sentence in re.split(r"\n\s*\n", document.text):
                 yield " ".join(line.split()[0] for line in sentence.split("\n") if line.strip())
