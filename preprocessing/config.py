@@ -51,6 +51,15 @@ class CleanSettings(Settings):
     """Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
     simplify: bool = False
     """Convert traditional to simplified Chinese by OpenCC."""
+    gutenberg: bool = False
+    """Cut Project Gutenberg's header, credits and licence, by its marks of a book's start and end."""
+    html: bool = False
+    """Cut HTML tags: blocks and `<br />` become line ends. Character references such as `&amp;` become characters."""
+    wiki_remains: bool = False
+    """Cut what extractors leave of wiki markup: `thumb|left|300px|`, references, stray `<br>` and `<nowiki>`."""
+    map_punctuation: bool = False
+    """Quotation marks, dashes and ellipses that the vocabulary at `tokenizer.path` lacks are written with marks that it
+    has. A vocabulary that is trained has them."""
     join_wrapped_lines: bool = False
     """For text cut into lines of even length with blank lines between paragraphs (Project Gutenberg): each paragraph
     becomes one line. Verse and tables are joined too; where a line is a paragraph (Wikipedia, novels), leave it off."""
@@ -62,10 +71,31 @@ class CleanSettings(Settings):
     """Drop a document whose share of Han characters among non-space characters is lower."""
 
 
+class NearDuplicateSettings(Settings):
+    """Near-duplicates by MinHash over n-grams. Of a cluster the first document in source order stays, but one of
+    `input.validation_paths` before all others."""
+
+    similarity: float = Field(default=0.8, gt=0, lt=1)
+    """Two documents are the same from this Jaccard similarity of their sets of n-grams on, as MinHash estimates it:
+    within 0.04 two times in three."""
+    ngram: int = Field(default=5, ge=1, le=100)
+    """Han or kana characters, or words of other scripts, in an n-gram; punctuation and case make no difference."""
+
+
 class DedupSettings(Settings):
-    """Exact deduplication by MD5 of the normalised text; the first occurrence in source order stays."""
+    """Exact deduplication by MD5 of the normalised text, where the first occurrence in source order stays;
+    near-duplicates; and training documents that contain text of evaluation sets."""
 
     documents: bool = True
+    near: NearDuplicateSettings | None = None
+    """`{}` drops near-duplicates from a similarity of 0.8 on; null drops exact ones alone."""
+    evaluation: Annotated[list[str], OneOrMore] = []
+    """Files, folders or globs of evaluation sets, labelled or raw: training documents that contain a run of their text
+    are dropped. Of JSON every string is read."""
+    evaluation_words: int = Field(default=13, ge=5, le=1000)
+    """Words in such a run."""
+    evaluation_characters: int = Field(default=30, ge=5, le=1000)
+    """Characters in such a run if it has Han or kana characters; a word of another script counts as one."""
     paragraphs: bool = False
     minimum_paragraph_characters: int = Field(default=20, ge=1)
     """Shorter paragraphs are never dropped as duplicates, since headings repeat legitimately."""

@@ -19,8 +19,19 @@ from preprocessing.corpus import Manifest
 from preprocessing.execution.build import build
 from tests.conftest import ROOT
 
-EVERY_STAGE: dict[str, Any] = {"dedup": {"paragraphs": True}}
-"""Settings of the fixture `reference`."""
+EVERY_STAGE: dict[str, Any] = {"dedup": {"near": {"similarity": 0.34, "ngram": 2}, "paragraphs": True}}
+"""Settings of the fixture `reference`; of its texts, which are random, six have this similarity with an earlier one."""
+STAGES = [
+    "read",
+    "duplicates",
+    "signatures",
+    "near-duplicates",
+    "clusters",
+    "paragraphs",
+    "duplicate-paragraphs",
+    "encode",
+]
+"""Their stages."""
 WORDS = [
     "我们", "喜欢", "研究", "生命", "起源", "大厦", "天气", "今天", "明天", "历史",
     "文化", "图书馆", "银行", "经济", "发展", "问题", "学生", "老师", "城市", "火车",

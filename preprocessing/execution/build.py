@@ -7,19 +7,21 @@ holds `manifest.json`, which is written last. `preprocess.json` records what the
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Manifest, WrittenShard
+from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError, writing
+from preprocessing.execution.advice import warnings_of
 from preprocessing.execution.attempts import temporary_folder
 from preprocessing.execution.executor import Executor, ProcessExecutor, Share
+from preprocessing.execution.merge import by_source, dropped_of, listed, merge
 from preprocessing.execution.report import write_report
-from preprocessing.execution.stages import STAGES, Stage, stages_of, token_dtype
+from preprocessing.execution.stages import Stage, stages_of
 from preprocessing.execution.work import Work, forget_work, open_work
 from preprocessing.execution.work_plan import (
     LOCK,
@@ -60,7 +62,7 @@ def build(settings: PreprocessSettings) -> Manifest:
                         executor.run(work, stage)
                         if stage.name == "read":
                             _check_any_document(work)
-                manifest = _merge(work)
+                manifest = merge(work)
                 _write(work, manifest, inputs.identity)
             except FileNotFoundError:  # without locks, another process may have been faster
                 if (manifest := _manifest_if_complete(settings, inputs)) is None:
@@ -164,87 +166,14 @@ def _check_any_document(work: Work) -> None:
     results = list(work.part_results("read"))
     if any(result["documents"] for result in results):
         return
-    dropped = sum((_dropped(count) for count in _by_source(work, results)), Counter())
+    dropped = sum((dropped_of(count) for count in by_source(work, results)), Counter())
     problems = [problem for result in results for problem in result["problems"]]
     dropped["unreadable"] = sum(result["unreadable"] for result in results)
     first = "the first unreadable: {path}:{position}: {reason}; ".format(**problems[0]) if problems else ""
     raise UserError(
-        f"{work.output}: no document is left (dropped {_listed(dropped)}); {first}look at `input.format`, "
+        f"{work.output}: no document is left (dropped {listed(dropped)}); {first}look at `input.format`, "
         "`input.encoding` and the filters under `clean`"
     )
-
-
-_TOTALS = ("documents_read", "documents", "characters", "tokens")
-
-
-def _by_source(work: Work, results: Iterable[dict[str, Any]]) -> list[Counter[str]]:
-    """The sums of all counts for each entry of `input.paths` and `input.validation_paths`."""
-    counts: list[Counter[str]] = [Counter() for _ in work.sources]
-    for result in results:
-        for source, count in result["sources"].items():
-            counts[int(source)].update(count)
-    return counts
-
-
-def _dropped(count: Counter[str]) -> Counter[str]:
-    return Counter({name: count[name] for name in sorted(count) if name not in _TOTALS})
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count) or "nothing"
-
-
-def _merge(work: Work) -> Manifest:
-    read, encoded = list(work.part_results("read")), list(work.part_results("encode"))
-    shards = [
-        WrittenShard.from_json(shard)
-        for split in ("train", "validation")
-        for result in encoded
-        for shard in result["shards"]
-        if shard["split"] == split
-    ]
-    if not shards:
-        raise UserError(f"{work.output}: the tokenizer left no token of any document; is it one for this language?")
-    counts = _by_source(work, [*read, *encoded])
-    dropped = sum(map(_dropped, counts), Counter())
-    dropped["unreadable"] = sum(result["unreadable"] for result in read)
-    if work.settings.dedup.paragraphs:
-        within_parts = sum(result["repeated"] for result in work.part_results("paragraphs"))
-        across_parts = sum(result["dropped"] for result in STAGES["duplicate-paragraphs"].results(work))
-        dropped["duplicate paragraphs"] = within_parts + across_parts
-    totals = {name: sum(count[name] for count in counts) for name in _TOTALS}
-    sums = {name: _sum(result[name] for result in encoded) for name in ("counts", "word_tokens", "document_tokens")}
-    unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
-    return Manifest.of(
-        work.tokenizer.describe(),
-        token_dtype(work.tokenizer),
-        shards,
-        sources=[
-            {
-                **source,
-                **{name: count[name] for name in _TOTALS},
-                "dropped": {k: n for k, n in _dropped(count).items() if n},
-            }
-            for source, count in zip(work.sources, counts, strict=True)
-        ],
-        dropped={name: count for name, count in dropped.items() if count},
-        statistics={
-            **totals,
-            "validation_documents": sum(one.shard.documents for one in shards if one.shard.split == "validation"),
-            **sums.pop("counts"),
-            **sums,
-            "unknown_characters": dict(sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:20]),
-            "word_boundaries": work.words.description,
-        },
-    )
-
-
-def _sum(counters: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sum of the counters, with keys in order; keys that are numbers are ordered by their value."""
-    total: Counter[str] = Counter()
-    for counter in counters:
-        total.update(counter)
-    return dict(sorted(total.items(), key=lambda item: (len(item[0]), item[0]) if item[0].isdigit() else (0, item[0])))
 
 
 def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
@@ -257,27 +186,17 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
     if problems:
         write_atomically(output / "problems.jsonl", b"".join(to_json(problem) + b"\n" for problem in problems))
         count = manifest.dropped["unreadable"]
-        listed = "they" if len(problems) == count else f"{len(problems):,} of them"
-        log.warning("%d inputs could not be read; %s are listed in %s", count, listed, output / "problems.jsonl")
+        which = "they" if len(problems) == count else f"{len(problems):,} of them"
+        log.warning("%d inputs could not be read; %s are listed in %s", count, which, output / "problems.jsonl")
     write_report(output, manifest)
     write_record(output, identity)
     manifest.write(output)
-    if statistics["unknown_tokens"] > 0.01 * statistics["tokens"]:
-        most_frequent = f", most often {' '.join(list(statistics['unknown_characters'])[:10])}"
-        log.warning(
-            "%.1f %% of the tokens are unknown to the vocabulary%s: is it the right one for this text?",
-            100 * statistics["unknown_tokens"] / statistics["tokens"],
-            "" if manifest.tokenizer["type"] == "words" else most_frequent,
-        )
-    if statistics["validation_documents"] == 0:
-        log.warning("no document is held out; raise `validation_share` for a validation loss")
-    elif statistics["validation_documents"] == statistics["documents"]:
-        log.warning("every document is held out and none is left to train on; lower `validation_share`")
+    for line in warnings_of(manifest, work.settings):
+        log.warning("%s", line)
     log.info(
-        "%s: %s documents, %s tokens in %d shards; dropped %s; see report.md there",
+        "%s: %s documents, %s tokens, %s of them held out, in %d shards; dropped %s; see report.md there",
         output,
-        f"{statistics['documents']:,}",
-        f"{statistics['tokens']:,}",
+        *(f"{statistics[name]:,}" for name in ("documents", "tokens", "validation_tokens")),
         len(manifest.shards),
-        _listed(manifest.dropped),
+        listed(manifest.dropped),
     )

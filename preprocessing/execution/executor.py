@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from preprocessing.errors import UserError
-from preprocessing.execution.stages import Stage, report_progress_to
+from preprocessing.execution.progress import report_progress_to
+from preprocessing.execution.stages import Stage
 from preprocessing.execution.tasks import run_task
 from preprocessing.execution.work import Work
 

@@ -1,4 +1,4 @@
-"""The report of a corpus, made from its manifest: `report.md` and two histograms."""
+"""The report of a corpus, made from its manifest: `report.md` and two pictures."""
 
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,22 @@ WORDS_IMAGE, DOCUMENTS_IMAGE = "word-lengths.png", "document-lengths.png"
 
 def write_report(folder: Path, manifest: Manifest) -> None:
     statistics = manifest.statistics
-    words = {int(length): count for length, count in statistics["word_tokens"].items()}
-    documents = {int(length): count for length, count in statistics["document_tokens"].items()}
-    bars = {str(length): words.get(length, 0) for length in range(1, max(words) + 1)}
-    if LONGEST_WORD in words:
-        bars[f"{LONGEST_WORD} or more"] = bars.pop(str(LONGEST_WORD))
-    _histogram(folder / WORDS_IMAGE, bars, "tokens in a word", "words")
-    bars = {f"{length:,}": documents.get(length, 0) for length in _powers(min(documents), max(documents))}
-    _histogram(folder / DOCUMENTS_IMAGE, bars, "tokens in a document, at least", "documents")
+    words = {
+        f"{length} or more" if length == LONGEST_WORD else f"{length}": count
+        for length, count in _by_length(statistics["word_tokens"])
+    }
+    documents = {
+        f"{length:,} to {2 * length - 1:,}" if length > 1 else "1": count
+        for length, count in _by_length(statistics["document_tokens"])
+    }
+    _bars(folder / WORDS_IMAGE, words, "Words by their length", "tokens in a word", "words")
+    _bars(folder / DOCUMENTS_IMAGE, documents, "Documents by their length", "tokens in a document", "documents")
     write_atomically(folder / "report.md", _markdown(manifest).encode())
+
+
+def _by_length(counts: dict[str, int]) -> list[tuple[int, int]]:
+    """The lengths that occur, in order, with their counts; JSON has made texts of them."""
+    return sorted((int(length), count) for length, count in counts.items() if count)
 
 
 def _markdown(manifest: Manifest) -> str:
@@ -32,6 +39,7 @@ def _markdown(manifest: Manifest) -> str:
         ("of them held out", f"{statistics['validation_documents']:,}"),
         ("characters", f"{statistics['characters']:,}"),
         ("tokens", f"{tokens:,}"),
+        ("of them held out", _share(statistics["validation_tokens"], tokens)),
         ("words", f"{statistics['words']:,}"),
         ("Han tokens in words of several characters", _share(statistics["han_tokens_in_multi_character_words"], han)),
         ("Han tokens in words of several tokens", _share(statistics["han_tokens_in_multi_token_words"], han)),
@@ -54,6 +62,9 @@ def _markdown(manifest: Manifest) -> str:
             _table(("", "count"), totals),
             "## Dropped\n",
             _table(("reason", "count"), dropped),
+            *_cleaned(statistics["cleaned"]),
+            *_near_duplicates(statistics.get("near_duplicates")),
+            *_evaluation(statistics.get("evaluation", [])),
             "## Sources\n",
             _table(("path", "files", "bytes", "documents read", "kept", "characters", "tokens", "dropped"), sources),
             "## Lengths\n",
@@ -61,6 +72,43 @@ def _markdown(manifest: Manifest) -> str:
             f"![Documents by their length in tokens]({DOCUMENTS_IMAGE})\n",
         ]
     )
+
+
+def _cleaned(options: dict[str, dict[str, int]]) -> list[str]:
+    rows = [(f"`{name}`", f"{one['documents']:,}", f"{one['characters']:,}") for name, one in options.items()]
+    return ["## Cleaned\n", _table(("option of `clean`", "documents", "characters"), rows)] if rows else []
+
+
+def _near_duplicates(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return []
+    sizes = [(f"{size:,} to {2 * size - 1:,}", f"{count:,}") for size, count in _by_length(found["sizes"])]
+    examples = [(f"{one['similarity']:.2f}", _cell(one["kept"]), _cell(one["dropped"])) for one in found["examples"]]
+    clusters = sum(found["sizes"].values())
+    return [
+        "## Near-duplicates\n",
+        f"{found['dropped']:,} documents are dropped; one stays of each of {clusters:,} clusters. "
+        f"{found['dropped_near_held_out']:,} of those dropped were training documents near a held-out one.\n",
+        *([_table(("documents in a cluster", "clusters"), sizes)] if sizes else []),
+        *([_table(("similarity", "kept", "dropped"), examples)] if examples else []),
+    ]
+
+
+def _evaluation(files: list[dict[str, Any]]) -> list[str]:
+    rows = [
+        (
+            file["path"],
+            *(f"{file[name]:,}" for name in ("texts", "short", "dropped")),
+            _cell(" / ".join(file["examples"])),
+        )
+        for file in files
+    ]
+    head = ("file", "texts", "too short to be found", "training documents dropped", "examples")
+    return ["## Evaluation sets\n", _table(head, rows)] if rows else []
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _share(count: int, total: int) -> str:
@@ -72,21 +120,23 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
-def _powers(low: int, high: int) -> list[int]:
-    return [1 << power for power in range(low.bit_length() - 1, high.bit_length())]
-
-
-def _histogram(path: Path, bars: dict[str, int], label: str, counted: str) -> None:
+def _bars(path: Path, bars: dict[str, int], title: str, label: str, counted: str) -> None:
+    """A picture of horizontal bars, one below the other, so that no label meets another."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(7, 4))
-    figure.subplots_adjust(left=0.12, right=0.98, bottom=0.24, top=0.93)
+    figure = Figure(figsize=(7, 1.2 + 0.28 * len(bars)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    drawn = axes.bar(range(len(bars)), list(bars.values()), color="#3b6ea5")
-    axes.set_xticks(range(len(bars)), list(bars), rotation=30, ha="right")
-    axes.set_xlabel(label)
-    axes.set_ylabel(counted)
-    axes.bar_label(drawn, fmt=lambda value: f"{value:,.0f}", fontsize=7)
+    drawn = axes.barh(list(bars), list(bars.values()), color="#3b6ea5")
+    axes.invert_yaxis()
+    axes.set_title(title)
+    axes.set_ylabel(label)
+    axes.set_xlabel(counted)
+    axes.set_xlim(0, 1.15 * max(bars.values()))  # room for the longest bar's label
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.bar_label(drawn, fmt=lambda value: f"{value:,.0f}", padding=3, fontsize=8)
     figure.savefig(path, dpi=120, metadata={"Software": None})

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter
-from preprocessing.execution.work import DOCUMENT, Work
+from preprocessing.execution.evaluation import Contaminated, collect_runs, find_evaluation_files
+from preprocessing.execution.near import find_clusters, find_pairs, find_signatures
+from preprocessing.execution.progress import advance
+from preprocessing.execution.work import DOCUMENT, Work, save_array
 from preprocessing.files import synced
 from preprocessing.input.readers import Problem, read
 from preprocessing.input.sources import Piece
@@ -31,24 +33,12 @@ from preprocessing.tokens.vocabulary import train_vocabulary
 LISTED_PROBLEMS = 1000
 """Problems listed for a part; any others, perhaps one for each line, are only counted."""
 
-_advance: Callable[[int], None] = lambda size: None  # noqa: E731
-"""Called with bytes of text as they are processed."""
-
-
-def report_progress_to(advance: Callable[[int], None]) -> None:
-    global _advance  # noqa: PLW0603
-    _advance = advance
-
-
-def _save(path: Path, values: NDArray[Any]) -> None:
-    with synced(path) as file:
-        np.save(file, values)
-
 
 def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
-    settings, cleaner = work.settings, work.cleaner
+    settings, cleaner = work.settings, work.new_cleaner()
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
+    contaminated = Contaminated()
     problems: list[Problem] = []
     unreadable = 0
 
@@ -58,35 +48,49 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         if len(problems) < LISTED_PROBLEMS:
             problems.append(problem)
 
-    compressor = zstandard.ZstdCompressor(level=1)
-    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
+    def cleaned() -> Iterator[tuple[int, str]]:
+        """Entry of `input` and text of each document that no filter drops."""
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
             for document in read(Piece(**piece), settings.input, report):
                 text = cleaner.clean(document.text)
-                data = text.encode()
                 count["documents_read"] += 1
-                reason = cleaner.reason_to_drop(text)
-                if reason is None:
-                    stream.write(data)
-                    digests += md5(data).digest()
-                    sizes.append(len(data))
-                    sources.append(source)
-                else:
+                if reason := cleaner.reason_to_drop(text):
                     count[reason] += 1
-                step = min(left, len(data))
+                else:
+                    yield source, text
+                step = min(left, len(text.encode()))
                 left -= step  # noqa: PLW2901
-                _advance(step)
-            _advance(left)
+                advance(step)
+            advance(left)
+
+    compressor = zstandard.ZstdCompressor(level=1)
+    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
+        for batch in batches(cleaned()):
+            matches = work.evaluation_runs(text for _, text in batch)
+            for (source, text), match in zip(batch, matches, strict=True):
+                data = text.encode()
+                digest = md5(data).digest()
+                if match is not None and not work.is_held_out(digest, source):
+                    counts[source]["evaluation text"] += 1
+                    contaminated.count(match)
+                    continue
+                stream.write(data)
+                digests += digest
+                sizes.append(len(data))
+                sources.append(source)
     table = np.empty(len(sizes), DOCUMENT)
     table["high"] = np.frombuffer(digests, ">u8")[::2]
     table["bytes"], table["source"] = sizes, sources
-    _save(attempt / f"{number:05d}.documents.npy", table)
+    save_array(attempt / f"{number:05d}.documents.npy", table)
     return {
         "documents": len(table),
         **(_save_keys(attempt, number, digests) if settings.dedup.documents else {}),
         "bytes": int(table["bytes"].sum()),
         "sources": counts,
+        "cleaned": cleaner.changed,
+        "contaminated": contaminated.files,
+        "contaminated_examples": contaminated.examples,
         "unreadable": unreadable,
         "problems": [problem._asdict() for problem in problems],
     }
@@ -99,14 +103,14 @@ def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         for line in text.split("\n"):
             if len(line) >= minimum:
                 digests += md5(line.encode()).digest()
-        _advance(len(text.encode()))
+        advance(len(text.encode()))
     return {"paragraphs": len(digests) // 16, **_save_keys(attempt, number, digests)}
 
 
 def _save_keys(attempt: Path, number: int, digests: bytearray) -> dict[str, int]:
     keys, repeated = sort_keys(digests)
-    _save(attempt / f"{number:05d}.keys.npy", keys)
-    _save(attempt / f"{number:05d}.repeated.npy", repeated)
+    save_array(attempt / f"{number:05d}.keys.npy", keys)
+    save_array(attempt / f"{number:05d}.repeated.npy", repeated)
     return {"keys": len(keys), "repeated": len(repeated)}
 
 
@@ -114,7 +118,7 @@ def _find_duplicates(keys_of: str, work: Work, number: int, attempt: Path) -> di
     files = [work.path(keys_of, part, ".keys.npy") for part in range(work.parts)]
     tasks = task_count(work.key_count(keys_of))
     found = later_occurrences(files, number, tasks, attempt)
-    _save(attempt / f"{number:05d}.npy", found)
+    save_array(attempt / f"{number:05d}.npy", found)
     return {"dropped": len(found), "tasks": tasks}
 
 
@@ -134,7 +138,7 @@ def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
             for document, text in work.survivors(part):
                 if text and chosen[document]:
                     yield text
-                    _advance(len(text.encode()))
+                    advance(len(text.encode()))
 
     folder = attempt / "trained"
     path = train_vocabulary(sample(), train, settings.lowercase, folder, split_punctuation=settings.split_punctuation)
@@ -146,8 +150,12 @@ def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     held_out = work.held_out(table).tolist()
     sizes, sources = table["bytes"].tolist(), table["source"].tolist()
     counts: dict[int, Counter[str]] = {source: Counter() for source in sorted(set(sources))}
-    for source in table["source"][work.duplicates(number, len(table))].tolist():
-        counts[source]["duplicate documents"] += 1
+    for name, is_dropped in (
+        ("duplicate documents", work.duplicates(number, len(table))),
+        ("near-duplicate documents", work.near_duplicates(number, len(table))),
+    ):
+        for source in table["source"][is_dropped].tolist():
+            counts[source][name] += 1
     encoder = Encoder(work.tokenizer, work.words)
     writers: dict[str, ShardWriter] = {}
     for batch in batches(work.survivors(number)):
@@ -165,7 +173,7 @@ def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
             count["documents"] += 1
             count["characters"] += len(text)
             count["tokens"] += len(ids)
-        _advance(sum(sizes[document] for document, _ in batch))
+        advance(sum(sizes[document] for document, _ in batch))
     return {
         "shards": [writers[split].close().to_json() for split in sorted(writers)],
         "sources": counts,
@@ -215,10 +223,19 @@ class Stage:
 
     def size(self, work: Work) -> int:
         """Bytes of text the stage processes."""
+        if self.name == "evaluation":
+            return sum(file.bytes for file in find_evaluation_files(work.settings.dedup.evaluation))
         return sum(entry["bytes"] for entry in (work.sources if self.name == "read" else work.part_results("read")))
 
 
 _STAGES = (
+    Stage(
+        "evaluation",
+        "reading evaluation sets",
+        collect_runs,
+        lambda settings: bool(settings.dedup.evaluation),
+        is_one_task=True,
+    ),
     Stage("read", "reading and cleaning", _read),
     Stage(
         "duplicates",
@@ -226,6 +243,21 @@ _STAGES = (
         partial(_find_duplicates, "read"),
         lambda settings: settings.dedup.documents,
         keys_of="read",
+    ),
+    Stage("signatures", "hashing n-grams", find_signatures, lambda settings: settings.dedup.near is not None),
+    Stage(
+        "near-duplicates",
+        "finding near-duplicates",
+        find_pairs,
+        lambda settings: settings.dedup.near is not None,
+        keys_of="signatures",
+    ),
+    Stage(
+        "clusters",
+        "joining near-duplicates to clusters",
+        find_clusters,
+        lambda settings: settings.dedup.near is not None,
+        is_one_task=True,
     ),
     Stage("paragraphs", "reading paragraphs", _paragraphs, lambda settings: settings.dedup.paragraphs),
     Stage(

@@ -2,18 +2,24 @@
 
 plan.json                      the settings, the number of parts, the entries of `input`
 parts.jsonl                    what each part reads
+evaluation/00000.npy           the runs of text in evaluation sets
 read/00000.zst                 the cleaned text of a part's documents, concatenated
 read/00000.documents.npy       a table of these documents
 read/00000.keys.npy            the sorted keys of these documents
 read/00000.repeated.npy        which of them repeat an earlier one of the part
 duplicates/00000.npy           documents that repeat one of an earlier part, for a range of the keys
+signatures/00000.keys.npy      the sorted keys of the bands of a part's documents, by MinHash
+signatures/00000.signatures.npy       their signatures
+signatures/00000.edges.npy     near-duplicates within the part
+near-duplicates/00000.npy      near-duplicates of different parts, for a range of the keys
+clusters/00000.npy             documents that are dropped as near-duplicates
 paragraphs/, duplicate-paragraphs/    the same keys and repetitions for paragraphs
 vocabulary/trained/            a trained vocabulary
 STAGE/00000.json               the result of a task, which is done once this file exists
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -24,9 +30,13 @@ import zstandard
 from numpy.typing import NDArray
 
 from preprocessing.config import PreprocessSettings
+from preprocessing.files import synced
 from preprocessing.text.clean import Cleaner
 from preprocessing.text.dedup import dropped_places
+from preprocessing.text.minhash import MinHash
+from preprocessing.text.overlap import Lengths, Match, RunFinder
 from preprocessing.text.words import WordSegmenter
+from preprocessing.tokens.punctuation import marks_to_map
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
@@ -47,9 +57,33 @@ class Work:
         """The entries of `input`, each with its path, its number of files and their bytes."""
         self._key_counts: dict[str, int] = {}
 
+    def new_cleaner(self) -> Cleaner:
+        """A cleaner that has counted nothing yet."""
+        return Cleaner(self.settings.clean, self._marks)
+
     @cached_property
-    def cleaner(self) -> Cleaner:
-        return Cleaner(self.settings.clean)
+    def _marks(self) -> dict[str, str]:
+        given = self.settings.clean.map_punctuation and self.settings.tokenizer.path
+        return marks_to_map(self.tokenizer) if given else {}
+
+    def evaluation_runs(self, texts: Iterable[str]) -> Sequence[Match | None]:
+        """The first run of `dedup.evaluation` in each text."""
+        found = list(texts)
+        return self._run_finder.find(found) if self.settings.dedup.evaluation else [None] * len(found)
+
+    @cached_property
+    def _run_finder(self) -> RunFinder:
+        return RunFinder(np.load(self.path("evaluation", 0, ".npy"), mmap_mode="r"), self.run_lengths)
+
+    @cached_property
+    def run_lengths(self) -> Lengths:
+        return Lengths(self.settings.dedup.evaluation_words, self.settings.dedup.evaluation_characters)
+
+    @cached_property
+    def minhash(self) -> MinHash:
+        near = self.settings.dedup.near
+        assert near is not None
+        return MinHash(near.similarity, near.ngram)
 
     @cached_property
     def words(self) -> WordSegmenter:
@@ -93,7 +127,17 @@ class Work:
     def held_out(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
         """bool [n]: which documents [n] of a part's table belong to the validation split."""
         by_share = documents["high"] < int(self.settings.validation_share * 2**64)
-        return by_share | (documents["source"] >= len(self.settings.input.paths))
+        return by_share | self.of_validation_paths(documents)
+
+    def of_validation_paths(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
+        """bool [n]: which of them are held out by `input.validation_paths`."""
+        return documents["source"] >= len(self.settings.input.paths)
+
+    def is_held_out(self, digest: bytes, source: int) -> bool:
+        """The same for one document, by its MD5 and its entry of `input`."""
+        table = np.zeros(1, DOCUMENT)
+        table["high"], table["source"] = int.from_bytes(digest[:8], "big"), source
+        return bool(self.held_out(table)[0])
 
     def duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: which documents of the part are repetitions of an earlier one."""
@@ -101,16 +145,26 @@ class Work:
             return np.zeros(count, bool)
         return self._dropped("duplicates", "read", part, count)
 
-    def unique_documents(self, part: int) -> Iterator[tuple[int, str]]:
-        """(number in the part, text) of each document that is no duplicate."""
-        table = self.documents(part)
-        dropped = self.duplicates(part, len(table)).tolist()
+    def near_duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
+        """bool [count]: which documents of the part are dropped in favour of a near-duplicate."""
+        files = [self.path("clusters", 0, ".npy")] if self.settings.dedup.near else []
+        return dropped_places(files, part, count)
+
+    def texts(self, part: int, dropped: NDArray[np.bool_] | None = None) -> Iterator[tuple[int, str]]:
+        """(number in the part, text) of each cleaned document, without those that are `dropped` [documents]."""
+        sizes = self.documents(part)["bytes"].tolist()
+        is_left = [True] * len(sizes) if dropped is None else (~dropped).tolist()
         with self.path("read", part, ".zst").open("rb") as file:
             stream = zstandard.ZstdDecompressor().stream_reader(file)
-            for number, size in enumerate(table["bytes"].tolist()):
+            for number, size in enumerate(sizes):
                 data = stream.read(size)
-                if not dropped[number]:
+                if is_left[number]:
                     yield number, data.decode()
+
+    def unique_documents(self, part: int) -> Iterator[tuple[int, str]]:
+        """The same without duplicates and near-duplicates."""
+        count = len(self.documents(part))
+        return self.texts(part, self.duplicates(part, count) | self.near_duplicates(part, count))
 
     def survivors(self, part: int) -> Iterator[tuple[int, str]]:
         """The same without paragraphs that repeat an earlier one; the text may be empty."""
@@ -132,6 +186,12 @@ class Work:
         dropped = dropped_places([self.path(stage, number, ".npy") for number in range(tasks)], part, count)
         dropped[np.load(self.path(keys_of, part, ".repeated.npy"))] = True
         return dropped
+
+
+def save_array(path: Path, values: NDArray[Any]) -> None:
+    """Write a new `.npy` file; it is on disk at the end."""
+    with synced(path) as file:
+        np.save(file, values)
 
 
 def open_work(folder: Path) -> Work:

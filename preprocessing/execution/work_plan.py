@@ -23,6 +23,7 @@ from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import FORMAT_VERSION, Manifest
 from preprocessing.errors import DamagedError, UserError
 from preprocessing.execution.attempts import remove_abandoned, temporary_folder
+from preprocessing.execution.evaluation import find_evaluation_files
 from preprocessing.files import move, sync_folder, synced, to_json, write_atomically
 from preprocessing.input.sources import Source, find_files, plan_parts
 from preprocessing.text.words import WordSegmenter
@@ -30,7 +31,7 @@ from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
 
-VERSION = 3
+VERSION = 4
 """Version of the work folder: work that was begun with another one is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 RUN_SETTINGS = {"output", "workers", "executor"}
@@ -51,6 +52,7 @@ class Inputs(NamedTuple):
 def check_inputs(settings: PreprocessSettings) -> Inputs:
     """Find the input and load dictionaries and vocabulary, so that a mistake there shows before hours of work."""
     files = find_files(settings.input, settings.output)
+    evaluation = find_evaluation_files(settings.dedup.evaluation)
     words = WordSegmenter(settings.words)
     given = settings.tokenizer
     tokenizer = load_tokenizer(given.path, given) if given.path else None
@@ -61,7 +63,7 @@ def check_inputs(settings: PreprocessSettings) -> Inputs:
         "format": FORMAT_VERSION,
         "settings": values,
         "words": words.description,
-        "files": {file.path: f"{file.bytes} bytes, changed at {file.changed}" for file in files},
+        "files": {file.path: f"{file.bytes} bytes, changed at {file.changed}" for file in [*files, *evaluation]},
     }
     return Inputs(files, words, tokenizer, identity)
 

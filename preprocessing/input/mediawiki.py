@@ -7,7 +7,7 @@ from xml.parsers import expat
 
 from preprocessing.input.wikitext import FILE_NAMESPACES
 
-_REDIRECT = re.compile(r"\s*#\s*(redirect|重定向|重新導向|重新导向)", re.IGNORECASE)
+_REDIRECT = re.compile(r"\s*#\s*(redirect|重定向|重新導向|重新导向|転送)", re.IGNORECASE)
 _FIELDS = ("title", "ns", "model", "text")
 _CHUNK = 1 << 16
 # Far above what any dump has; expat would hold all of it in memory.
@@ -20,7 +20,7 @@ class Page(NamedTuple):
     """None if it is not an article: a redirect, a page outside the main namespace, or one that is too long."""
     is_too_long: bool
     dropped_namespaces: frozenset[str]
-    """Names of the file and category namespaces."""
+    """Names of the media, file and category namespaces."""
 
 
 def pages(stream: BinaryIO, limit: int) -> Iterator[Page]:
@@ -80,7 +80,7 @@ class _Reader:
         if not self.page_depth:
             if tag == "page":
                 self.page, self.page_depth = {}, self.depth
-            elif tag == "namespace" and attributes.get("key") in ("6", "14"):
+            elif tag == "namespace" and attributes.get("key") in ("-2", "6", "14"):
                 self.field = tag
         elif tag in _FIELDS and tag not in self.page:
             self.field = tag

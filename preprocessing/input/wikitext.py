@@ -9,9 +9,11 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-_FILE_NAMES = "file image media category 文件 檔案 档案 圖像 图像 圖片 图片 媒體 媒体 分類 分类"
+_FILE_NAMES = (
+    "file image media category 文件 檔案 档案 圖像 图像 圖片 图片 媒體 媒体 分類 分类 ファイル 画像 メディア カテゴリ"
+)
 FILE_NAMESPACES = frozenset(_FILE_NAMES.split())
-"""Names of the file and category namespaces of English and Chinese wikis."""
+"""Names of the file and category namespaces of English, Chinese and Japanese wikis."""
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _DROPPED_TAGS = (

@@ -1,19 +1,22 @@
 """Normalising text and filtering documents.
 
 A cleaned text has one paragraph a line: no blank lines, no space at the ends of a line, no two spaces together, no
-invisible characters. HTML entities are left as they are. Cleaning a cleaned text changes nothing, unless wrapped lines
-are joined: then paragraphs would be joined as if they were lines.
+invisible characters. HTML entities are left as they are, unless `clean.html` is set. Cleaning a cleaned text changes
+nothing, unless wrapped lines are joined: then paragraphs would be joined as if they were lines.
 """
 
 import re
 import sys
 import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.config import CleanSettings
+from preprocessing.text.remains import without_gutenberg, without_html, without_wiki_remains
 from preprocessing.text.simplify import simplify
 
 KEPT_PUNCTUATION = "，。！？：；（）～…．"
@@ -45,11 +48,40 @@ _WRAP_IN_CHINESE = re.compile(f"(?<=[{_CHINESE}])\n(?=[{_CHINESE}{_SHARED}])|(?<
 
 
 class Cleaner:
-    def __init__(self, settings: CleanSettings) -> None:
+    """Cleans documents as the settings say, and counts what their options change.
+
+    `marks` are those of `clean.map_punctuation`, each with what stands for it.
+    """
+
+    def __init__(self, settings: CleanSettings, marks: Mapping[str, str] = {}) -> None:
         self.settings = settings
+        options: dict[str, Callable[[str], str]] = {
+            "gutenberg": without_gutenberg,
+            "html": without_html,
+            "wiki_remains": without_wiki_remains,
+        }
+        self._options = [(name, change) for name, change in options.items() if getattr(settings, name)]
+        self._marks = str.maketrans(dict(marks)) if settings.map_punctuation else {}
+        self._mark = re.compile(f"[{''.join(map(re.escape, marks))}]") if self._marks else None
+        self.changed: dict[str, Counter[str]] = {}
+        """By option: `documents` that it changed, and `characters` that it took out or, of punctuation, mapped."""
 
     def clean(self, text: str) -> str:
         """Normalised text; empty where nothing visible is left."""
+        for name, change in self._options:
+            before, text = len(text), change(text)
+            self._count(name, before - len(text))
+        text = self._in_normal_form(text)
+        if self._mark is not None and (found := len(self._mark.findall(text))):
+            self._count("map_punctuation", found)
+            text = text.translate(self._marks)
+        return text
+
+    def _count(self, option: str, characters: int) -> None:
+        if characters:
+            self.changed.setdefault(option, Counter()).update(documents=1, characters=characters)
+
+    def _in_normal_form(self, text: str) -> str:
         if _OTHER_BLANK.search(text):
             for mark in _LINE_ENDS:
                 text = text.replace(mark, "\n")

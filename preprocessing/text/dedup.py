@@ -3,11 +3,12 @@
 Only keys of 20 bytes are moved. Every part leaves its distinct keys sorted. A task takes a section of the key space,
 which is one slice of each part's file, found by bisection, and distributes it to ranges on disk, which it searches one
 by one. So memory is bounded by a range, however many keys there are and however often a text is repeated, and a part's
-file is opened once a task. The number of ranges and tasks depends on the number of keys and changes no result.
+file is opened once a task. The number of ranges and tasks depends on the number of keys and changes no result. The
+keys of near-duplicates (`minhash`) go through the same ranges.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -50,28 +51,37 @@ def later_occurrences(files: Sequence[Path], number: int, tasks: int, spool: Pat
 
     `files` are the `.npy` of `sort_keys`, in the order of the parts; `spool` is a folder for temporary files.
     """
-    ranges = RANGES_PER_TASK
-    bounds = [(number * ranges + step) * 2**64 // (tasks * ranges) for step in range(ranges + 1)]
+    duplicates = np.concatenate([_later(keys, counts) for keys, counts in ranges(files, number, tasks, spool)])
+    duplicates.view(np.uint64).sort()
+    return duplicates
+
+
+def ranges(
+    files: Sequence[Path], number: int, tasks: int, spool: Path
+) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+    """The ranges of task `number`: the keys of each in source order, and their number in each part.
+
+    The keys in `files` [parts] are sorted by their field `high`.
+    """
+    count = RANGES_PER_TASK
+    bounds = [(number * count + step) * 2**64 // (tasks * count) for step in range(count + 1)]
     inner = np.array(bounds[1:-1], np.uint64)
-    counts = np.empty((len(files), ranges), np.int64)
+    counts = np.empty((len(files), count), np.int64)
     with ExitStack() as stack:
-        spools = [stack.enter_context(TemporaryFile(buffering=1 << 18, dir=spool)) for _ in range(ranges)]
+        spools = [stack.enter_context(TemporaryFile(buffering=1 << 18, dir=spool)) for _ in range(count)]
         for part, file in enumerate(files):
             keys = _between(np.load(file, mmap_mode="r"), "high", bounds[0], bounds[-1])
             cuts = [0, *np.searchsorted(np.ascontiguousarray(keys["high"]), inner).tolist(), len(keys)]
             counts[part] = np.diff(cuts)
             for temporary, a, b in zip(spools, cuts[:-1], cuts[1:], strict=True):
                 temporary.write(keys[a:b].data)
-        found = [_later(temporary, counts[:, index]) for index, temporary in enumerate(spools)]
-    duplicates = np.concatenate(found)
-    duplicates.view(np.uint64).sort()
-    return duplicates
+        for index, temporary in enumerate(spools):
+            temporary.seek(0)
+            yield np.fromfile(temporary, keys.dtype), counts[:, index]
 
 
-def _later(file: Any, counts: NDArray[np.int64]) -> NDArray[Any]:
-    """DUPLICATE [m] of one range; `file` holds its KEYs, `counts` [parts] their number in each part."""
-    file.seek(0)
-    keys = np.fromfile(file, KEY)
+def _later(keys: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+    """DUPLICATE [m] of one range, of its KEYs and their number in each part."""
     high = np.ascontiguousarray(keys["high"])
     order = np.argsort(high)
     equal = high[order[1:]] == high[order[:-1]]

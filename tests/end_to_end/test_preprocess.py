@@ -17,7 +17,7 @@ from preprocessing.errors import UserError
 from preprocessing.execution.build import build
 from preprocessing.text import dedup
 from tests.conftest import shared
-from tests.raw_text import contents, make, sentences, write_raw
+from tests.raw_text import EVERY_STAGE, contents, make, sentences, write_raw
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def test_the_number_of_workers_changes_nothing(raw: Path, corpus: Path, tmp_path
 def test_the_number_of_key_ranges_changes_nothing(
     raw: Path, reference: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dedup, "KEYS_PER_RANGE", 4)
+    monkeypatch.setattr(dedup, "KEYS_PER_RANGE", 18)
     monkeypatch.setattr(dedup, "RANGES_PER_TASK", 3)
-    make(raw, tmp_path / "corpus", dedup={"paragraphs": True})
+    make(raw, tmp_path / "corpus", **EVERY_STAGE)
     assert contents(tmp_path / "corpus") == reference
 
 
@@ -130,8 +130,8 @@ def test_paragraphs_that_stood_before_are_dropped_when_asked(raw: Path, tmp_path
 def test_a_dropped_document_does_not_hold_the_first_of_a_paragraph(
     raw: Path, reference: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """Where only paragraphs are compared, whole duplicates lose all of theirs: the same text is left."""
-    make(raw, tmp_path / "corpus", dedup={"documents": False, "paragraphs": True})
+    """Whole duplicates that are not looked for are near-duplicates, too: the same text is left."""
+    make(raw, tmp_path / "corpus", dedup={**EVERY_STAGE["dedup"], "documents": False})
     shards = {name: data for name, data in reference.items() if name.endswith(".tar")}
     assert shards == {name: data for name, data in contents(tmp_path / "corpus").items() if name.endswith(".tar")}
 

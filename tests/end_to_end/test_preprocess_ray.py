@@ -32,14 +32,14 @@ from preprocessing.execution import ray_executor
 
 def counted(here, folder, work_plan, stage, number):
     "Note who begins which task; the first one at the node VICTIM stands still half-way."
-    from preprocessing.execution import stages
+    from preprocessing.execution import progress
     from preprocessing.execution.ray_executor import do_task
     with open(STARTS, "a+") as file:
         file.write(f"{{stage}} {{number}} {{os.getppid()}} {{os.getpid()}}\\n")
         file.seek(0)
         begun_here = [line for line in file if line.split()[2] == str(VICTIM)]
     if os.getppid() == VICTIM and len(begun_here) == 1:
-        stages.report_progress_to(lambda size: signal.pause())
+        progress.report_progress_to(lambda size: signal.pause())
     return do_task(here, folder, work_plan, stage, number)
 
 STARTS, VICTIM = {starts!r}, {victim}

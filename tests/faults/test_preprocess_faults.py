@@ -15,16 +15,13 @@ from typing import Any
 import pytest
 
 from preprocessing.errors import UserError
-from tests.raw_text import EVERY_STAGE, contents, kill, make, needs_proc, start, wait_for, workers_of
-
-STAGES = ("read", "duplicates", "paragraphs", "duplicate-paragraphs", "encode")
-
+from tests.raw_text import EVERY_STAGE, STAGES, contents, kill, make, needs_proc, start, wait_for, workers_of
 
 STOP_IN_PART_4 = """
 import signal
 from preprocessing.execution import stages
-save = stages._save
-stages._save = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
+save = stages.save_array
+stages.save_array = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
 """
 
 
@@ -38,7 +35,7 @@ def test_killed_at_any_stage_and_started_again_the_bytes_are_the_same(
     raw: Path, reference: dict[str, bytes], tmp_path: Path
 ) -> None:
     output = tmp_path / "corpus"
-    for stage in STAGES:
+    for stage in ("read", "signatures", "near-duplicates", "clusters", "duplicate-paragraphs", "encode"):
         process = start(raw, output, **EVERY_STAGE, workers=2)
         wait_for(lambda stage=stage: any((output / ".work" / stage).glob("*")), process)  # type: ignore[misc]
         process.kill()  # the parent alone: its workers must neither outlive it nor disturb the next run

@@ -3,6 +3,7 @@
 from preprocessing.config import PreprocessSettings
 from preprocessing.execution.stages import STAGES, stages_of
 from tests.conftest import ROOT
+from tests.raw_text import STAGES as STAGES_OF_RAW_TEXT
 
 
 def settings(**changes: object) -> PreprocessSettings:
@@ -16,9 +17,10 @@ def test_settings_decide_which_stages_are_needed() -> None:
 
     assert names() == ["read", "duplicates", "encode"]
     assert names(dedup={"documents": False}, tokenizer={"train": {}}) == ["read", "vocabulary", "encode"]
-    everything = names(dedup={"paragraphs": True}, tokenizer={"train": {}})
+    assert names(dedup={"near": {}})[1:4] == ["duplicates", "signatures", "near-duplicates"]
+    everything = names(dedup={"paragraphs": True, "near": {}, "evaluation": "x.tsv"}, tokenizer={"train": {}})
     assert everything == list(STAGES)
-    assert everything == ["read", "duplicates", "paragraphs", "duplicate-paragraphs", "vocabulary", "encode"]
+    assert [name for name in everything if name not in ("evaluation", "vocabulary")] == STAGES_OF_RAW_TEXT
 
 
 def test_the_slurm_script_names_the_stages_that_run_as_an_array() -> None:

@@ -14,6 +14,7 @@ from preprocessing.input.wikitext import plain_text
         ("前\n{| class=x\n! h\n|-\n| {{a|b}} || c\n{|\n|内\n|}\n|}\n后", "前\n后"),
         ("甲<ref name=a>[[乙]]{{丙}}</ref>丁<ref name=a />戊<ref>没完 己<ref>庚</ref>辛", "甲丁戊没完 己辛"),
         ("[[File:a.jpg|thumb|[[乙]]的[http://x.y 图] [1.1]]]文[[Category:丙]][[de:Berlin]][[:en:Foo|bar]]", "文bar"),
+        ("[[ファイル:a.jpg|thumb|図]]本文[[画像:b.png]][[カテゴリ:丙]]", "本文"),
         ("[[文件:a.jpg]][[:Category:丙]] [http://a.b 站] [http://a.b] http://c.d", "Category:丙 站  http://c.d"),
         (
             "a<!-- b -->c<br />d<span style='x'>e</span> 3 &lt; 4 &nbsp;<nowiki>[[f]] ''g''</nowiki>",

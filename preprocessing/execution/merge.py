@@ -1,0 +1,109 @@
+"""The manifest of a corpus, merged from the results of all tasks."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from preprocessing.corpus import Manifest, WrittenShard
+from preprocessing.errors import UserError
+from preprocessing.execution.evaluation import EXAMPLES
+from preprocessing.execution.stages import STAGES, token_dtype
+from preprocessing.execution.work import Work
+
+_TOTALS = ("documents_read", "documents", "characters", "tokens")
+
+
+def by_source(work: Work, results: Iterable[dict[str, Any]]) -> list[Counter[str]]:
+    """The sums of all counts for each entry of `input.paths` and `input.validation_paths`."""
+    counts: list[Counter[str]] = [Counter() for _ in work.sources]
+    for result in results:
+        for source, count in result["sources"].items():
+            counts[int(source)].update(count)
+    return counts
+
+
+def dropped_of(count: Counter[str]) -> Counter[str]:
+    return Counter({name: count[name] for name in sorted(count) if name not in _TOTALS})
+
+
+def listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count) or "nothing"
+
+
+def merge(work: Work) -> Manifest:
+    read, encoded = list(work.part_results("read")), list(work.part_results("encode"))
+    shards = [
+        WrittenShard.from_json(shard)
+        for split in ("train", "validation")
+        for result in encoded
+        for shard in result["shards"]
+        if shard["split"] == split
+    ]
+    if not shards:
+        raise UserError(f"{work.output}: the tokenizer left no token of any document; is it one for this language?")
+    counts = by_source(work, [*read, *encoded])
+    dropped = sum(map(dropped_of, counts), Counter())
+    dropped["unreadable"] = sum(result["unreadable"] for result in read)
+    if work.settings.dedup.paragraphs:
+        within_parts = sum(result["repeated"] for result in work.part_results("paragraphs"))
+        across_parts = sum(result["dropped"] for result in STAGES["duplicate-paragraphs"].results(work))
+        dropped["duplicate paragraphs"] = within_parts + across_parts
+    validation = [one.shard for one in shards if one.shard.split == "validation"]
+    totals = {name: sum(count[name] for count in counts) for name in _TOTALS}
+    sums = {name: _sum(result[name] for result in encoded) for name in ("counts", "word_tokens", "document_tokens")}
+    unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
+    return Manifest.of(
+        work.tokenizer.describe(),
+        token_dtype(work.tokenizer),
+        shards,
+        sources=[
+            {
+                **source,
+                **{name: count[name] for name in _TOTALS},
+                "dropped": {k: n for k, n in dropped_of(count).items() if n},
+            }
+            for source, count in zip(work.sources, counts, strict=True)
+        ],
+        dropped={name: count for name, count in dropped.items() if count},
+        statistics={
+            **totals,
+            "validation_documents": sum(shard.documents for shard in validation),
+            "validation_tokens": sum(shard.tokens for shard in validation),
+            **sums.pop("counts"),
+            **sums,
+            "unknown_characters": dict(sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:20]),
+            "word_boundaries": work.words.description,
+            "cleaned": _cleaned(read),
+            **({"near_duplicates": work.result("clusters", 0)} if work.settings.dedup.near else {}),
+            **({"evaluation": _evaluation(work, read)} if work.settings.dedup.evaluation else {}),
+        },
+    )
+
+
+def _sum(counters: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sum of the counters, with keys in order; keys that are numbers are ordered by their value."""
+    total: Counter[str] = Counter()
+    for counter in counters:
+        total.update(counter)
+    return dict(sorted(total.items(), key=lambda item: (len(item[0]), item[0]) if item[0].isdigit() else (0, item[0])))
+
+
+def _cleaned(read: Iterable[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """The documents and characters that each option of `clean` changed."""
+    total: dict[str, Counter[str]] = {}
+    for result in read:
+        for option, counts in result["cleaned"].items():
+            total.setdefault(option, Counter()).update(counts)
+    return {option: dict(total[option]) for option in sorted(total)}
+
+
+def _evaluation(work: Work, read: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The evaluation sets, each with its number of texts, of those too short to be found, and of dropped documents."""
+    files = [{**file, "dropped": 0, "examples": []} for file in work.result("evaluation", 0)["files"]]
+    for result in read:
+        for file, count in result["contaminated"].items():
+            files[int(file)]["dropped"] += count
+        for file, excerpt in result["contaminated_examples"]:
+            if len(files[file]["examples"]) < EXAMPLES:
+                files[file]["examples"].append(excerpt)
+    return files

@@ -1,0 +1,107 @@
+"""The stages that find near-duplicates: signatures of documents, pairs, and clusters of pairs."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.execution.progress import advance
+from preprocessing.execution.work import Work, save_array
+from preprocessing.text.clusters import Clusters, clusters_of, duplicates_of
+from preprocessing.text.dedup import ranges, task_count
+from preprocessing.text.minhash import BandsOfPart, edges_between_parts, joined, place_of
+from preprocessing.tokens.encode import batches
+
+EXAMPLES = 10
+_BEFORE, _EXCERPT = 30, 120
+"""Characters of an example before the first difference, and in all."""
+
+
+def find_signatures(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    count = len(work.documents(number))
+    bands = BandsOfPart(work.minhash, count)
+    for batch in batches(work.texts(number, work.duplicates(number, count))):
+        texts = [text for _, text in batch]
+        bands.add([place for place, _ in batch], texts)
+        advance(sum(len(text.encode()) for text in texts))
+    keys, edges = bands.keys_and_edges(number)
+    for name, values in (("keys", keys), ("edges", edges), ("signatures", bands.signatures)):
+        save_array(attempt / f"{number:05d}.{name}.npy", values)
+    return {"keys": len(keys), "edges": len(edges)}
+
+
+def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    keys, signatures = (
+        [work.path("signatures", part, suffix) for part in range(work.parts)]
+        for suffix in (".keys.npy", ".signatures.npy")
+    )
+    tasks = task_count(work.key_count("signatures"))
+    found = [
+        edges_between_parts(work.minhash, some, counts, signatures)
+        for some, counts in ranges(keys, number, tasks, attempt)
+    ]
+    edges = joined(found)
+    save_array(attempt / f"{number:05d}.npy", edges)
+    return {"edges": len(edges), "tasks": tasks}
+
+
+def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    within = (work.path("signatures", part, ".edges.npy") for part in range(work.parts))
+    tasks = work.result("near-duplicates", 0)["tasks"]
+    files = [*within, *(work.path("near-duplicates", task, ".npy") for task in range(tasks))]
+    # What the user holds out stays whole, and the training documents near it go.
+    clusters = clusters_of(files, partial(_where, work, work.of_validation_paths))
+    dropped = clusters.dropped
+    save_array(attempt / f"{number:05d}.npy", duplicates_of(dropped))
+    held_out = _where(work, work.held_out, clusters.documents)
+    kept_held_out = held_out[np.searchsorted(clusters.documents, clusters.kept)]
+    return {
+        "dropped": len(dropped),
+        "dropped_near_held_out": int(np.count_nonzero(kept_held_out & ~held_out)),
+        "sizes": dict(sorted(clusters.sizes().items())),
+        "examples": [_example(work, *pair) for pair in _example_pairs(clusters, files)],
+    }
+
+
+def _where(
+    work: Work, is_true: Callable[[NDArray[Any]], NDArray[np.bool_]], documents: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """bool [n]: what `is_true` finds in the tables of the parts for these documents [n], which increase."""
+    found = np.zeros(len(documents), bool)
+    parts, places = place_of(documents)
+    for part in np.unique(parts).tolist():
+        own = slice(*np.searchsorted(parts, [part, part + 1]))
+        found[own] = is_true(work.documents(part))[places[own]]
+    return found
+
+
+def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int, int]]:
+    """(places of the signatures that agree, kept document, dropped document), from the least similar to the most."""
+    rows = np.empty((0, 3), np.uint64)
+    for file in files:
+        edges = np.load(file, mmap_mode="r")
+        first, later = edges["first"], edges["later"]
+        kept = clusters.kept[np.searchsorted(clusters.documents, first)]
+        dropped = np.where(kept == first, later, first)
+        own = np.stack((edges["matches"].astype(np.uint64), kept, dropped), axis=1)[(kept == first) | (kept == later)]
+        rows = np.unique(np.concatenate((rows, own)), axis=0)
+        rows = rows[np.unique(rows[:, 0], return_index=True)[1]]  # one pair for each similarity
+    if len(rows) > EXAMPLES:
+        rows = rows[np.linspace(0, len(rows) - 1, EXAMPLES).round().astype(int)]
+    return [(matches, kept, dropped) for matches, kept, dropped in rows.tolist()]
+
+
+def _example(work: Work, matches: int, kept: int, dropped: int) -> dict[str, Any]:
+    texts = [_text(work, document) for document in (kept, dropped)]
+    different = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
+    begin = max(0, different - _BEFORE)
+    excerpts = [text[begin : begin + _EXCERPT].replace("\n", " ") for text in texts]
+    return {"similarity": round(work.minhash.similarity(matches), 3), "kept": excerpts[0], "dropped": excerpts[1]}
+
+
+def _text(work: Work, document: int) -> str:
+    part, place = place_of(np.array(document, np.uint64))
+    return next(text for number, text in work.texts(int(part)) if number == place)

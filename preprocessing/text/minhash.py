@@ -1,0 +1,228 @@
+"""Near-duplicates by MinHash with bands (Broder 1997; Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets", 3.4).
+
+A signature is the least value that each of some hash functions has over the n-grams of a document, so two signatures
+agree at a place with a probability equal to the Jaccard similarity of the documents' sets of n-grams. Documents that
+agree in all rows of a band are a candidate pair, and a pair if the share of all places where they agree, counted on
+eight bits of each (Li, Koenig 2010, "b-Bit Minwise Hashing"), is at least the similarity that is asked for.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.text.ngrams import mix, ngrams, pieces, stream, units_of
+
+HASHES = 128
+"""The most hash functions: an estimate of 0.8 has a standard error of 0.036."""
+FOUND = 0.98
+"""The least probability that a pair of exactly the similarity asked for becomes a candidate."""
+NEIGHBOURS = 32
+"""In a group that shares a band, how many documents before it each one is compared with, besides the first."""
+_AT_ONCE = 1 << 16
+
+BAND_KEY = np.dtype([("high", "<u8"), ("place", "<u4")])
+"""The hash of a band, which begins with the number of the band, and the place of its document in its part."""
+EDGE = np.dtype([("first", "<u8"), ("later", "<u8"), ("matches", "u1")])
+"""Two near-duplicates, as `number_of` has them, in source order, and in how many places their signatures agree."""
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """The documents of a batch that have an n-gram."""
+
+    documents: NDArray[np.int64]
+    """[d]: their numbers in the batch."""
+    bands: NDArray[np.uint64]
+    """[d, bands]: a hash of each band."""
+    bytes: NDArray[np.uint8]
+    """[d, bands * rows]: the lowest eight bits of the least value of each hash function."""
+
+
+class MinHash:
+    """The hash functions, and how they are divided into `bands` of `rows`.
+
+    There are as many rows as possible, so that few other pairs become candidates.
+    """
+
+    def __init__(self, similarity: float, ngram: int) -> None:
+        self.ngram = ngram
+        rows = range(HASHES, 0, -1)
+        self.rows = next((r for r in rows if 1 - (1 - similarity**r) ** (HASHES // r) >= FOUND), 1)
+        self.bands = HASHES // self.rows
+        self.hashes = self.rows * self.bands
+        seeds = stream(2 * self.hashes)
+        self._multipliers = (seeds[::2] | np.uint64(1)).astype(np.uint32)
+        self._offsets = seeds[1::2].astype(np.uint32)
+        # Eight bits of different values agree once in 256 times.
+        share = similarity + (1 - similarity) / 256
+        self.least_matches = int(np.ceil(self.hashes * share - 1e-9))
+
+    def similarity(self, matches: int) -> float:
+        """The estimated similarity of two documents whose signatures agree in `matches` places."""
+        return max(0.0, (256 * matches / self.hashes - 1) / 255)
+
+    def signatures(self, texts: Sequence[str]) -> Signatures:
+        least = np.full((self.hashes, len(texts)), 0xFFFFFFFF, np.uint32)
+        found = np.zeros(len(texts), bool)
+        for numbers, batch in pieces(texts):
+            units = units_of(batch)
+            grams, firsts = ngrams(units, self.ngram)
+            if not len(grams):
+                continue
+            of_text = np.array(numbers)[units.text[firsts]]
+            starts = np.flatnonzero(np.concatenate(([True], of_text[1:] != of_text[:-1])))
+            documents = of_text[starts]
+            found[documents] = True
+            values = (grams >> np.uint64(32)).astype(np.uint32)
+            hashed = np.empty_like(values)
+            # Each function is a bijection of 32 bits, which suffices since the values are hashes already.
+            for row, multiplier, offset in zip(least, self._multipliers, self._offsets, strict=True):
+                np.bitwise_xor(values, offset, out=hashed)
+                np.multiply(hashed, multiplier, out=hashed)
+                row[documents] = np.minimum(row[documents], np.minimum.reduceat(hashed, starts))
+        documents = np.flatnonzero(found)
+        signature = np.ascontiguousarray(least.T[documents])
+        return Signatures(documents, self._bands(signature), signature.astype(np.uint8))
+
+    def _bands(self, signature: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        values = signature.reshape(-1, self.bands, self.rows).astype(np.uint64)
+        hashes = np.zeros(values.shape[:2], np.uint64)
+        for row in range(self.rows):
+            hashes = mix(hashes + values[:, :, row] + np.uint64(row + 1 << 32))
+        width = 2**64 // self.bands  # keys lie band by band, evenly over all numbers of 64 bits
+        return hashes // np.uint64(self.bands) + np.arange(self.bands, dtype=np.uint64) * np.uint64(width)
+
+
+def agreeing(signatures: NDArray[np.uint8], first: NDArray[np.int64], later: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """[p]: in how many places the signatures first[p] and later[p] agree; there are fewer than 256 places."""
+    matches = np.empty(len(first), np.uint8)
+    for begin in range(0, len(first), _AT_ONCE):
+        some = slice(begin, begin + _AT_ONCE)
+        matches[some] = np.count_nonzero(signatures[first[some]] == signatures[later[some]], axis=1)
+    return matches
+
+
+def candidates(high: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Pairs (first [p], later [p]) of positions with equal keys, of sorted keys [n].
+
+    Each position is paired with the `NEIGHBOURS` before it, and with the first one of its group.
+    """
+    later = np.flatnonzero(high[1:] == high[:-1]) + 1
+    for distance in range(1, NEIGHBOURS + 1):
+        if not len(later):
+            return
+        yield later - distance, later
+        later = later[later > distance]
+        later = later[high[later - distance - 1] == high[later]]
+    if len(later):
+        yield np.searchsorted(high, high[later]), later
+
+
+class BandsOfPart:
+    """The bands and signatures of a part's documents: the pairs among them, and the keys for those with other parts."""
+
+    def __init__(self, minhash: MinHash, documents: int) -> None:
+        self.minhash = minhash
+        self.signatures = np.zeros((documents, minhash.hashes), np.uint8)
+        """One for each document; zeros for one without an n-gram."""
+        self._places: list[NDArray[np.int64]] = []
+        self._bands: list[NDArray[np.uint64]] = []
+
+    def add(self, places: Sequence[int], texts: Sequence[str]) -> None:
+        """Texts of the documents at these places, which increase from call to call."""
+        found = self.minhash.signatures(texts)
+        own = np.array(places, np.int64)[found.documents]
+        self.signatures[own] = found.bytes
+        self._places.append(own)
+        self._bands.append(found.bands)
+
+    def keys_and_edges(self, part: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """BAND_KEY [k], sorted, and EDGE [e], each pair once.
+
+        Of a group that shares a band only the first `NEIGHBOURS` keys are left for comparison with other parts, so
+        that a text under every page does not fill the range of its key.
+        """
+        places = np.concatenate([*self._places, np.empty(0, np.int64)])
+        bands = np.concatenate([*self._bands, np.empty((0, self.minhash.bands), np.uint64)])
+        keys: list[NDArray[Any]] = [np.empty(0, BAND_KEY)]
+        edges, documents = np.empty(0, EDGE), number_of(part, np.arange(len(self.signatures)))
+        for band in range(self.minhash.bands):
+            order = np.argsort(bands[:, band], kind="stable")
+            high, sorted_places = bands[order, band], places[order]
+            found = [
+                _near(self.minhash, self.signatures, (sorted_places[first], sorted_places[later]), documents)
+                for first, later in candidates(high)
+            ]
+            edges = joined([edges, *found])
+            left = np.ones(len(high), bool)
+            left[NEIGHBOURS:] = high[NEIGHBOURS:] != high[:-NEIGHBOURS]
+            own = np.empty(np.count_nonzero(left), BAND_KEY)
+            own["high"], own["place"] = high[left], sorted_places[left]
+            keys.append(own)
+        return np.concatenate(keys), edges
+
+
+def number_of(part: Any, place: Any) -> NDArray[np.uint64]:
+    """Documents as numbers that increase in source order."""
+    return np.asarray(part, np.uint64) << np.uint64(32) | np.asarray(place, np.uint64)
+
+
+def place_of(documents: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The parts and places of documents."""
+    return documents >> np.uint64(32), documents & np.uint64(0xFFFFFFFF)
+
+
+def joined(edges: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """EDGE [e], sorted, each pair once."""
+    found = np.concatenate([np.empty(0, EDGE), *edges])
+    found = found[np.lexsort((found["later"], found["first"]))]
+    is_new = np.ones(len(found), bool)
+    is_new[1:] = (found["first"][1:] != found["first"][:-1]) | (found["later"][1:] != found["later"][:-1])
+    return found[is_new]
+
+
+def _near(
+    minhash: MinHash,
+    signatures: NDArray[np.uint8],
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    documents: NDArray[np.uint64],
+) -> NDArray[Any]:
+    """EDGE [e] of the pairs `rows` of `documents` whose `signatures` agree in enough places."""
+    matches = agreeing(signatures, *rows)
+    is_near = matches >= minhash.least_matches
+    edges = np.empty(np.count_nonzero(is_near), EDGE)
+    edges["first"], edges["later"] = (documents[row[is_near]] for row in rows)
+    edges["matches"] = matches[is_near]
+    return edges
+
+
+def edges_between_parts(
+    minhash: MinHash, keys: NDArray[Any], counts: NDArray[np.int64], files: Sequence[Path]
+) -> NDArray[Any]:
+    """EDGE [e] between documents of different parts that share a band.
+
+    `keys` are the BAND_KEYs of a range in source order, `counts` [parts] their number in each part, and `files` [parts]
+    the signatures of each part's documents.
+    """
+    order = np.argsort(keys["high"], kind="stable")
+    high = keys["high"][order]
+    is_shared = np.zeros(len(high) + 1, bool)
+    is_shared[1:-1] = high[1:] == high[:-1]
+    order = order[is_shared[1:] | is_shared[:-1]]
+    high = keys["high"][order]
+    part = np.searchsorted(np.cumsum(counts), order, side="right")
+    documents, row = np.unique(number_of(part, keys["place"][order]), return_inverse=True)
+    signatures = np.empty((len(documents), minhash.hashes), np.uint8)
+    parts, places = place_of(documents)
+    for number in np.unique(parts).tolist():
+        own = slice(*np.searchsorted(parts, [number, number + 1]))
+        signatures[own] = np.load(files[number], mmap_mode="r")[places[own]]
+    edges = []
+    for first, later in candidates(high):
+        apart = part[first] != part[later]  # those of one part are known
+        edges.append(_near(minhash, signatures, (row[first[apart]], row[later[apart]]), documents))
+    return joined(edges)

@@ -1,0 +1,31 @@
+"""Quotation marks, dashes and the like that a vocabulary lacks, as marks that it has."""
+
+from preprocessing.tokens.tokenizer import Tokenizer
+
+_WRITTEN = (
+    ("“”„‟«»「」『』〝〞＂", ('"',)),
+    ("‘’‚‛‹›", ("'",)),
+    ("—–―‒─‐‑", ("-",)),
+    ("…⋯", ("...", "。。。")),
+    ("～〜", ("~", "-")),
+    ("·•・‧", ("·", ".")),
+)
+"""Marks, and how each may be written instead, the best way first."""
+MARKS = frozenset("".join(marks for marks, _ in _WRITTEN))
+
+
+def marks_to_map(tokenizer: Tokenizer) -> dict[str, str]:
+    """Each mark that the vocabulary lacks, and what stands for it; marks without a substitute are left out."""
+
+    def is_known(text: str) -> bool:
+        ids, _ = tokenizer.encode(text)
+        return len(ids) > 0 and tokenizer.special["unk"] not in ids.tolist()
+
+    found = {}
+    for marks, ways in _WRITTEN:
+        known = [way for way in ways if is_known(way)]
+        for mark in marks:
+            others = [way for way in known if way != mark]
+            if others and not is_known(mark):
+                found[mark] = others[0]
+    return found
