@@ -21,8 +21,8 @@ from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter
 from preprocessing.execution.work import DOCUMENT, Work
 from preprocessing.files import synced
+from preprocessing.input.piece import Piece
 from preprocessing.input.readers import Problem, read
-from preprocessing.input.sources import Piece
 from preprocessing.text.dedup import later_occurrences, sort_keys, task_count
 from preprocessing.tokens.encode import Encoder, batches
 from preprocessing.tokens.tokenizer import Tokenizer
@@ -49,6 +49,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     settings, cleaner = work.settings, work.cleaner
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
+    encodings: Counter[str] = Counter()
     problems: list[Problem] = []
     unreadable = 0
 
@@ -62,7 +63,8 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
-            for document in read(Piece(**piece), settings.input, report):
+            section = settings.inputs[piece["section"]]
+            for document in read(Piece(**piece), section, report, lambda name: encodings.update([name])):
                 text = cleaner.clean(document.text)
                 data = text.encode()
                 count["documents_read"] += 1
@@ -87,6 +89,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         **(_save_keys(attempt, number, digests) if settings.dedup.documents else {}),
         "bytes": int(table["bytes"].sum()),
         "sources": counts,
+        "encodings": encodings,
         "unreadable": unreadable,
         "problems": [problem._asdict() for problem in problems],
     }

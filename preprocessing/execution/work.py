@@ -30,8 +30,7 @@ from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
-"""The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from: `paths`, then
-`validation_paths`."""
+"""The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from."""
 
 
 class Work:
@@ -93,7 +92,7 @@ class Work:
     def held_out(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
         """bool [n]: which documents [n] of a part's table belong to the validation split."""
         by_share = documents["high"] < int(self.settings.validation_share * 2**64)
-        return by_share | (documents["source"] >= len(self.settings.input.paths))
+        return by_share | (documents["source"] >= sum(len(section.paths) for section in self.settings.inputs))
 
     def duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: which documents of the part are repetitions of an earlier one."""

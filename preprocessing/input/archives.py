@@ -1,17 +1,23 @@
-"""The members of a tar archive, streamed: nothing is unpacked, and no header makes tarfile hang or run out of memory.
+"""The members of an archive, streamed: nothing is unpacked, and no header makes a reader hang or run out of memory.
 
 tarfile trusts headers: that a member has 10^30 bytes, that a header has gigabytes, that a sparse file of 512 bytes has
 a terabyte of zeros.
 """
 
+import stat
 import tarfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, cast
+
+from preprocessing.input.streams import BUFFER, metered
 
 _HEADER_BYTES = 1 << 22
 """The maximum size of all headers of one member: long names, and the map of a sparse file."""
 _LONGEST_HEADER = 1 << 20
 _GLOBAL_HEADERS = 100
+_ENCRYPTED = 1
 _HEADER_TYPES = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -24,7 +30,9 @@ _HEADER_TYPES = (
 class Entry(NamedTuple):
     name: str
     file: BinaryIO | None
-    """None for a sparse file, which is not read, since a hole is not text."""
+    """None for one that is not read."""
+    reason: str = ""
+    """Why it is not read."""
 
 
 def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[Entry]:
@@ -35,9 +43,37 @@ def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[E
     with tarfile.open(fileobj=cast(Any, _Archive(stream, damage)), mode="r|", tarinfo=_Member) as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined] # tarfile would remember every one
-            if not member.isfile() or any(part.startswith(".") and part != "." for part in member.name.split("/")):
+            if not member.isfile() or _is_hidden(member.name):
                 continue
-            yield Entry(member.name, None if member.issparse() else archive.extractfile(member))  # type: ignore[arg-type]
+            if member.issparse():  # a hole is not text
+                yield Entry(member.name, None, "a sparse file inside an archive is not read; unpack it")
+            else:
+                yield Entry(member.name, archive.extractfile(member))  # type: ignore[arg-type]
+
+
+def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Entry]:
+    """The same of a zip archive; `spend` is called with the bytes that its members expand to.
+
+    Raises zipfile.BadZipFile if its index is damaged or cut off.
+    """
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.is_dir() or _is_hidden(member.filename) or stat.S_ISLNK(member.external_attr >> 16):
+                continue
+            if member.flag_bits & _ENCRYPTED:
+                yield Entry(member.filename, None, "encrypted; unpack it with its password")
+                continue
+            try:
+                with archive.open(member) as opened:
+                    chunks = iter(partial(opened.read, BUFFER), b"")
+                    yield Entry(member.filename, metered(chunks, spend))
+            except (NotImplementedError, zipfile.BadZipFile) as error:
+                yield Entry(member.filename, None, f"damaged, or compressed by an unknown method ({error})")
+
+
+def _is_hidden(name: str) -> bool:
+    parts = name.split("/")
+    return parts[0] == "__MACOSX" or any(part.startswith(".") and part != "." for part in parts)
 
 
 class _Archive:
