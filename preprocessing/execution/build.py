@@ -177,11 +177,11 @@ def _check_any_document(work: Work) -> None:
 _TOTALS = ("documents_read", "documents", "characters", "tokens")
 
 
-def _by_source(work: Work, results: Iterable[dict[str, Any]]) -> list[Counter[str]]:
-    """The sums of all counts for each entry of `input.paths` and `input.validation_paths`."""
+def _by_source(work: Work, results: Iterable[dict[str, Any]], name: str = "sources") -> list[Counter[str]]:
+    """The sums of all counts under `name` for each entry of `input.paths` and `input.validation_paths`."""
     counts: list[Counter[str]] = [Counter() for _ in work.sources]
     for result in results:
-        for source, count in result["sources"].items():
+        for source, count in result[name].items():
             counts[int(source)].update(count)
     return counts
 
@@ -206,6 +206,7 @@ def _merge(work: Work) -> Manifest:
     if not shards:
         raise UserError(f"{work.output}: the tokenizer left no token of any document; is it one for this language?")
     counts = _by_source(work, [*read, *encoded])
+    encodings = _by_source(work, read, "encodings")
     dropped = sum(map(_dropped, counts), Counter())
     dropped["unreadable"] = sum(result["unreadable"] for result in read)
     if work.settings.dedup.paragraphs:
@@ -224,8 +225,9 @@ def _merge(work: Work) -> Manifest:
                 **source,
                 **{name: count[name] for name in _TOTALS},
                 "dropped": {k: n for k, n in _dropped(count).items() if n},
+                **({"encodings": dict(sorted(chosen.items()))} if chosen else {}),
             }
-            for source, count in zip(work.sources, counts, strict=True)
+            for source, count, chosen in zip(work.sources, counts, encodings, strict=True)
         ],
         dropped={name: count for name, count in dropped.items() if count},
         statistics={
@@ -259,6 +261,9 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
         count = manifest.dropped["unreadable"]
         listed = "they" if len(problems) == count else f"{len(problems):,} of them"
         log.warning("%d inputs could not be read; %s are listed in %s", count, listed, output / "problems.jsonl")
+    for source in manifest.sources:
+        if "encodings" in source:
+            log.info("input: %s: encodings of the files: %s", source["path"], _listed(source["encodings"]))
     write_report(output, manifest)
     write_record(output, identity)
     manifest.write(output)

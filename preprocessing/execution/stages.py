@@ -45,11 +45,15 @@ def _save(path: Path, values: NDArray[Any]) -> None:
         np.save(file, values)
 
 
+def _add(counts: Counter[str], name: str) -> None:
+    counts[name] += 1
+
+
 def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     settings, cleaner = work.settings, work.cleaner
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
-    encodings: Counter[str] = Counter()
+    encodings: dict[int, Counter[str]] = {}
     problems: list[Problem] = []
     unreadable = 0
 
@@ -63,8 +67,9 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
+            add = partial(_add, encodings.setdefault(source, Counter()))
             section = settings.inputs[piece["section"]]
-            for document in read(Piece(**piece), section, report, lambda name: encodings.update([name])):
+            for document in read(Piece(**piece), section, report, add):
                 text = cleaner.clean(document.text)
                 data = text.encode()
                 count["documents_read"] += 1

@@ -101,7 +101,8 @@ class TextField:
                 found = f"a list of {len(value)}" if isinstance(value, list) else f"a {type(value).__name__}"
                 yield FieldError(f"{self.noun} `{name}`: {found} where [{step}] is asked for")
         elif not isinstance(value, dict):
-            yield FieldError(f"a JSON {type(value).__name__}, not an object with the {self.noun} `{name}`")
+            hint = "; `input.text_field` may be a path, such as `[0]` or `[0][]`" if isinstance(value, list) else ""
+            yield FieldError(f"a JSON {type(value).__name__}, not an object with the {self.noun} `{name}`{hint}")
         elif step not in value:
             yield FieldError(missing(self.noun, step, value))
         else:

@@ -149,9 +149,10 @@ def _contradiction(format: str, head: bytes) -> str | None:
     looks = looks or (_table(head) if format == PROSE else None)
     if looks is None or looks in FORMATS[format].begins:
         return None
-    if looks not in FORMATS:
-        return f"looks like {looks}, not {format}; convert it, or set `input.format={format}` if it is that"
-    return f"looks like {looks}, not {format}; set `input.format` to the one that it is"
+    looks = "json" if looks == "jsonl" else looks  # which reads either
+    wanted = "text" if format == PROSE else format
+    way = f"set `input.format={looks}`" if looks in FORMATS else "convert it"
+    return f"looks like {looks}, not {wanted}; {way}, or set `input.format={format}` if it is {wanted}"
 
 
 def _table(head: bytes) -> str | None:
