@@ -25,7 +25,7 @@ def read_arrow(reader: PieceReader, file: BinaryIO) -> Iterator[Document]:
     """The rows of an Arrow IPC stream, as Hugging Face `datasets` writes them, or of an IPC file (Feather)."""
     try:
         yield from _arrow_rows(reader, file)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, MemoryError, OverflowError) as error:  # a damaged size may be any number
         reader.damaged(error)
 
 
