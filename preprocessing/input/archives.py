@@ -4,9 +4,12 @@ tarfile trusts headers: that a member has 10^30 bytes, that a header has gigabyt
 a terabyte of zeros.
 """
 
+import lzma
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -18,6 +21,20 @@ _HEADER_BYTES = 1 << 22
 _LONGEST_HEADER = 1 << 20
 _GLOBAL_HEADERS = 100
 _ENCRYPTED = 1
+_ZIP_DAMAGE = (
+    EOFError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile raises for a damaged archive, one with a password, or one packed by a method that it does not know."""
 _HEADER_TYPES = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -56,19 +73,32 @@ def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Entry]
 
     Raises zipfile.BadZipFile if its index is damaged or cut off.
     """
-    with zipfile.ZipFile(file) as archive:
+    with open_zip(file) as archive:
         for member in archive.infolist():
-            if member.is_dir() or _is_hidden(member.filename) or stat.S_ISLNK(member.external_attr >> 16):
+            name = member.filename
+            if not name or name.endswith("/") or _is_hidden(name) or stat.S_ISLNK(member.external_attr >> 16):
                 continue
             if member.flag_bits & _ENCRYPTED:
-                yield Entry(member.filename, None, "encrypted; unpack it with its password")
-                continue
-            try:
-                with archive.open(member) as opened:
-                    chunks = iter(partial(opened.read, BUFFER), b"")
-                    yield Entry(member.filename, metered(chunks, spend))
-            except (NotImplementedError, zipfile.BadZipFile) as error:
-                yield Entry(member.filename, None, f"damaged, or compressed by an unknown method ({error})")
+                yield Entry(name, None, "encrypted; unpack it with its password")
+            else:
+                yield Entry(name, metered(zip_member(archive, member), spend))
+
+
+def open_zip(file: BinaryIO) -> zipfile.ZipFile:
+    """Raises zipfile.BadZipFile whatever is wrong with the archive."""
+    try:
+        return zipfile.ZipFile(file)
+    except _ZIP_DAMAGE as error:
+        raise zipfile.BadZipFile(str(error) or type(error).__name__) from None
+
+
+def zip_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
+    """The bytes of a member; raises zipfile.BadZipFile whatever is wrong with it."""
+    try:
+        with archive.open(member) as opened:
+            yield from iter(partial(opened.read, BUFFER), b"")
+    except _ZIP_DAMAGE as error:
+        raise zipfile.BadZipFile(str(error) or type(error).__name__) from None
 
 
 def _is_hidden(name: str) -> bool:

@@ -13,9 +13,10 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from preprocessing.errors import UserError
+from preprocessing.input.archives import open_zip, zip_member
 from preprocessing.input.encodings import encoding_of
 from preprocessing.input.piece import DAMAGE, Document, PieceReader
-from preprocessing.input.streams import BOMS, is_wide, read_at_most
+from preprocessing.input.streams import BOMS, is_wide, metered, read_at_most
 
 _STATED = re.compile(rb"""<(?:meta\s[^>]*?charset|\?xml\s[^>]*?encoding)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _STATED_WITHIN = 4096
@@ -48,7 +49,7 @@ def read_html(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
 def read_epub(reader: PieceReader, file: BinaryIO) -> Iterator[Document]:
     """A book is one document: its chapters in the order of the spine."""
     try:
-        with zipfile.ZipFile(file) as book:
+        with open_zip(file) as book:
             reason, chapters = _chapters(reader, book)
             if reason:
                 reader.problem("whole file", reason)
@@ -62,17 +63,14 @@ def read_epub(reader: PieceReader, file: BinaryIO) -> Iterator[Document]:
                     return
                 page = _EMPTY.sub(r"<\1\2></\1>", _decoded(reader, data, name) or "")  # XHTML for a reader of HTML
                 parts.append(_text_of(reader, page, name, main=False) or "")
-    except (KeyError, NotImplementedError, RuntimeError, ElementTree.ParseError, *DAMAGE) as error:
+    except (ElementTree.ParseError, *DAMAGE) as error:
         reader.damaged(error)
         return
     yield reader.document("\n".join(filter(None, parts)), "whole file")
 
 
 def _member(reader: PieceReader, book: zipfile.ZipFile, name: str, limit: int) -> bytearray:
-    with book.open(name) as file:
-        data = read_at_most(file, limit)  # type: ignore[arg-type]
-    reader.spend(len(data))
-    return data
+    return read_at_most(metered(zip_member(book, name), reader.spend), limit)
 
 
 def _chapters(reader: PieceReader, book: zipfile.ZipFile) -> tuple[str | None, list[str]]:
