@@ -33,6 +33,7 @@ TRAINING = [
     "torch>=2.6",
     "transformers>=4.48",  # the first that takes such tokenizers
 ]
+HTML = ["resiliparse>=0.14"]
 DEVELOPMENT = [
     "accelerate>=1.1",  # transformers' own Trainer, which exports are tried with
     "hypothesis>=6.100",
@@ -41,6 +42,7 @@ DEVELOPMENT = [
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
+    *HTML,  # tests of `input.format: html`
     "ray==2.60.0",  # tests kill its nodes through cluster_utils, which has no promised interface
     "ruff==0.17.5",
     "types-PyYAML",
@@ -61,6 +63,7 @@ setup(
         "train": TRAINING,
         "tensorflow": ["tensorflow-cpu>=2.15"],  # reads TensorFlow checkpoints in `reread convert`
         "horovod": ["horovod==0.28.1"],
+        "html": HTML,  # web pages and EPUB in `reread preprocess`
         "ray": ["ray>=2.40"],  # preprocess.executor: ray
         "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
         "dev": DEVELOPMENT,

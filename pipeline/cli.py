@@ -58,6 +58,23 @@ def preprocess(
 
 
 @app.command()
+def peek(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...|RECIPE [KEY=VALUE]...", help="Raw text, or a recipe whose `input` is looked at"
+        ),
+    ],
+    documents: Annotated[int, typer.Option(min=0, help="How many documents to print")] = 3,
+    megabytes: Annotated[float, typer.Option(min=0.001, help="How much text to read, evenly from the files")] = 4.0,
+) -> None:
+    """Show raw text as `preprocess` would read, clean and tokenise it, and what it would drop; writes nothing."""
+    from pipeline.peek import peek as show
+
+    show(what, documents, megabytes)
+
+
+@app.command()
 def inspect(
     corpus: Annotated[
         str,

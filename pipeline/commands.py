@@ -41,7 +41,7 @@ def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
     settings = preprocess_section(recipe)
     if recipe.train is not None:
         check_model(recipe)
-    for path in settings.input.paths:
+    for path in (path for section in settings.inputs for path in section.paths):
         if Path(path).is_relative_to(SAMPLES):
             log.info("input: %s, of the package: this folder has none", path)
     build(settings)

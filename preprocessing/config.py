@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from preprocessing.settings import Settings
 
@@ -12,6 +12,8 @@ OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else
 
 
 def _encoding_of_text(name: str) -> str:
+    if name == "auto":
+        return name
     try:
         "a".encode(name)  # base64, rot13 and the like are codecs but not encodings
     except (LookupError, ValueError):
@@ -20,20 +22,27 @@ def _encoding_of_text(name: str) -> str:
 
 
 class InputSettings(Settings):
-    """Where raw text comes from, and how it is read."""
+    """Where raw text comes from, and how it is read; several such sections are a list."""
 
     paths: Annotated[list[str], OneOrMore] = Field(min_length=1)
     """Files, folders or globs; folders are walked in sorted order."""
     validation_paths: Annotated[list[str], OneOrMore] = []
     """The same for text that is held out entirely (wiki.valid.tokens), even if `paths` names it too."""
     format: Literal[
-        "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "parquet", "wikiextractor", "mediawiki"
-    ] = "auto"
-    """`auto` goes by the file name (.jsonl, .parquet, .xml, AA/wiki_00); any other file is one document."""
-    text_field: str = "text"
-    """The field (jsonl) or column (parquet) that holds the text."""
+        "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "json", "csv", "tsv", "html", "epub",
+        "parquet", "arrow", "wikiextractor", "mediawiki",
+    ] = "auto"  # fmt: skip
+    """`auto` goes by the file name (.jsonl, .csv, .parquet, .xml, AA/wiki_00, ...); any other file is one document,
+    unless its first bytes look like something else, which is bad input."""
+    text_field: str = Field(default="text", min_length=1)
+    """The field (JSON), column (CSV, parquet) or path (`data[].paragraphs[].context`: each is a document; `[1]`: the
+    second column of a table without header) that holds the text, or a template of several: `{title}\\n{body}`."""
     encoding: Annotated[str, AfterValidator(_encoding_of_text)] = "utf-8"
-    """Encoding of text files; novels from China are often `gb18030`."""
+    """Encoding of text files; novels from China are often `gb18030`. `auto` chooses among `encodings` for each file."""
+    encodings: Annotated[list[Annotated[str, AfterValidator(_encoding_of_text)]], OneOrMore] = Field(
+        default=["utf-8", "gb18030", "big5"], min_length=1
+    )
+    """What `encoding: auto` chooses among; a file that is not clearly in one of them is bad input."""
     bad_input: BadInput = "report"
     """A line, document or file that cannot be read: `report` counts and lists it, `refuse` stops."""
     maximum_document_bytes: int = Field(default=256_000_000, ge=1)
@@ -42,6 +51,13 @@ class InputSettings(Settings):
     maximum_expansion: int = Field(default=200, ge=1)
     """A compressed file that expands to more than this many times its size plus `maximum_document_bytes` is bad input
     from there on; text shrinks to a third or a tenth."""
+
+    @field_validator("encodings")
+    @classmethod
+    def _encodings_are_named(cls, names: list[str]) -> list[str]:
+        if "auto" in names:
+            raise ValueError("names encodings; `auto` is a value of `encoding`")
+        return names
 
 
 class CleanSettings(Settings):
@@ -146,7 +162,11 @@ class TokenizerSettings(Settings):
 class PreprocessSettings(Settings):
     """How raw text becomes a corpus."""
 
-    input: InputSettings
+    input: Annotated[
+        Annotated[InputSettings, Tag("")] | Annotated[list[InputSettings], Tag(" "), Field(min_length=1)],
+        Discriminator(lambda value: " " if isinstance(value, list) else ""),
+    ]
+    """One section, or a list of them, each with paths of its own. What a file belongs to is the first that names it."""
     output: Path
     clean: CleanSettings = CleanSettings()
     dedup: DedupSettings = DedupSettings()
@@ -161,3 +181,8 @@ class PreprocessSettings(Settings):
     executor: Literal["processes", "ray"] = "processes"
     """`ray`: tasks are Ray tasks, on the cluster that is running (RAY_ADDRESS, or one found here) or else on this
     machine. All its nodes must see the files under the same paths."""
+
+    @property
+    def inputs(self) -> list[InputSettings]:
+        """The sections of `input`."""
+        return self.input if isinstance(self.input, list) else [self.input]

@@ -109,7 +109,7 @@ def documents_of(paths: list[str]) -> Iterator[str]:
     from preprocessing.text.clean import Cleaner
 
     settings, cleaner = InputSettings(paths=paths), Cleaner(CleanSettings())
-    for piece in chain.from_iterable(plan_parts(find_files(settings), 1 << 26)):
+    for piece in chain.from_iterable(plan_parts(find_files([settings]), 1 << 26)):
         for document in read(piece, settings, lambda problem: None):
             yield cleaner.clean(document.text)
 

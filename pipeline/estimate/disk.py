@@ -95,7 +95,7 @@ def _input_bytes(settings: PreprocessSettings) -> float:
     """Bytes of the corpus that the inputs will give; 0 if they are not there."""
     try:
         with quiet():
-            files = find_files(settings.input, settings.output)
+            files = find_files(settings.inputs, settings.output)
     except UserError:
         return 0.0
     return sum(

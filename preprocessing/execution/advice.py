@@ -49,7 +49,11 @@ def _of_held_out(manifest: Manifest, settings: PreprocessSettings) -> Iterator[s
     if documents == statistics["documents"]:
         yield "every document is held out and none is left to train on; lower `validation_share`"
         return
-    if documents == 0 and settings.validation_share == 0 and not settings.input.validation_paths:
+    if (
+        documents == 0
+        and settings.validation_share == 0
+        and not any(section.validation_paths for section in settings.inputs)
+    ):
         yield "no document is held out; raise `validation_share` for a validation loss"
         return
     enough = min(ENOUGH_TOKENS, int(_MOST_SHARE * statistics["tokens"]))

@@ -188,6 +188,9 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
         count = manifest.dropped["unreadable"]
         which = "they" if len(problems) == count else f"{len(problems):,} of them"
         log.warning("%d inputs could not be read; %s are listed in %s", count, which, output / "problems.jsonl")
+    for source in manifest.sources:
+        if "encodings" in source:
+            log.info("input: %s: encodings of the files: %s", source["path"], listed(source["encodings"]))
     write_report(output, manifest)
     write_record(output, identity)
     manifest.write(output)

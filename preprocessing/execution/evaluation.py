@@ -12,9 +12,10 @@ import numpy as np
 from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
 from preprocessing.execution.work import Work, save_array
-from preprocessing.input.piece import Problem
+from preprocessing.input.formats import format_of
+from preprocessing.input.piece import Piece, Problem
 from preprocessing.input.readers import read
-from preprocessing.input.sources import Piece, Source, find_files, format_of
+from preprocessing.input.sources import Source, find_files
 from preprocessing.input.streams import split_name
 from preprocessing.labelled.source import Source as LabelledFile
 from preprocessing.text.overlap import RUN, Match, collect
@@ -44,7 +45,7 @@ def find_evaluation_files(paths: list[str]) -> list[Source]:
     if not paths:
         return []
     try:
-        return find_files(InputSettings(paths=paths, format="document-per-file"))
+        return find_files([InputSettings(paths=paths, format="document-per-file")])
     except UserError as error:
         raise UserError(str(error).replace("input.paths:", "dedup.evaluation:")) from None
 

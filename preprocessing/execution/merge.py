@@ -13,11 +13,11 @@ from preprocessing.execution.work import Work
 _TOTALS = ("documents_read", "documents", "characters", "tokens")
 
 
-def by_source(work: Work, results: Iterable[dict[str, Any]]) -> list[Counter[str]]:
-    """The sums of all counts for each entry of `input.paths` and `input.validation_paths`."""
+def by_source(work: Work, results: Iterable[dict[str, Any]], name: str = "sources") -> list[Counter[str]]:
+    """The sums of all counts under `name` for each entry of `input.paths` and `input.validation_paths`."""
     counts: list[Counter[str]] = [Counter() for _ in work.sources]
     for result in results:
-        for source, count in result["sources"].items():
+        for source, count in result[name].items():
             counts[int(source)].update(count)
     return counts
 
@@ -42,6 +42,7 @@ def merge(work: Work) -> Manifest:
     if not shards:
         raise UserError(f"{work.output}: the tokenizer left no token of any document; is it one for this language?")
     counts = by_source(work, [*read, *encoded])
+    encodings = by_source(work, read, "encodings")
     dropped = sum(map(dropped_of, counts), Counter())
     dropped["unreadable"] = sum(result["unreadable"] for result in read)
     if work.settings.dedup.paragraphs:
@@ -61,8 +62,9 @@ def merge(work: Work) -> Manifest:
                 **source,
                 **{name: count[name] for name in _TOTALS},
                 "dropped": {k: n for k, n in dropped_of(count).items() if n},
+                **({"encodings": dict(sorted(chosen.items()))} if chosen else {}),
             }
-            for source, count in zip(work.sources, counts, strict=True)
+            for source, count, chosen in zip(work.sources, counts, encodings, strict=True)
         ],
         dropped={name: count for name, count in dropped.items() if count},
         statistics={

@@ -67,6 +67,7 @@ def _markdown(manifest: Manifest) -> str:
             *_evaluation(statistics.get("evaluation", [])),
             "## Sources\n",
             _table(("path", "files", "bytes", "documents read", "kept", "characters", "tokens", "dropped"), sources),
+            *(_encodings(source) for source in manifest.sources if "encodings" in source),
             "## Lengths\n",
             f"![Words by their length in tokens]({WORDS_IMAGE})\n",
             f"![Documents by their length in tokens]({DOCUMENTS_IMAGE})\n",
@@ -109,6 +110,11 @@ def _evaluation(files: list[dict[str, Any]]) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _encodings(source: dict[str, Any]) -> str:
+    counts = ", ".join(f"{name} {files:,}" for name, files in source["encodings"].items())
+    return f"Encodings of the files of {source['path']}: {counts}.\n"
 
 
 def _share(count: int, total: int) -> str:

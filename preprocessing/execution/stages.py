@@ -23,8 +23,8 @@ from preprocessing.execution.near import find_clusters, find_pairs, find_signatu
 from preprocessing.execution.progress import advance
 from preprocessing.execution.work import DOCUMENT, Work, save_array
 from preprocessing.files import synced
+from preprocessing.input.piece import Piece
 from preprocessing.input.readers import Problem, read
-from preprocessing.input.sources import Piece
 from preprocessing.text.dedup import later_occurrences, sort_keys, task_count
 from preprocessing.tokens.encode import Encoder, batches
 from preprocessing.tokens.tokenizer import Tokenizer
@@ -34,11 +34,16 @@ LISTED_PROBLEMS = 1000
 """Problems listed for a part; any others, perhaps one for each line, are only counted."""
 
 
+def _add(counts: Counter[str], name: str) -> None:
+    counts[name] += 1
+
+
 def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     settings, cleaner = work.settings, work.new_cleaner()
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
     contaminated = Contaminated()
+    encodings: dict[int, Counter[str]] = {}
     problems: list[Problem] = []
     unreadable = 0
 
@@ -52,7 +57,9 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         """Entry of `input` and text of each document that no filter drops."""
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
-            for document in read(Piece(**piece), settings.input, report):
+            add = partial(_add, encodings.setdefault(source, Counter()))
+            section = settings.inputs[piece["section"]]
+            for document in read(Piece(**piece), section, report, add):
                 text = cleaner.clean(document.text)
                 count["documents_read"] += 1
                 if reason := cleaner.reason_to_drop(text):
@@ -91,6 +98,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         "cleaned": cleaner.changed,
         "contaminated": contaminated.files,
         "contaminated_examples": contaminated.examples,
+        "encodings": encodings,
         "unreadable": unreadable,
         "problems": [problem._asdict() for problem in problems],
     }

@@ -40,8 +40,7 @@ from preprocessing.tokens.punctuation import marks_to_map
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
-"""The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from: `paths`, then
-`validation_paths`."""
+"""The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from."""
 
 
 class Work:
@@ -131,7 +130,7 @@ class Work:
 
     def of_validation_paths(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
         """bool [n]: which of them are held out by `input.validation_paths`."""
-        return documents["source"] >= len(self.settings.input.paths)
+        return documents["source"] >= sum(len(section.paths) for section in self.settings.inputs)
 
     def is_held_out(self, digest: bytes, source: int) -> bool:
         """The same for one document, by its MD5 and its entry of `input`."""

@@ -25,7 +25,7 @@ from preprocessing.errors import DamagedError, UserError
 from preprocessing.execution.attempts import remove_abandoned, temporary_folder
 from preprocessing.execution.evaluation import find_evaluation_files
 from preprocessing.files import move, sync_folder, synced, to_json, write_atomically
-from preprocessing.input.sources import Source, find_files, plan_parts
+from preprocessing.input.sources import Source, entries_of, find_files, plan_parts
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
@@ -51,7 +51,7 @@ class Inputs(NamedTuple):
 
 def check_inputs(settings: PreprocessSettings) -> Inputs:
     """Find the input and load dictionaries and vocabulary, so that a mistake there shows before hours of work."""
-    files = find_files(settings.input, settings.output)
+    files = find_files(settings.inputs, settings.output)
     evaluation = find_evaluation_files(settings.dedup.evaluation)
     words = WordSegmenter(settings.words)
     given = settings.tokenizer
@@ -218,29 +218,35 @@ def _check_same(output: Path, identity: dict[str, Any]) -> None:
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
-            path = key if name in ("", "files", "settings") else f"{name}.{key}"
+            path = str(key) if name in ("", "files", "settings") else f"{name}.{key}"
             if key not in new or key not in old:
                 yield f"{path} is {'gone' if key in old else 'new'}"
             else:
                 yield from _differences(old[key], new[key], path)
+    elif (
+        isinstance(old, list)
+        and isinstance(new, list)
+        and len(old) == len(new)
+        and all(isinstance(one, dict) for one in [*old, *new])
+    ):
+        for number, (before, now) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(before, now, f"{name}.{number}")
     elif old != new:
         yield f"{name} was {json.dumps(old, ensure_ascii=False)}, is {json.dumps(new, ensure_ascii=False)}"
 
 
+def _are_sections(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value) and value != []
+
+
 def _write_work_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> None:
-    entries = [*settings.input.paths, *settings.input.validation_paths]
-    held_out = range(len(settings.input.paths), len(entries))
-    # A file found through two entries counts for the first of them, but is held out if either is a validation path.
-    entry_of: dict[str, int] = {}
-    for number in (*held_out, *range(held_out.start)):
-        # Only the paths matter: with a stated format, the choice of one is not made and logged again.
-        only = {"paths": [entries[number]], "validation_paths": [], "format": "jsonl"}
-        for file in find_files(settings.input.model_copy(update=only), settings.output):
-            entry_of.setdefault(file.path, number)
-    sources: list[dict[str, Any]] = [{"path": entry, "files": 0, "bytes": 0} for entry in entries]
+    sources: list[dict[str, Any]] = [
+        {"path": entry.path, "files": 0, "bytes": 0} for entry in entries_of(settings.inputs)
+    ]
     for file in inputs.files:
-        sources[entry_of[file.path]]["files"] += 1
-        sources[entry_of[file.path]]["bytes"] += file.bytes
+        sources[file.entry]["files"] += 1
+        sources[file.entry]["bytes"] += file.bytes
+    entry_of = {file.path: file.entry for file in inputs.files}
     sizes = {file.path: file.bytes for file in inputs.files}
     parts = plan_parts(inputs.files, settings.part_bytes)
     with synced(folder / "parts.jsonl") as parts_file:  # one file: ten thousand would take minutes to reach the disk

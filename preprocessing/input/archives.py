@@ -1,17 +1,40 @@
-"""The members of a tar archive, streamed: nothing is unpacked, and no header makes tarfile hang or run out of memory.
+"""The members of an archive, streamed: nothing is unpacked, and no header makes a reader hang or run out of memory.
 
 tarfile trusts headers: that a member has 10^30 bytes, that a header has gigabytes, that a sparse file of 512 bytes has
 a terabyte of zeros.
 """
 
+import lzma
+import stat
+import struct
 import tarfile
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, cast
+
+from preprocessing.input.streams import BUFFER, metered
 
 _HEADER_BYTES = 1 << 22
 """The maximum size of all headers of one member: long names, and the map of a sparse file."""
 _LONGEST_HEADER = 1 << 20
 _GLOBAL_HEADERS = 100
+_ENCRYPTED = 1
+_ZIP_DAMAGE = (
+    EOFError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile raises for a damaged archive, one with a password, or one packed by a method that it does not know."""
 _HEADER_TYPES = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -24,7 +47,9 @@ _HEADER_TYPES = (
 class Entry(NamedTuple):
     name: str
     file: BinaryIO | None
-    """None for a sparse file, which is not read, since a hole is not text."""
+    """None for one that is not read."""
+    reason: str = ""
+    """Why it is not read."""
 
 
 def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[Entry]:
@@ -35,9 +60,50 @@ def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[E
     with tarfile.open(fileobj=cast(Any, _Archive(stream, damage)), mode="r|", tarinfo=_Member) as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined] # tarfile would remember every one
-            if not member.isfile() or any(part.startswith(".") and part != "." for part in member.name.split("/")):
+            if not member.isfile() or _is_hidden(member.name):
                 continue
-            yield Entry(member.name, None if member.issparse() else archive.extractfile(member))  # type: ignore[arg-type]
+            if member.issparse():  # a hole is not text
+                yield Entry(member.name, None, "a sparse file inside an archive is not read; unpack it")
+            else:
+                yield Entry(member.name, archive.extractfile(member))  # type: ignore[arg-type]
+
+
+def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Entry]:
+    """The same of a zip archive; `spend` is called with the bytes that its members expand to.
+
+    Raises zipfile.BadZipFile if its index is damaged or cut off.
+    """
+    with open_zip(file) as archive:
+        for member in archive.infolist():
+            name = member.filename
+            if not name or name.endswith("/") or _is_hidden(name) or stat.S_ISLNK(member.external_attr >> 16):
+                continue
+            if member.flag_bits & _ENCRYPTED:
+                yield Entry(name, None, "encrypted; unpack it with its password")
+            else:
+                yield Entry(name, metered(zip_member(archive, member), spend))
+
+
+def open_zip(file: BinaryIO) -> zipfile.ZipFile:
+    """Raises zipfile.BadZipFile whatever is wrong with the archive."""
+    try:
+        return zipfile.ZipFile(file)
+    except _ZIP_DAMAGE as error:
+        raise zipfile.BadZipFile(str(error) or type(error).__name__) from None
+
+
+def zip_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
+    """The bytes of a member; raises zipfile.BadZipFile whatever is wrong with it."""
+    try:
+        with archive.open(member) as opened:
+            yield from iter(partial(opened.read, BUFFER), b"")
+    except _ZIP_DAMAGE as error:
+        raise zipfile.BadZipFile(str(error) or type(error).__name__) from None
+
+
+def _is_hidden(name: str) -> bool:
+    parts = name.split("/")
+    return parts[0] == "__MACOSX" or any(part.startswith(".") and part != "." for part in parts)
 
 
 class _Archive:

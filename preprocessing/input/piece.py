@@ -3,8 +3,10 @@
 import errno
 import lzma
 import tarfile
+import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 from xml.parsers.expat import ExpatError
 
@@ -12,8 +14,26 @@ import zstandard
 
 from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
-from preprocessing.input.sources import Piece
-from preprocessing.input.streams import ExpansionError, encoding_that_fits
+from preprocessing.input.encodings import encoding_of, encoding_that_fits, is_plain
+from preprocessing.input.fields import FieldError
+from preprocessing.input.streams import ExpansionError
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file, or the byte range [start, end) of an uncompressed line-based file.
+
+    `bytes` and `changed` are those of the file when it was found; None is not compared.
+    """
+
+    path: str
+    format: str
+    start: int = 0
+    end: int | None = None
+    bytes: int | None = None
+    changed: int | None = None
+    section: int = 0
+    """The section of `input` that it is read by."""
 
 
 class Document(NamedTuple):
@@ -41,6 +61,7 @@ DAMAGE = (
     UnicodeError,
     lzma.LZMAError,
     tarfile.TarError,
+    zipfile.BadZipFile,
     zlib.error,
     zstandard.ZstdError,
 )
@@ -58,17 +79,35 @@ class PieceReader:
         settings: InputSettings,
         report: Callable[[Problem], None],
         check_unchanged: Callable[[], None],
+        count_encoding: Callable[[str], None],
     ) -> None:
         self.piece, self.settings, self.report = piece, settings, report
-        self.check_unchanged = check_unchanged
+        self.check_unchanged, self.count_encoding = check_unchanged, count_encoding
         self.limit = settings.maximum_document_bytes
+        self.spend: Callable[[int], None] = lambda size: None
+        """Called with bytes as they are decompressed; raises ExpansionError if they are too many."""
         self.encoding = self.stated = settings.encoding
+        self.is_undecided = False
+        """Whether all of the file so far is ASCII, and `encoding: auto` is to choose where that ends."""
         self.member = ""
         """The member of an archive that is being read, as a prefix of positions."""
         self.last = "the start"
         """The position of the last document."""
         self._fitting: str | None = None
         self._guesses = 0
+
+    def choose_encoding(self, sample: bytes | bytearray) -> bool:
+        """Choose among the candidates of `encoding: auto`; False if none fits, which is reported."""
+        candidates = self.settings.encodings
+        chosen = candidates[0] if is_plain(sample) else encoding_of(sample, candidates)
+        self.is_undecided = is_plain(sample)
+        if chosen is not None:
+            self.encoding = self.stated = chosen
+        elif self.piece.start == 0:
+            fits = encoding_that_fits(sample)
+            hint = f"; {fits} would fit" if fits and fits not in candidates else ""
+            self.problem("whole file", f"not clearly one of {', '.join(candidates)} (`input.encodings`){hint}")
+        return chosen is not None
 
     def problem(self, position: str, reason: str) -> None:
         """Report bad input; raises `UserError` if `bad_input` is `refuse`."""
@@ -93,8 +132,23 @@ class PieceReader:
         self.last = position
         return Document(text, self.piece.path, self.member + position)
 
+    def texts(self, texts: Iterable[str | FieldError], position: str, has_several: bool = False) -> Iterator[Document]:
+        """The documents of a record's texts, as `TextField` finds them."""
+        for number, text in enumerate(texts, 1):
+            place = f"{position}, value {number}" if has_several else position
+            if isinstance(text, FieldError):
+                self.problem(place, str(text))
+            elif len(text) > self.limit // 4 and len(text.encode("utf-8", "surrogatepass")) > self.limit:
+                self.too_long(place)
+            else:
+                yield self.document(text, place)
+
     def decode(self, data: bytes | bytearray, position: str) -> str | None:
         """`data` as text; None if it is not in the encoding, which is reported."""
+        if self.is_undecided and not is_plain(data):
+            chosen = encoding_of(data, self.settings.encodings)
+            if chosen is not None:
+                self.encoding, self.stated, self.is_undecided = chosen, chosen, False
         try:
             return data.decode(self.encoding).removeprefix("\ufeff")
         except UnicodeError as error:
@@ -108,9 +162,3 @@ class PieceReader:
                 where = f"byte {error.start}" + (f", line {line}" if line > 1 else "")
             self.problem(position, f"not {self.stated} ({where} of it){hint}")
             return None
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first few names, for a message."""
-    known = [name if len(name) < 40 else name[:40] + "..." for name, _ in zip(names, range(9), strict=False)]
-    return ", ".join([*known[:8], "..."] if len(known) > 8 else known) or "none"

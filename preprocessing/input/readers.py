@@ -8,40 +8,44 @@ contains, memory is bounded by a small multiple of `input.maximum_document_bytes
 
 import os
 import stat
-import tarfile
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
 
 from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
-from preprocessing.input import archives, mediawiki, wikiextractor, wikitext
-from preprocessing.input.piece import DAMAGE, Document, PieceReader, Problem
-from preprocessing.input.sources import Piece, format_of
-from preprocessing.input.streams import BOMS, ExpansionError, decompress, is_wide, to_utf8
-from preprocessing.input.text_files import blank_line, document_per_file, document_per_line, jsonl
+from preprocessing.input.formats import read_file
+from preprocessing.input.piece import DAMAGE, Document, Piece, PieceReader, Problem
+from preprocessing.input.streams import BUFFER, ExpansionError, split_name
 
 
-def read(piece: Piece, settings: InputSettings, report: Callable[[Problem], None]) -> Iterator[Document]:
+def read(
+    piece: Piece,
+    settings: InputSettings,
+    report: Callable[[Problem], None],
+    count_encoding: Callable[[str], None] = lambda encoding: None,
+) -> Iterator[Document]:
     """The documents of `piece`, streamed; a document belongs to the byte range in which it begins.
 
     What cannot be read goes to `report`, and the rest is still read, or it raises `UserError` if `bad_input` is
     `refuse`. An error of the system (permission, disk) and a file that changes always raise `UserError`, since the
-    next run would make a different corpus.
+    next run would make a different corpus. `count_encoding` is called with the one that `encoding: auto` chose for each
+    file or member of an archive.
     """
+    buffering = BUFFER if split_name(piece.path)[1] is None else -1
     try:
-        with open(piece.path, "rb", opener=_open) as file:
+        with open(piece.path, "rb", buffering=buffering, opener=_open) as file:
             before = os.fstat(file.fileno())
 
             def check() -> None:
                 _check_unchanged(piece, before, os.fstat(file.fileno()))
 
             check()
-            reader = PieceReader(piece, settings, report, check)
+            reader = PieceReader(piece, settings, report, check, count_encoding)
             try:
                 if before.st_size == 0:
                     reader.problem("whole file", "empty file")
                 else:
-                    yield from _file(reader, file, before.st_size)
+                    reader.spend = _bounded(reader.limit, settings.maximum_expansion, before.st_size)
+                    yield from read_file(reader, file)
             except DAMAGE as error:
                 reader.damaged(error)
             check()
@@ -64,8 +68,8 @@ def _check_unchanged(piece: Piece, before: os.stat_result, now: os.stat_result) 
         )
 
 
-def _file(reader: PieceReader, file: BinaryIO, size: int) -> Iterator[Document]:
-    limit, factor = reader.limit, reader.settings.maximum_expansion
+def _bounded(limit: int, factor: int, size: int) -> Callable[[int], None]:
+    """Counts what a file of `size` bytes expands to; raises ExpansionError if it is too much."""
     left = most = limit + factor * size
 
     def spend(count: int) -> None:
@@ -77,79 +81,4 @@ def _file(reader: PieceReader, file: BinaryIO, size: int) -> Iterator[Document]:
                 "length: see `input.maximum_expansion`"
             )
 
-    if reader.piece.format == "parquet":
-        from preprocessing.input.parquet import read_parquet
-
-        yield from read_parquet(reader, file, spend)
-    elif reader.piece.format == "tar":
-        yield from _tar(reader, decompress(file, reader.piece.path, spend), spend)
-    else:
-        yield from _documents(reader, reader.piece.format, decompress(file, reader.piece.path, spend))
-
-
-def _documents(reader: PieceReader, format: str, stream: BinaryIO) -> Iterator[Document]:
-    if format != "mediawiki":  # XML states its own encoding
-        head = stream.peek(4)[:4]  # type: ignore[attr-defined]
-        marked = next((name for mark, name in BOMS if head.startswith(mark)), None)
-        reader.encoding = reader.stated = marked or reader.settings.encoding
-        if is_wide(reader.encoding):  # "\n" has several bytes there: the file is read whole, by the piece with byte 0
-            if reader.piece.start > 0:
-                return
-            stream, reader.encoding = to_utf8(stream, reader.encoding), "utf-8"
-            reader.piece = Piece(reader.piece.path, reader.piece.format)
-    yield from _FORMATS[format](reader, stream)
-
-
-def _wikiextractor(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
-    if stream.peek(1)[:1] == b"{":  # type: ignore[attr-defined] # WikiExtractor --json
-        yield from jsonl(reader, stream)
-        return
-
-    def problem(number: int, reason: str | None) -> None:
-        reader.problem(f"line {number}", reason) if reason else reader.too_long(f"line {number}")
-
-    for number, page in wikiextractor.pages(stream, reader.limit, problem):
-        text = reader.decode(page, f"line {number}")
-        if text is not None:
-            yield reader.document(wikiextractor.body(text), f"line {number}")
-
-
-def _mediawiki(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
-    found = False
-    for page in mediawiki.pages(stream, reader.limit):
-        found = True
-        if page.is_too_long:
-            reader.too_long(f"page {page.title}")
-        elif page.wikitext is not None:
-            yield reader.document(wikitext.plain_text(page.wikitext, page.dropped_namespaces), f"page {page.title}")
-    if not found:
-        reader.problem("whole file", "XML without a <page>; is it a MediaWiki pages-articles dump?")
-
-
-def _tar(reader: PieceReader, stream: BinaryIO, spend: Callable[[int], None]) -> Iterator[Document]:
-    for name, file in archives.entries(stream, DAMAGE):
-        reader.member, reader.last = f"{name}, ", "the start"
-        format = format_of(name, reader.settings.format)
-        if file is None:
-            reader.problem("whole file", "a sparse file inside an archive is not read; unpack it")
-            continue
-        if format in ("tar", "parquet"):
-            reader.problem("whole file", f"{format} inside an archive is not read; unpack it")
-            continue
-        try:
-            yield from _documents(reader, format, decompress(file, name, spend))
-        except (tarfile.TarError, ExpansionError):
-            raise
-        except DAMAGE as error:  # of this member alone
-            reader.damaged(error)
-    reader.member = ""
-
-
-_FORMATS: dict[str, Callable[[PieceReader, BinaryIO], Iterator[Document]]] = {
-    "document-per-file": document_per_file,
-    "blank-line": blank_line,
-    "document-per-line": document_per_line,
-    "jsonl": jsonl,
-    "wikiextractor": _wikiextractor,
-    "mediawiki": _mediawiki,
-}
+    return spend

@@ -3,19 +3,29 @@
 import glob
 import logging
 import os
-import re
 import stat
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
+from preprocessing.input.dataset_folders import data_files
+from preprocessing.input.formats import FORMATS, PROSE, format_of
+from preprocessing.input.piece import Piece
 from preprocessing.input.streams import split_name
 
 log = logging.getLogger("reread")
+
+
+class Entry(NamedTuple):
+    """One of `paths` or `validation_paths` of a section of `input`."""
+
+    path: str
+    section: int
+    is_held_out: bool
 
 
 class Source(NamedTuple):
@@ -27,36 +37,24 @@ class Source(NamedTuple):
     """Size as stored."""
     changed: int
     """Time of the last change in nanoseconds."""
+    section: int = 0
+    """The section of `input` that it is read by, the first that names it."""
+    entry: int = 0
+    """The entry that it counts for: the first that names it, but one of `validation_paths` before all others."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A file, or the byte range [start, end) of an uncompressed line-based file.
-
-    `bytes` and `changed` are those of the file when it was found; None is not compared.
-    """
-
-    path: str
-    format: str
-    start: int = 0
-    end: int | None = None
-    bytes: int | None = None
-    changed: int | None = None
-
-
-_LINE_BASED = ("blank-line", "document-per-line", "jsonl")
-_BY_NAME = (
-    ("tar", re.compile(r"\.tar$"), "*.tar, an archive: each member is read by its own name"),
-    ("jsonl", re.compile(r"\.(jsonl|ndjson)$"), "*.jsonl or *.ndjson"),
-    ("parquet", re.compile(r"\.(parquet|pq)$"), "*.parquet"),
-    ("mediawiki", re.compile(r"\.xml(-p\w+)?$"), "*.xml"),
-    ("wikiextractor", re.compile(r"(^|[/_])wiki_\d+$"), "wiki_00, wiki_01, ..."),
-)
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def find_files(settings: InputSettings, output: Path | None = None) -> list[Source]:
-    """Every input file once, with its format, in the order of `paths` and `validation_paths`, sorted within each.
+def entries_of(inputs: Sequence[InputSettings]) -> list[Entry]:
+    """All `paths` of the sections of `input`, then all `validation_paths`."""
+    given = [Entry(path, number, False) for number, section in enumerate(inputs) for path in section.paths]
+    held_out = [Entry(path, number, True) for number, section in enumerate(inputs) for path in section.validation_paths]
+    return given + held_out
+
+
+def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> list[Source]:
+    """Every input file once, with its format, in the order of `entries_of`, sorted within each.
 
     Folders are walked; hidden files in them are skipped, and so are files in `output`. Raises `UserError` for a path
     that matches nothing or is not a regular file.
@@ -68,24 +66,32 @@ def find_files(settings: InputSettings, output: Path | None = None) -> list[Sour
         real = os.path.realpath(folder)
         return real_output is not None and os.path.commonpath((real, real_output)) == real_output
 
-    patterns = [*settings.paths, *settings.validation_paths]
-    found = dict.fromkeys(path for pattern in patterns for path in _expand(pattern))
-    paths = [path for path in found if not is_output(os.path.dirname(path))]
+    named: dict[str, list[int]] = {}  # the first entry that names a path, and the one that it counts for
+    entries = entries_of(inputs)
+    for number, entry in enumerate(entries):
+        for path in _expand(entry.path):
+            found = named.setdefault(path, [number, number])
+            if entry.is_held_out and not entries[found[1]].is_held_out:
+                found[1] = number
+    paths = [path for path in named if not is_output(os.path.dirname(path))]
     if not paths:
         raise UserError(
             f"output: all of the input lies in {output}; choose a folder for the corpus that holds no input"
         )
-    if len(paths) < len(found):
-        log.info("input: %d files in the output folder %s are not read", len(found) - len(paths), output)
-    sources = [_source(path, settings.format) for path in paths]
-    if settings.format == "auto":
-        reasons = {name: f"by the name {reason}" for name, _, reason in _BY_NAME}
-        for name, count in Counter(source.format for source in sources).items():
-            log.info("input: %d files read as %s (%s)", count, name, reasons.get(name, "no other format by the name"))
+    if len(paths) < len(named):
+        log.info("input: %d files in the output folder %s are not read", len(named) - len(paths), output)
+    sources = []
+    for path in paths:
+        section = entries[named[path][0]].section
+        sources.append(_source(path, inputs[section].format, section, named[path][1]))
+    automatic = [source.format for source in sources if inputs[source.section].format == "auto"]
+    for name, count in Counter(automatic).items():
+        by_name = "" if name == PROSE else "by the name "
+        log.info("input: %d files read as %s (%s%s)", count, name, by_name, FORMATS[name].shown)
     return sources
 
 
-def _source(path: str, stated_format: str) -> Source:
+def _source(path: str, stated_format: str, section: int, entry: int) -> Source:
     try:
         status = os.stat(path)
     except OSError as error:
@@ -93,7 +99,7 @@ def _source(path: str, stated_format: str) -> Source:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
         raise UserError(f"{path}: is {kind}, which cannot be read twice; write it to a file, or take it out of `paths`")
-    return Source(path, format_of(path, stated_format), status.st_size, status.st_mtime_ns)
+    return Source(path, format_of(path, stated_format), status.st_size, status.st_mtime_ns, section, entry)
 
 
 def _expand(pattern: str) -> list[str]:
@@ -114,17 +120,10 @@ def _walk(folder: str) -> list[str]:
         real = os.path.realpath(here)
         folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
         if real not in seen:  # a link to a parent folder would never end
-            files += [os.path.join(here, name) for name in names if not name.startswith(".")]
+            names = [name for name in names if not name.startswith(".")]  # noqa: PLW2901
+            files += [os.path.join(here, name) for name in data_files(here, names)]
         seen.add(real)
     return sorted(files)
-
-
-def format_of(path: str, stated: str) -> str:
-    """The stated format, or for `auto` the one that the name of the file (or archive member) implies."""
-    name, _ = split_name(path)
-    if stated != "auto":
-        return "tar" if name.endswith(".tar") else stated
-    return next((known for known, pattern, _ in _BY_NAME if pattern.search(name)), "document-per-file")
 
 
 def plan_parts(files: list[Source], part_bytes: int) -> list[list[Piece]]:
@@ -136,12 +135,13 @@ def plan_parts(files: list[Source], part_bytes: int) -> list[list[Piece]]:
     room = -1
     for file in files:
         cuts = 1
-        if file.format in _LINE_BASED and split_name(file.path)[1] is None:
+        if FORMATS[file.format].is_lines and split_name(file.path)[1] is None:
             cuts = max(1, -(-file.bytes // part_bytes))
         bounds = [file.bytes * index // cuts for index in range(cuts)]
         ends = [*bounds[1:], None]
         pieces = [
-            Piece(file.path, file.format, *bound, file.bytes, file.changed) for bound in zip(bounds, ends, strict=True)
+            Piece(file.path, file.format, *bound, file.bytes, file.changed, file.section)
+            for bound in zip(bounds, ends, strict=True)
         ]
         if cuts > 1:
             parts += [[piece] for piece in pieces]

@@ -9,13 +9,13 @@ import gzip
 import io
 import lzma
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
 import zstandard
 
-_BUFFER = 1 << 18
+BUFFER = 1 << 17
+"""Bytes that `peek` shows at the begin of a stream; what a text is in is decided by them."""
 _FRAME_STEP = 1 << 14  # what follows the end of a frame is copied
 _ZSTD_STEP = 1 << 10  # all that it expands to is held at once: up to 128 KiB for each 4 bytes
 _ZSTD_WINDOW, _XZ_MEMORY = 1 << 31, 1 << 30  # what `zstd --long=31` needs; ordinary files need 8 MiB, and xz 65 MiB
@@ -49,9 +49,15 @@ def decompress(file: BinaryIO, path: str, spend: Callable[[int], None]) -> Binar
     with the number of decompressed bytes, and may raise.
     """
     suffix = split_name(path)[1]
-    if suffix is None:
-        return file if isinstance(file, io.BufferedReader) else cast(BinaryIO, io.BufferedReader(cast(Any, file)))
+    if suffix is None:  # the readers of an archive's members are subclasses with small buffers
+        return file if type(file) is io.BufferedReader else cast(BinaryIO, io.BufferedReader(cast(Any, file), BUFFER))
     chunks = {".gz": _gzip, ".bz2": _bz2, ".xz": _xz, ".zst": _zstd}[suffix](file)
+
+    return metered(chunks, spend)
+
+
+def metered(chunks: Iterator[bytes], spend: Callable[[int], None]) -> BinaryIO:
+    """A stream of `chunks`, whose sizes are given to `spend`."""
 
     def counted() -> Iterator[bytes]:
         for chunk in chunks:
@@ -63,7 +69,7 @@ def decompress(file: BinaryIO, path: str, spend: Callable[[int], None]) -> Binar
 
 def _gzip(file: BinaryIO) -> Iterator[bytes]:
     opened = gzip.GzipFile(fileobj=file)
-    return iter(lambda: opened.read1(_BUFFER), b"")
+    return iter(lambda: opened.read1(BUFFER), b"")
 
 
 def _bz2(file: BinaryIO) -> Iterator[bytes]:
@@ -84,7 +90,7 @@ def _frames(file: BinaryIO, begin: Callable[[], Any]) -> Iterator[bytes]:
                 data = file.read(_FRAME_STEP)
                 if not data:
                     raise EOFError("Compressed file ended before the end of its last frame")
-            yield frame.decompress(data, _BUFFER)
+            yield frame.decompress(data, BUFFER)
             data = b""
         data = frame.unused_data
         while not data.lstrip(b"\0") and (more := file.read(_FRAME_STEP)):  # padding
@@ -120,7 +126,7 @@ def to_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
     def chunks() -> Iterator[bytes]:
         errors = "surrogatepass" if codecs.lookup(encoding).name.startswith("utf") else "strict"
         decoder = codecs.getincrementaldecoder(encoding)(errors)
-        while data := stream.read(_BUFFER):
+        while data := stream.read(BUFFER):
             yield decoder.decode(data).encode("utf-8", "surrogatepass")
         decoder.decode(b"", final=True)
 
@@ -162,13 +168,13 @@ class _Chunks(io.RawIOBase):
 
 
 def _stream(chunks: Iterator[bytes]) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_Chunks(chunks), _BUFFER))
+    return cast(BinaryIO, io.BufferedReader(_Chunks(chunks), BUFFER))
 
 
 def read_at_most(stream: BinaryIO, limit: int) -> bytearray:
     """All of `stream`, or its first `limit` + 1 bytes if it is longer than `limit`."""
     data = bytearray()
-    while len(data) <= limit and (chunk := stream.read(min(_BUFFER, limit + 1 - len(data)))):
+    while len(data) <= limit and (chunk := stream.read(min(BUFFER, limit + 1 - len(data)))):
         data += chunk
     return data
 
@@ -183,7 +189,7 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[bytes, int]]:
 def skip_line(stream: BinaryIO, at_least: int | None = None) -> int:
     """Read to the end of a line, or until `at_least` bytes are read; returns how many were read."""
     size = 0
-    while (at_least is None or size < at_least) and (rest := stream.readline(_BUFFER)):
+    while (at_least is None or size < at_least) and (rest := stream.readline(BUFFER)):
         size += len(rest)
         if rest.endswith(b"\n"):
             break
@@ -196,32 +202,3 @@ def line_start(file: BinaryIO, position: int, reach: int) -> int | None:
     file.seek(begin)
     found = file.read(position - begin).rfind(b"\n")
     return begin + found + 1 if found >= 0 else 0 if begin == 0 else None
-
-
-_ORDINARY = re.compile(r"[，。、：；！？“”《》\u3000\s]")
-
-
-def encoding_that_fits(data: bytes | bytearray) -> str | None:
-    """The encoding in which `data` reads as ordinary Chinese (or, nearly all ASCII, as a Western text)."""
-    sample = data[: 1 << 14]
-    best, most = None, 0.6
-    wide = ("utf-16-le", "utf-16-be") if b"\0" in sample else ()
-    for name in ("utf-8", "gb18030", "big5", *wide):
-        try:
-            text = codecs.getincrementaldecoder(name)().decode(sample)
-        except UnicodeDecodeError:
-            continue
-        characters = [character for character in text if not character.isascii()]
-        share = sum(map(_common, characters)) / max(1, len(characters))
-        if share > most:
-            best, most = name, share
-    if best is None and sum(byte > 127 for byte in sample) < 0.15 * len(sample):
-        best = "cp1252"
-    return best
-
-
-def _common(character: str) -> bool:
-    """Whether a character is frequent: both national standards have such characters in their first level."""
-    gb, big5 = character.encode("gb2312", "ignore"), character.encode("big5", "ignore")
-    first_level = b"\xb0" <= gb[:1] <= b"\xd7" or b"\xa4" <= big5[:1] <= b"\xc6"
-    return first_level or _ORDINARY.match(character) is not None

@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from preprocessing.input.piece import Document, PieceReader, listed
+from preprocessing.input.fields import TextField
+from preprocessing.input.piece import Document, PieceReader
 from preprocessing.input.streams import line_start, lines, read_at_most, skip_line
 
 _LONGEST_BLANK = 1 << 16
@@ -67,29 +68,20 @@ def document_per_line(reader: PieceReader, stream: BinaryIO) -> Iterator[Documen
 
 
 def jsonl(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
-    field = reader.settings.text_field
+    field = TextField(reader.settings.text_field)
     for position, line in _own_lines(reader, stream):
         try:
-            values = json.loads(line)
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             reader.problem(position, f"not JSON ({error.msg}, character {error.pos + 1} of it)")
-            continue
         except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
             reader.problem(position, f"not JSON ({error})")
-            continue
-        if not isinstance(values, dict):
-            reader.problem(position, f"a JSON {type(values).__name__}, not an object with the field `{field}`")
-        elif field not in values:
-            reader.problem(position, f"no field `{field}`; it has {listed(values)} (`input.text_field` says which)")
-        elif not isinstance(values[field], str):
-            reader.problem(position, f"field `{field}` holds {type(values[field]).__name__}, not text")
         else:
-            yield reader.document(values[field], position)
+            yield from reader.texts(field.texts(record), position, field.has_several)
 
 
 def blank_line(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
     start, end = reader.piece.start, reader.piece.end
-    wide_space = "\u3000".encode(reader.encoding, "ignore")
     offset = 0
     if start > 0:
         found = line_start(stream, start - 1, _LONGEST_BLANK)
@@ -102,7 +94,7 @@ def blank_line(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
     for at, number, line in _lines(reader, stream, offset):
         if end is not None and at >= end and not parts:
             return
-        if line is not None and _is_blank(line, wide_space, reader.encoding):
+        if line is not None and _is_blank(line, reader.encoding):
             yield from _joined(reader, parts, position)
             parts, after_blank = [], True
             continue
@@ -121,12 +113,12 @@ def blank_line(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
     yield from _joined(reader, parts, position)
 
 
-def _is_blank(line: bytes, wide_space: bytes, encoding: str) -> bool:
+def _is_blank(line: bytes, encoding: str) -> bool:
     if len(line) > _LONGEST_BLANK:
         return False
     visible = line.strip()
     # A line of ideographic spaces is blank, too; they have several bytes each.
-    short = len(visible) < 64 and visible.startswith(wide_space)
+    short = 0 < len(visible) < 64 and visible.startswith("\u3000".encode(encoding, "ignore"))
     return not visible or (short and not visible.decode(encoding, "replace").strip())
 
 

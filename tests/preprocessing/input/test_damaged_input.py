@@ -103,7 +103,7 @@ def file_of(draw: st.DrawFn) -> tuple[str, str, bytes]:
 def read_folder(folder: Path, part_bytes: int, **values: Any) -> tuple[list[Document], list[Problem]]:
     chosen = InputSettings.model_validate({"paths": [str(folder)], **values})
     problems: list[Problem] = []
-    parts = plan_parts(find_files(chosen), part_bytes)
+    parts = plan_parts(find_files([chosen]), part_bytes)
     return [found for part in parts for piece in part for found in read(piece, chosen, problems.append)], problems
 
 

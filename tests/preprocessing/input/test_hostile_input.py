@@ -37,7 +37,7 @@ LINES = "".join(f"{n} 天下大势，分久必合\n" for n in range(2000))
 def read_all(path: Path | str, format: str = "auto", **settings: object) -> tuple[list[str], list[Problem]]:
     chosen = InputSettings.model_validate({"paths": [str(path)], "format": format, **settings})
     problems: list[Problem] = []
-    parts = plan_parts(find_files(chosen), 1 << 40)
+    parts = plan_parts(find_files([chosen]), 1 << 40)
     pieces = [piece for part in parts for piece in part]
     return [document.text for piece in pieces for document in read(piece, chosen, problems.append)], problems
 
@@ -92,7 +92,7 @@ def test_a_file_that_changed_since_it_was_planned_is_refused(
     text_file: Path, change: Callable[[Path], None], bad_input: str
 ) -> None:
     settings = settings_of(text_file, bad_input)
-    [[piece]] = plan_parts(find_files(settings), 1 << 40)
+    [[piece]] = plan_parts(find_files([settings]), 1 << 40)
     change(text_file)
     with pytest.raises(UserError, match=r"a\.[a-z.]+: changed since the work began"):
         list(read(piece, settings, lambda problem: None))
@@ -104,7 +104,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     text_file: Path, change: Callable[[Path], None], bad_input: str
 ) -> None:
     settings = settings_of(text_file, bad_input)
-    documents = read(Piece(str(text_file), find_files(settings)[0].format), settings, lambda problem: None)
+    documents = read(Piece(str(text_file), find_files([settings])[0].format), settings, lambda problem: None)
     assert next(documents)
     change(text_file)
     with pytest.raises(UserError, match="changed since the work began"):
@@ -345,7 +345,7 @@ def test_a_document_above_the_bound_costs_that_document(tmp_path: Path, format: 
         (tmp_path / "0").write_text("".join(pieces), encoding="utf-8")
     settings = InputSettings.model_validate({"paths": [str(tmp_path)], "format": format, "maximum_document_bytes": 500})
     problems: list[Problem] = []
-    parts = plan_parts(find_files(settings), part_bytes)
+    parts = plan_parts(find_files([settings]), part_bytes)
     documents = [
         found.text.strip() for part in parts for piece in part for found in read(piece, settings, problems.append)
     ]
@@ -390,7 +390,7 @@ found = {}
 for path in sys.argv[2:]:
     for format in ("auto", "blank-line"):
         settings = InputSettings(paths=[path], format=format, maximum_document_bytes=int(sys.argv[1]))
-        [file] = find_files(settings)
+        [file] = find_files([settings])
         problems = []
         count = sum(1 for _ in read(Piece(file.path, file.format), settings, problems.append))
         grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)
@@ -473,7 +473,7 @@ def test_the_pieces_of_a_file_of_one_line_do_not_all_read_it(tmp_path: Path) -> 
     path.write_bytes(b"x" * (4 * MEGABYTE))
     for format in ("document-per-line", "jsonl", "blank-line"):
         settings = InputSettings.model_validate({"paths": [str(path)], "format": format, "bad_input": "report"})
-        pieces = [piece for part in plan_parts(find_files(settings), MEGABYTE // 4) for piece in part]
+        pieces = [piece for part in plan_parts(find_files([settings]), MEGABYTE // 4) for piece in part]
         assert len(pieces) == 16 and Piece(**json.loads(json.dumps(asdict(pieces[3])))) == pieces[3]
         read_bytes: list[int] = []
         for piece in pieces[1:]:

@@ -35,7 +35,7 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 def read_all(path: Path, format: str = "auto", **settings: object) -> tuple[list[Document], list[Problem]]:
     values = InputSettings.model_validate({"paths": [str(path)], "format": format, **settings})
     problems: list[Problem] = []
-    files = find_files(values)
+    files = find_files([values])
     documents = [
         document
         for part in plan_parts(files, 1 << 40)
@@ -70,7 +70,7 @@ def test_files_come_in_the_order_of_paths_and_sorted_within(tmp_path: Path) -> N
         (tmp_path / name).write_text("x")
     (tmp_path / "b" / "a" / "up").symlink_to(tmp_path / "b")
     patterns = [str(tmp_path / "b"), str(tmp_path / "*.txt"), str(tmp_path / "wiki_00"), str(tmp_path / "[cd].*")]
-    found = find_files(InputSettings(paths=[*patterns, str(tmp_path / "b" / "2.txt")]))
+    found = find_files([InputSettings(paths=[*patterns, str(tmp_path / "b" / "2.txt")])])
     assert [(Path(file.path).relative_to(tmp_path).as_posix(), file.format) for file in found] == [
         ("b/10.txt", "document-per-file"),
         ("b/2.txt", "document-per-file"),
@@ -86,7 +86,7 @@ def test_automatic_formats_say_why(tmp_path: Path, caplog: pytest.LogCaptureFixt
     for name in ("a.parquet", "b.parquet", "zhwiki-pages-articles1.xml-p1p99.bz2"):
         (tmp_path / name).write_text("x")
     with caplog.at_level(logging.INFO, logger="reread"):
-        find_files(InputSettings(paths=[str(tmp_path)]))
+        find_files([InputSettings(paths=[str(tmp_path)])])
     assert caplog.messages == [
         "input: 2 files read as parquet (by the name *.parquet)",
         "input: 1 files read as mediawiki (by the name *.xml)",
@@ -95,7 +95,7 @@ def test_automatic_formats_say_why(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 def test_a_path_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no-such-\*.*matches no file"):
-        find_files(InputSettings(paths=[str(tmp_path / "no-such-*")]))
+        find_files([InputSettings(paths=[str(tmp_path / "no-such-*")])])
 
 
 @pytest.mark.parametrize("name", ["utf-9", "base64", "rot13", "hex", "undefined", "a\0b", "\udcff"])
@@ -108,7 +108,7 @@ def test_parts_group_small_files_and_cut_large_ones(tmp_path: Path) -> None:
     sizes = {"a.txt": 30, "b.txt": 30, "c.txt": 50, "d.jsonl": 250, "e.jsonl.gz": 250, "f.txt": 10}
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(b"x" * size)
-    files = find_files(InputSettings(paths=[str(tmp_path)]))
+    files = find_files([InputSettings(paths=[str(tmp_path)])])
     parts = plan_parts(files, 100)
     shape = [[(Path(piece.path).name, piece.start, piece.end) for piece in part] for part in parts]
     assert shape == [

@@ -158,7 +158,7 @@ def test_batches_keep_order_and_lose_nothing() -> None:
 def test_a_whole_novel_encodes_as_one_document(words: WordSegmenter) -> None:
     vocabulary = shared("vocab/bert-base-chinese.vocab.txt")
     settings = InputSettings(paths=[str(shared("zh_novels"))])
-    pieces = [piece for part in plan_parts(find_files(settings), 1 << 26) for piece in part]
+    pieces = [piece for part in plan_parts(find_files([settings]), 1 << 26) for piece in part]
     cleaner = Cleaner(CleanSettings())
     novels = [cleaner.clean(document.text) for piece in pieces for document in read(piece, settings, print)]
     encoder = Encoder(load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary)), words)
