@@ -26,6 +26,7 @@ def corpus_card(folder: Path) -> dict[str, Any]:
     return {
         **corpus_facts(folder),
         "dropped": manifest.get("dropped", {}),
+        "cleaning": manifest.get("statistics", {}).get("cleaning", []),
         "sources": [Path(source["path"]).name for source in manifest.get("sources", [])],
     }
 

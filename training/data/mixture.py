@@ -150,6 +150,7 @@ class Mixture(Dataset[AnySettings]):
         return {
             **self._joined(cards),
             "dropped": {reason: sum(card["dropped"].get(reason, 0) for card in cards) for reason in reasons},
+            "cleaning": cards[0]["cleaning"],
             "sources": [source for card in cards for source in card["sources"]],
         }
 

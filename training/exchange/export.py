@@ -93,11 +93,13 @@ def model_card(
     summary: str,
     sections: Mapping[str, Mapping[str, Any]],
     examples: Sequence[str] = (),
+    cleaning: Sequence[str] = (),
 ) -> str:
     """README.md of a model that learned `objective`, in Markdown.
 
     `summary` is a sentence; `sections` by title (final losses,
-    corpus, recipe, ...) are printed as YAML, empty ones left out; `examples` are sentences with [MASK].
+    corpus, recipe, ...) are printed as YAML, empty ones left out; `examples` are sentences with [MASK]; `cleaning`
+    names the options of `preprocess.clean` that changed its text before the tokenizer read it.
     """
     header: dict[str, Any] = {
         "library_name": "transformers",
@@ -110,6 +112,10 @@ def model_card(
     code = _USE if windows else _USE_TRANSFORMERS
     use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows)]
     use.append(spec.usage.get(objective.name, ""))
+    if cleaning:
+        use.append(f"Its text was cleaned before the tokenizer read it (`preprocess.clean`: {', '.join(cleaning)}).")
+    if "nfkc" in cleaning:
+        use.append(_NFKC)
     parts = [f"---\n{_yaml(header)}---", f"# {spec.name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"
@@ -135,6 +141,17 @@ from transformers import AUTO, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("this/folder")
 model = AUTO.from_pretrained("this/folder")
+```"""
+
+
+_NFKC = """The tokenizer does not do that. This gives text the characters that it had in training:
+
+```python
+import re
+import unicodedata
+
+text = re.sub("[^，。！？：；（）～…．]+", lambda part: unicodedata.normalize("NFKC", part[0]), text)
+text = re.sub("(?<=[0-9A-Za-z])．(?=[0-9A-Za-z])", ".", text)
 ```"""
 
 

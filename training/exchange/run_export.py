@@ -33,4 +33,5 @@ def _card(run: Path, settings: TrainSettings, corpus: dict[str, Any], step: int,
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
     summary = f"Pretrained by reread for {step:,} steps of {settings.global_batch:,} rows."
-    return model_card(spec_of(settings), objective_of(settings), summary, sections, examples)
+    cleaning = corpus.get("cleaning", [])  # runs of earlier versions lack it
+    return model_card(spec_of(settings), objective_of(settings), summary, sections, examples, cleaning)

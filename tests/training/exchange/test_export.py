@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import nn
 
-from preprocessing.config import TokenizerSettings, VocabularySettings
+from preprocessing.config import CleanSettings, TokenizerSettings, VocabularySettings
 from preprocessing.errors import UserError
+from preprocessing.text.clean import Cleaner
 from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.vocabulary import train_vocabulary
 from preprocessing.tokens.wordlevel import train_words
@@ -492,3 +495,14 @@ def test_the_model_card_tells_where_the_model_comes_from() -> None:
     assert "Pretrained for 10 steps." in card
     assert "## Corpus\n\n```yaml\ndocuments: 3\ntokens: 400\n```" in card
     assert "Recipe" not in card
+
+
+@given(st.text(st.sampled_from("，。！？：；（）～…．船票１２３ＡＢａＣ．5x①ﬁ％＋㎏豈ｶﾞé")))
+@example("３．５元，ＡＢ．ＣＤ。完．")
+def test_the_card_gives_text_the_characters_that_it_had_in_training(text: str) -> None:
+    card = card_of("nezha", "rows", "", {}, (), ["nfkc", "html"])
+    assert "(`preprocess.clean`: nfkc, html)" in card
+    names = {"text": text}
+    exec(card.split("```python\n")[-1].split("```")[0], names)
+    assert names["text"] == Cleaner(CleanSettings()).clean(text)
+    assert "normalize" not in card_of("nezha", "rows", "", {}, (), ["html"])
