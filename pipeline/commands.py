@@ -137,7 +137,7 @@ def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recip
     from training.evaluation import evaluate_run
 
     recipe = recipe_of(run, overrides)
-    figures = evaluate_run(run, train_section(recipe), step)
+    figures = evaluate_run(run, train_section(recipe), step, overrides)
     for name, value in figures.items():
         print(f"{name:24} {value:.4f}")
     return recipe, figures

@@ -1,8 +1,9 @@
-"""metrics.jsonl, TensorBoard and the progress line."""
+"""metrics.jsonl, TensorBoard, the progress line, and the figures of `reread evaluate`."""
 
 import json
 import logging
 import math
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("reread")
 
+EVALUATION = "evaluation.json"
 PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
     "V100": 125.0,
     "A100": 312.0,
@@ -75,10 +77,10 @@ class MetricsLog:
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Raises `UserError` when there is no room left."""
+        """Write the finite ones of `values`, with the Unix time. Raises `UserError` when there is no room left."""
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         try:
-            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.write(json.dumps({"step": step, "time": round(time.time(), 1), **finite}) + "\n")
             self._file.flush()
             for name, value in finite.items():
                 self._board.add_scalar(name, value, step)
@@ -110,10 +112,35 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
             values = json.loads(line)
         except ValueError:  # not JSON or not UTF-8
             values = None
-        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        if not _is_metrics(values):
             raise UserError(f"{path}: line {number} is not a line of metrics; remove it")
         found.append(values)
     return found
+
+
+def _is_metrics(values: Any) -> bool:
+    """Whether a line has a step and otherwise finite numbers."""
+    if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        return False
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values.values())
+
+
+def read_evaluations(run: Path) -> list[dict[str, Any]]:
+    """The evaluations of a run, oldest first: step, overrides, held_out, time (Unix, s) and figures by name."""
+    try:
+        found = json.loads((run / EVALUATION).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    known = {"step", "overrides", "held_out", "time", "figures"}
+    return [one for one in found if isinstance(one, dict) and known <= set(one)] if isinstance(found, list) else []
+
+
+def keep_evaluation(run: Path, what: dict[str, Any], figures: dict[str, float]) -> None:
+    """Add figures to RUN/evaluation.json; those of the same evaluation are replaced."""
+    others = [one for one in read_evaluations(run) if any(one[name] != value for name, value in what.items())]
+    finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+    evaluations = [*others, {**what, "time": round(time.time(), 1), "figures": finite}]
+    write_atomically(run / EVALUATION, json.dumps(evaluations, ensure_ascii=False, indent=1).encode())
 
 
 def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:

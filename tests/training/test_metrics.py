@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def test_a_figure_that_is_not_finite_stays_out_of_the_json(tmp_path) -> None:
     log = MetricsLog(tmp_path, 0)
     log.write(1, {"loss": 1.0, "mfu": float("nan")})
     log.close()
-    assert json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail) == {"step": 1, "loss": 1.0}
+    line = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line == {"step": 1, "loss": 1.0, "time": pytest.approx(time.time(), abs=3600)}
 
 
 def test_a_full_disk_is_one_line(tmp_path) -> None:
@@ -149,7 +151,19 @@ def test_tables_show_the_masked_tokens_loss_once() -> None:
     assert quality(["loss", "perplexity"]) == ["loss", "perplexity"]
 
 
-@pytest.mark.parametrize("line", [b"null", b"{}", b'{"step": "1"}', b"\xff\xfe", b"[1]", b"{"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"null",
+        b"{}",
+        b'{"step": "1"}',
+        b"\xff\xfe",
+        b"[1]",
+        b"{",
+        b'{"step": 1, "loss": "2"}',
+        b'{"step": 1, "loss": NaN}',
+    ],
+)
 def test_a_line_that_is_not_metrics_is_named(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n' + line + b'\n{"step": 2')
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is not a line of metrics; remove it"):
