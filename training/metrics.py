@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
+from training.history import open_attempt
 
 if TYPE_CHECKING:
     import torch
@@ -65,15 +66,16 @@ def _measured_on_cpu() -> float:
 
 
 class MetricsLog:
-    """Appends to `metrics.jsonl` and to TensorBoard; a resumed run first drops the lines past its checkpoint."""
+    """Appends to `metrics.jsonl` and to TensorBoard; an attempt that continues first drops the lines past its step."""
 
-    def __init__(self, run: Path, resumed_step: int) -> None:
+    def __init__(self, run: Path, resumed_step: int, processes: int = 1) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path = path = run / "metrics.jsonl"
         kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= resumed_step]
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
+        open_attempt(run, resumed_step, processes)
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:

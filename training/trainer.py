@@ -23,7 +23,7 @@ from training.data.kinds import open_dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.fitting import Fit, Fitting, settings_of_run, smallest_memory
-from training.history import close_attempt, open_attempt
+from training.history import close_attempt
 from training.metrics import MetricsLog, progress_line
 from training.models.build import check_vocabulary
 from training.objectives import objective_of
@@ -173,9 +173,7 @@ class Trainer:
         if self._finished() and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return
-        if mesh.rank == 0:
-            open_attempt(self.run, self.step, mesh.world)
-        writer = MetricsLog(self.run, self.step) if mesh.rank == 0 else None
+        writer = MetricsLog(self.run, self.step, mesh.world) if mesh.rank == 0 else None
         window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
         if settings.steps == 0:
             self._validate(writer)
