@@ -221,12 +221,17 @@ def convert(
 
 
 @app.command()
-def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder")]) -> None:
-    """Draw the loss curve of a run (RUN/loss.png) and print its last figures."""
-    from pipeline.report import report as report_run
+def report(
+    run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, drawn over each other")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: RUN/report.html, of several runs ./report.html")
+    ] = None,
+) -> None:
+    """Write one page about runs: losses, speed, faults, corpus, samples, scores; print the last figures."""
+    from pipeline.report.page import report as report_runs
 
-    with writing(run_folder):
-        report_run(run_folder)
+    with writing(out or run_folders[0]):
+        report_runs(run_folders, out)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """`reread inspect`: rows as the model will see them, and statistics of their masks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
@@ -34,32 +35,44 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
     """
     console = Console(highlight=False)
     dataset = KINDS[data.kind].open(data, seed, "train")
-    shown = dataset.preview()
     if verify:
         dataset.verify()
         console.print("every block of the train split has the checksum it was written with")
     if len(dataset) == 0:
         raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
-    vocabulary = dataset.tokenizer_folder / "tokenizer.json"
-    if not vocabulary.exists():
-        raise UserError(f"{vocabulary}: missing; run `reread preprocess` again")
-    tokenizer = Tokenizer.from_file(str(vocabulary))
+    shown = samples_of(dataset)
     console.print(
         Text.assemble(
             "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
         )
     )
-    for title, rows in islice(shown, samples):
+    for title, text in islice(shown, samples):
         console.print(Text(f"\n{title}", style="bold"))
-        text = render({name: values[0] for name, values in rows.items()}, tokenizer, dataset.special["mask"])
-        if dataset.joins_documents:  # a document a line
-            separator = tokenizer.id_to_token(dataset.special["sep"]) or ""
-            text = Text("\n").join(text.split(separator, include_separator=True))
         console.print(text)
     console.print()
     counted = min(STATISTICS_ROWS, max(1, STATISTICS_TOKENS // dataset.settings.sequence_length))
     console.print(_table(dataset, counted))
     dataset.check(dataset.settings, dataset.seed)
+
+
+def samples_of(dataset: Dataset[Any]) -> Iterator[tuple[str, Text]]:
+    """Titles and texts of samples from the beginning of the stream, with predicted words marked.
+
+    Raises `UserError` for a kind of data that predicts no masked words, and for a corpus without its vocabulary.
+    """
+    shown, vocabulary = dataset.preview(), dataset.tokenizer_folder / "tokenizer.json"
+    if not vocabulary.exists():
+        raise UserError(f"{vocabulary}: missing; run `reread preprocess` again")
+    tokenizer = Tokenizer.from_file(str(vocabulary))
+    return ((title, _text_of(dataset, rows, tokenizer)) for title, rows in shown)
+
+
+def _text_of(dataset: Dataset[Any], rows: Rows, tokenizer: Tokenizer) -> Text:
+    text = render({name: values[0] for name, values in rows.items()}, tokenizer, dataset.special["mask"])
+    if not dataset.joins_documents:
+        return text
+    separator = tokenizer.id_to_token(dataset.special["sep"]) or ""
+    return Text("\n").join(text.split(separator, include_separator=True))  # a document a line
 
 
 def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:

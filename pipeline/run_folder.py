@@ -105,11 +105,11 @@ def _environment() -> dict[str, str]:
     """Versions only, never environment variables: they may hold secrets."""
     packages = ["reread", "torch", "numpy", "transformers", "megatron-core", "jieba", "tokenizers"]
     return {"python": platform.python_version(), "machine": platform.platform()} | {
-        name: _version(name) for name in packages
+        name: version_of(name) for name in packages
     }
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:  # run from a checkout, say
