@@ -77,6 +77,7 @@ class WordSettings(Settings):
     engine: Literal["auto", "jieba", "rjieba"] = "auto"
     """`rjieba` gives jieba's boundaries about 15 times faster; `auto` takes it unless a user dictionary is given."""
     user_dictionaries: Annotated[list[Path], OneOrMore] = []
+    """Files of further words in the form of jieba."""
 
 
 class VocabularySettings(Settings):
@@ -118,6 +119,7 @@ class PreprocessSettings(Settings):
 
     input: InputSettings
     output: Path
+    """Folder of the corpus."""
     clean: CleanSettings = CleanSettings()
     dedup: DedupSettings = DedupSettings()
     words: WordSettings = WordSettings()
