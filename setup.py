@@ -67,6 +67,8 @@ setup(
         "horovod": ["horovod==0.28.1"],
         "ray": ["ray>=2.40"],  # preprocess.executor: ray
         "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
+        "wandb": ["wandb>=0.17"],
+        "mlflow": ["mlflow-skinny>=2.15"],
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["reread = pipeline.cli:main"]},

@@ -28,6 +28,7 @@ from training.data.settings import CorpusSettings, DataSettings
 from training.data.tasks.dataset import examples_of
 from training.data.tasks.settings import TaskSettings
 from training.parallel.place import place
+from training.writers import check_writers
 
 log = logging.getLogger("reread")
 
@@ -173,6 +174,7 @@ def check_train(recipe: Recipe) -> None:
     Call it before any work.
     """
     check_model(recipe)
+    check_writers(train_section(recipe))
     if missing_start(recipe):
         if _has_torch():
             check_train(start_recipe(recipe)[0])

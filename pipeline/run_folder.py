@@ -27,6 +27,7 @@ ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "compile", "ch
     "log_every",
     "validate_every",
     "validation_batches",
+    "writers",
 }
 """Fields of `train` that may change when a run is resumed: none changes what is learned, except by rounding and
 dropout."""

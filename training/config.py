@@ -157,6 +157,9 @@ class TrainSettings(Settings):
     checkpoint: CheckpointSettings = CheckpointSettings()
     log_every: int = Field(default=10, ge=1, le=MOST_STEPS)
     """Steps between two progress lines."""
+    writers: list[Literal["tensorboard", "wandb", "mlflow"]] = ["tensorboard"]
+    """Where figures go beside metrics.jsonl. Weights & Biases and MLflow are configured by their own environment
+    variables and need `pip install 'reread[wandb]'` or `'reread[mlflow]'`."""
     validate_every: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Steps between two validations on held-out text or examples."""
     validation_batches: int = Field(default=8, ge=1, le=MOST_STEPS)

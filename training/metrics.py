@@ -1,16 +1,17 @@
-"""metrics.jsonl, TensorBoard, the progress line, and the figures of `reread evaluate`."""
+"""metrics.jsonl, the progress line, and the figures of `reread evaluate`."""
 
 import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 from training.history import open_attempt
+from training.writers import Writer
 
 if TYPE_CHECKING:
     import torch
@@ -66,17 +67,16 @@ def _measured_on_cpu() -> float:
 
 
 class MetricsLog:
-    """Appends to `metrics.jsonl` and to TensorBoard; an attempt that continues first drops the lines past its step."""
+    """Appends to `metrics.jsonl`; an attempt that continues first drops the lines past its step."""
 
-    def __init__(self, run: Path, resumed_step: int, processes: int = 1) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
+    def __init__(self, run: Path, resumed_step: int, processes: int = 1, writers: Sequence[Writer] = ()) -> None:
+        """`writers` get the same figures."""
         self._path = path = run / "metrics.jsonl"
         kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= resumed_step]
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
         open_attempt(run, resumed_step, processes)
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
+        self._writers = writers
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Write the finite ones of `values`, with the Unix time. Raises `UserError` when there is no room left."""
@@ -84,8 +84,8 @@ class MetricsLog:
         try:
             self._file.write(json.dumps({"step": step, "time": round(time.time(), 1), **finite}) + "\n")
             self._file.flush()
-            for name, value in finite.items():
-                self._board.add_scalar(name, value, step)
+            for writer in self._writers:
+                writer.write(step, finite)
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot write step {step} ({error.strerror}); make room, and the same command continues "
@@ -94,7 +94,8 @@ class MetricsLog:
 
     def close(self) -> None:
         self._file.close()
-        self._board.close()
+        for writer in self._writers:
+            writer.close()
 
 
 def quality(names: Iterable[str]) -> list[str]:

@@ -36,6 +36,7 @@ from training.provenance import corpus_changes
 from training.run_model import new_run_model, read_run_model, write_run_model
 from training.watchdog import FAULT, Progress, Watchdog
 from training.window import Window
+from training.writers import open_writers
 
 log = logging.getLogger("reread")
 
@@ -173,7 +174,8 @@ class Trainer:
         if self._finished() and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return
-        writer = MetricsLog(self.run, self.step, mesh.world) if mesh.rank == 0 else None
+        with mesh.together():
+            writer = self._open_log() if mesh.rank == 0 else None
         window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
         if settings.steps == 0:
             self._validate(writer)
@@ -309,6 +311,9 @@ class Trainer:
         names = self.objective.counted
         # tensor-parallel ranks hold the same rows
         return {name: total / self.mesh.tensor_size for name, total in zip(names, totals, strict=True)}
+
+    def _open_log(self) -> MetricsLog:
+        return MetricsLog(self.run, self.step, self.mesh.world, open_writers(self.settings, self.run, self.step))
 
     def _finished(self) -> bool:
         """Whether all steps are done, or `train.patience` evaluations in a row were no better than the best."""

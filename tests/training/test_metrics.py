@@ -12,12 +12,13 @@ from preprocessing.errors import UserError
 from training.metrics import MetricsLog, peak_flops, progress_line, quality, read_metrics
 from training.objectives import OBJECTIVES
 from training.parallel.mesh import Mesh
+from training.writers import TensorBoard
 
 
 def test_a_resumed_run_drops_what_lies_past_its_checkpoint_and_a_half_written_line(tmp_path) -> None:
     lines = [json.dumps({"step": step, "loss": float(step)}) for step in (1, 2, 3, 4)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo')
-    log = MetricsLog(tmp_path, resumed_step=3)
+    log = MetricsLog(tmp_path, 3, 1, [TensorBoard(tmp_path, 3)])
     log.write(4, {"loss": 40.0})
     log.close()
     assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 2.0, 3.0, 40.0]
