@@ -71,6 +71,11 @@ def inspect(corpus: str, overrides: list[str], recipe: str | None, samples: int,
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
         kinds = [name for name, one in KINDS.items() if issubclass(one.settings, CorpusSettings)]
+        if kind in KINDS and kind not in kinds:
+            raise UserError(
+                f"inspect: kind: {kind} is of labelled examples; give a model to fine-tune instead of a corpus, with "
+                "--recipe RECIPE task.train=FILE"
+            )
         if kind not in kinds:
             raise UserError(f"inspect: kind: {nearest(kind, kinds, 'is one of')} (got {kind})")
         data, seed = KINDS[kind].settings.parse(values, "inspect"), 0

@@ -12,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel, DecodeStream
-from tokenizers.models import WordPiece
+from tokenizers.models import WordLevel, WordPiece
 
 from preprocessing.errors import UserError
 from training.data.dataset import Dataset
 from training.data.han import han_vocabulary
 from training.data.kinds import KINDS
 from training.data.rows import IGNORED, Rows, share
-from training.data.settings import DataSettings
+from training.data.settings import DataSettings, MaskedSettings
 
 STATISTICS_ROWS = 4096
 STATISTICS_TOKENS = 1 << 21
@@ -41,11 +41,12 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
     if len(dataset) == 0:
         raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
     shown = samples_of(dataset)
-    console.print(
-        Text.assemble(
-            "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
+    if isinstance(dataset.settings, MaskedSettings):
+        console.print(
+            Text.assemble(
+                "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
+            )
         )
-    )
     for title, text in islice(shown, samples):
         console.print(Text(f"\n{title}", style="bold"))
         console.print(text)
@@ -56,9 +57,9 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
 
 
 def samples_of(dataset: Dataset[Any]) -> Iterator[tuple[str, Text]]:
-    """Titles and texts of samples from the beginning of the stream, with predicted words marked.
+    """Titles and texts of samples from the beginning of the stream, with masked words marked.
 
-    Raises `UserError` for a kind of data that predicts no masked words, and for a corpus without its vocabulary.
+    Raises `UserError` for a corpus without its vocabulary.
     """
     shown, vocabulary = dataset.preview(), dataset.tokenizer_folder / "tokenizer.json"
     if not vocabulary.exists():
@@ -68,7 +69,8 @@ def samples_of(dataset: Dataset[Any]) -> Iterator[tuple[str, Text]]:
 
 
 def _text_of(dataset: Dataset[Any], rows: Rows, tokenizer: Tokenizer) -> Text:
-    text = render({name: values[0] for name, values in rows.items()}, tokenizer, dataset.special["mask"])
+    mask_id = dataset.special.get("mask", IGNORED)
+    text = render({name: values[0] for name, values in rows.items()}, tokenizer, mask_id)
     if not dataset.joins_documents:
         return text
     separator = tokenizer.id_to_token(dataset.special["sep"]) or ""
@@ -109,6 +111,8 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
         stream = DecodeStream(skip_special_tokens=False)
         return [stream.step(tokenizer, number) or "" for number in ids]  # a cut character comes with its last byte
     names = [tokenizer.id_to_token(number) or "" for number in ids]
+    if isinstance(tokenizer.model, WordLevel):
+        return [f" {name}" for name in names]
     if not isinstance(tokenizer.model, WordPiece):
         return [name.replace("▁", " ") for name in names]
     # WordPiece drops spaces: restore them between words of letters or digits, not inside Chinese.
@@ -166,6 +170,8 @@ def count(dataset: Dataset[Any], batches: list[Rows]) -> Counts:
 
 def _table(dataset: Dataset[Any], rows: int) -> Table:
     settings = dataset.settings
+    if not isinstance(settings, MaskedSettings):
+        return _with_rows(Table(title=str(settings.place), show_header=False), dataset.statistics([]))
     batches = list(dataset.counted(rows))
     counts = count(dataset, batches)
     table = Table(title=f"{counts.rows:,} rows, masking {settings.masking.strategy}", show_header=False)
@@ -177,6 +183,10 @@ def _table(dataset: Dataset[Any], rows: int) -> Table:
     table.add_row("… replaced by a random token", share(replaced, counts.predicted))
     table.add_row("… kept", share(counts.kept, counts.predicted))
     table.add_row("slots filled with tokens", share(counts.tokens, counts.slots))
-    for name, value in dataset.statistics(batches):
-        table.add_row(name, value)
+    return _with_rows(table, dataset.statistics(batches))
+
+
+def _with_rows(table: Table, rows: list[tuple[str, str]]) -> Table:
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -66,7 +66,7 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
         return
     begun = written_recipe(path)  # fields that are newer than it have their defaults
     old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
-    changed = differences(_learned(old), _learned(new))
+    changed = differences(_learned(old), _learned(new), "train")
     if changed:
         raise UserError(
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "

@@ -269,7 +269,7 @@ class Trainer:
                 raise self.mesh.reported_once(
                     UserError(
                         f"{self.run}: the gradient was not finite in {BAD_STEPS_LIMIT} steps in a row, up to step "
-                        f"{self.step}; lower optimizer.learning_rate, or look at the data with `reread inspect`"
+                        f"{self.step}; lower train.optimizer.learning_rate, or look at the data with `reread inspect`"
                     )
                 )
             log.info(

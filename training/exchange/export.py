@@ -93,11 +93,12 @@ def model_card(
     summary: str,
     sections: Mapping[str, Mapping[str, Any]],
     examples: Sequence[str] = (),
+    lengths: Mapping[str, Any] = {},
 ) -> str:
     """README.md of a model that learned `objective`, in Markdown.
 
-    `summary` is a sentence; `sections` by title (final losses,
-    corpus, recipe, ...) are printed as YAML, empty ones left out; `examples` are sentences with [MASK].
+    `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
+    left out; `examples` are sentences with [MASK]; `lengths` has the numbers that the model's usage names.
     """
     header: dict[str, Any] = {
         "library_name": "transformers",
@@ -109,7 +110,8 @@ def model_card(
     windows = not _in_transformers(spec.config)
     code = _USE if windows else _USE_TRANSFORMERS
     use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows)]
-    use.append(spec.usage.get(objective.name, ""))
+    usage = spec.usage.get(objective.name, "")
+    use.append(re.sub(r"\{(window_size|sequence_length)\}", lambda name: str(lengths[name[1]]), usage))
     parts = [f"---\n{_yaml(header)}---", f"# {spec.name}", summary, *filter(None, use)]
     parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
     return "\n\n".join(parts) + "\n"

@@ -117,7 +117,8 @@ json.dump(told, open(sys.argv[1] + ".json", "w"))
 
 def card_of(name: str, kind: str, *of: Any) -> str:
     """The card of a model that learned from data of this kind."""
-    return model_card(model_spec(name), OBJECTIVES[KINDS[kind].objective], *of)
+    lengths = {"window_size": 48, "sequence_length": 96}
+    return model_card(model_spec(name), OBJECTIVES[KINDS[kind].objective], *of, lengths=lengths)
 
 
 def pretraining(**form: Any) -> NezhaForPreTraining:
@@ -428,6 +429,8 @@ def test_the_card_of_a_model_with_memory_says_how_to_use_it(
     assert ("widget" in header) == (tag == "fill-mask")
     assert f"model = {auto}.from_pretrained" in card
     assert use in card
+    assert ("indows of 48 tokens" in card) == (name == "ran")  # its own
+    assert ("split(96)" in card) == (name == "ran" and kind == "stream")
 
 
 @pytest.mark.slow
