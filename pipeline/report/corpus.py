@@ -26,7 +26,10 @@ class CorpusView(NamedTuple):
     sources: list[tuple[str, ...]]
     dropped: list[tuple[str, int, float]]
     """Reason, documents, and the share in the most frequent reason's."""
-    examples: list[str]
+    cleaned: list[tuple[str, int, int]]
+    """Option of `clean`, documents and characters that it changed."""
+    examples: list[tuple[str, str]]
+    """Why something was dropped, and what."""
     charts: list[tuple[str, Markup]]
     unknown: list[tuple[str, int]]
 
@@ -65,7 +68,8 @@ def _view(manifest: Manifest, folder: Path, runs: list[int]) -> CorpusView:
         facts,
         [_source(source) for source in manifest.sources],
         [(reason, count, count / most) for reason, count in dropped],
-        _problems(folder),
+        [(name, one["documents"], one["characters"]) for name, one in statistics.get("cleaned", {}).items()],
+        [*_problems(folder), *_duplicates(statistics), *_of_evaluation(statistics)],
         _charts(statistics),
         list(statistics.get("unknown_characters", {}).items()),
     )
@@ -73,15 +77,31 @@ def _view(manifest: Manifest, folder: Path, runs: list[int]) -> CorpusView:
 
 def _source(source: dict[str, Any]) -> tuple[str, ...]:
     dropped = sum(source.get("dropped", {}).values())
-    return (source["path"], *(short(source[name]) if name in source else "" for name in SOURCE_COLUMNS), short(dropped))
+    encodings = ", ".join(f"{name} {files:,}" for name, files in source.get("encodings", {}).items())
+    path = f"{source['path']} ({encodings})" if encodings else source["path"]
+    return (path, *(short(source[name]) if name in source else "" for name in SOURCE_COLUMNS), short(dropped))
 
 
-def _problems(folder: Path) -> list[str]:
+def _duplicates(statistics: dict[str, Any]) -> list[tuple[str, str]]:
+    near = statistics.get("near_duplicates") or {}
+    return [
+        (f"near-duplicate, similarity {one['similarity']:.2f}", f"{one['dropped']} (kept: {one['kept']})")
+        for one in near.get("examples", [])[:EXAMPLES]
+    ]
+
+
+def _of_evaluation(statistics: dict[str, Any]) -> list[tuple[str, str]]:
+    files = statistics.get("evaluation") or []
+    return [(f"holds text of {file['path']}", text) for file in files for text in file["examples"][:EXAMPLES]]
+
+
+def _problems(folder: Path) -> list[tuple[str, str]]:
     """The first inputs that could not be read, as preprocessing listed them."""
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     with suppress(OSError, ValueError, KeyError, TypeError), (folder / "problems.jsonl").open(encoding="utf-8") as file:
         for line in islice(file, EXAMPLES):
-            found.append("{path}:{position}: {reason}".format(**json.loads(line)))
+            problem = json.loads(line)
+            found.append((f"unreadable: {problem['reason']}", f"{problem['path']}:{problem['position']}"))
     return found
 
 

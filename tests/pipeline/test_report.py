@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipeline.report import curves
 from pipeline.report.charts import MOST_POINTS, Line, moving_average, thinned
 from pipeline.report.page import report
 from pipeline.report.runs import read_run
+from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from tests.browser import CHROMIUM, browser
 from tests.conftest import train_values
@@ -79,13 +81,20 @@ def trained(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
+@pytest.fixture(scope="module")
+def reported(trained: Path) -> tuple[str, dict[int, Any]]:
+    """The page of that run, and what its model fills in at each checkpoint."""
+    filled = report([trained])
+    return (trained / "report.html").read_text(encoding="utf-8"), filled
+
+
 def page_of(*folders: Path, out: Path) -> str:
     report(list(folders), out)
     return out.read_text(encoding="utf-8")
 
 
-def test_the_page_of_a_run_has_all_of_it_and_loads_nothing(trained: Path, tmp_path: Path, capsys) -> None:
-    page = page_of(trained, out=tmp_path / "page.html")
+def test_the_page_of_a_run_has_all_of_it_and_loads_nothing(reported: tuple[str, dict[int, Any]]) -> None:
+    page, _ = reported
     assert not re.search(r"(src|href)=\"(?!#|data:)|url\((?!#)|@import|<script", page)
     figures = ["masked-token loss, nats", "learning rate", "gradient norm", "MFU, %", "time spent waiting for data, %"]
     assert re.findall(r"<h3>([^<]*)</h3>\n<svg", page)[:1] == figures[:1]
@@ -95,22 +104,23 @@ def test_the_page_of_a_run_has_all_of_it_and_loads_nothing(trained: Path, tmp_pa
     assert page.count('<mark class="masked">') > 3
     assert "1 attempt, 0 faults" in page and "<dd>done</dd>" in page
     assert "7.1250" in page and "71.50" in page and "from tiny" in page
-    losses = [line["loss"] for line in read_metrics(trained) if "loss" in line]
-    assert f"masked-token loss {losses[0]:.3f} at step 1 -> {losses[-1]:.3f} at step 4" in capsys.readouterr().out
 
 
-def test_each_checkpoint_fills_in_the_examples_and_what_was_filled_in_is_kept(trained: Path, tmp_path: Path) -> None:
-    run = tmp_path / "tiny"
-    shutil.copytree(trained, run)
-    (run / "fills.json").unlink(missing_ok=True)
-    first = report([run], tmp_path / "page.html")
+def test_each_checkpoint_fills_in_the_examples_and_what_was_filled_in_is_kept(
+    trained: Path, reported: tuple[str, dict[int, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, first = reported
     assert list(first) == [2, 4] and list(first[2]) == EXAMPLES
     shares = [share for _, share in first[4][EXAMPLES[0]]]
     assert len(shares) == 5 and shares == sorted(shares, reverse=True) and 0 < sum(shares) < 1
     assert first[2] != first[4]
+    run = tmp_path / "tiny"
+    shutil.copytree(trained, run)
     shutil.rmtree(next((run / "checkpoints").glob("step-*2")))
     assert report([run], tmp_path / "page.html") == first
     assert "step 2<" in (tmp_path / "page.html").read_text()
+    losses = [line["loss"] for line in read_metrics(run) if "loss" in line]
+    assert f"masked-token loss {losses[0]:.3f} at step 1 -> {losses[-1]:.3f} at step 4" in capsys.readouterr().out
 
 
 def test_runs_are_drawn_over_each_other_with_the_difference_of_their_recipes(sample_corpus, tmp_path) -> None:
@@ -196,6 +206,43 @@ def test_damaged_files_beside_the_metrics_are_left_out(sample_corpus: Path, tmp_
     for name in ("evaluation.json", "fills.json", "environment.json", "corpus.json", "scores.json", HISTORY):
         (run / name).write_bytes(b'{"5": [1, "\xff')
     assert "Not evaluated yet" in page_of(run, out=tmp_path / "page.html")
+
+
+def test_what_was_dropped_has_its_reasons_and_examples(sample_corpus: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(sample_corpus, corpus)
+    problem = {"path": "books/a.txt", "position": 12, "reason": "byte 7 is not UTF-8"}
+    (corpus / "problems.jsonl").write_text(json.dumps(problem) + "\n{")
+    manifest = Manifest.read(corpus)
+    near = {"dropped": 1, "sizes": {"2": 1}, "examples": [{"similarity": 0.93, "kept": "one <b>", "dropped": "two"}]}
+    evaluation = [{"path": "dev.tsv", "texts": 3, "short": 0, "dropped": 1, "examples": ["a text of it"]}]
+    more = {
+        "near_duplicates": near,
+        "evaluation": evaluation,
+        "cleaned": {"html": {"documents": 5, "characters": 9876}},
+    }
+    sources = [{**source, "encodings": {"utf-8": 1, "gb18030": 2}} for source in manifest.sources]
+    dropped = {**manifest.dropped, "near-duplicates": 1, "too short": 4}
+    changed = replace(manifest, statistics={**manifest.statistics, **more}, sources=sources, dropped=dropped)
+    changed.write(corpus)
+    page = page_of(write_run(tmp_path / "run", corpus, some_lines()), out=tmp_path / "page.html")
+    for text in (
+        *(
+            "books/a.txt:12",
+            "unreadable: byte 7 is not UTF-8",
+            "near-duplicate, similarity 0.93",
+            "two (kept: one &lt;b&gt;)",
+        ),
+        *(
+            "holds text of dev.tsv",
+            "a text of it",
+            "<td>html</td>",
+            "9,876",
+            "(utf-8 1, gb18030 2)",
+            "<td>too short</td>",
+        ),
+    ):
+        assert text in page, text
 
 
 def test_a_long_line_keeps_its_means_and_its_range() -> None:
