@@ -34,7 +34,7 @@ class CorpusView(NamedTuple):
     unknown: list[tuple[str, int]]
 
 
-def corpus_views(runs: Sequence[Run]) -> tuple[list[CorpusView], list[tuple[int, str, dict[str, Any]]]]:
+def corpus_views(runs: Sequence[Run]) -> tuple[list[CorpusView], list[tuple[int, str, dict[str, str]]]]:
     """A view of each corpus; for runs without one, their number, why, and what the run itself kept of its data."""
     found: dict[str, tuple[Manifest, Path, list[int]]] = {}
     missing = []

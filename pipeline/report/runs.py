@@ -105,9 +105,12 @@ class Run:
             return f"The corpus cannot be read here: {error}."
 
     @property
-    def corpus_facts(self) -> dict[str, Any]:
-        """What the run itself keeps of its data."""
-        return read_json(self.folder / "corpus.json")
+    def corpus_facts(self) -> dict[str, str]:
+        """What the run itself keeps of its data, without fingerprints."""
+        kept = read_json(self.folder / "corpus.json")
+        facts = {name: f"{kept[name]:,}" for name in ("documents", "tokens") if isinstance(kept.get(name), int)}
+        sources = kept.get("sources")
+        return {**facts, "sources": ", ".join(map(str, sources))} if isinstance(sources, list) and sources else facts
 
     @property
     def environment(self) -> dict[str, Any]:

@@ -24,7 +24,8 @@ class Scores(NamedTuple):
 def summary(run: Run) -> list[tuple[str, str]]:
     """The first row of facts about a run."""
     train = run.train
-    last, held_out = run.last(run.headline), run.last(f"{HELD_OUT}{run.headline}")
+    chosen = train.best_by or run.headline
+    last, held_out = run.last(run.headline), run.last(f"{HELD_OUT}{chosen}")
     facts = [
         ("model", str(train.model.get("type", "as its init"))),
         ("data", train.data.kind),
@@ -32,7 +33,10 @@ def summary(run: Run) -> list[tuple[str, str]]:
         ("tokens read", short(run.tokens) if run.tokens is not None else ""),
         ("time", duration(run.seconds) if run.attempts else ""),
         (title_of(run.headline).removesuffix(", nats"), short(last) if last is not None else ""),
-        ("held out", short(held_out) if held_out is not None else ""),
+        (
+            "held out" if chosen == run.headline else f"{chosen}, held out",
+            short(held_out) if held_out is not None else "",
+        ),
         ("state", run.state),
     ]
     return [(name, value) for name, value in facts if value]
