@@ -145,7 +145,7 @@ def run(
 def _known_settings() -> list[str]:
     from pipeline.settings import all_sections
 
-    return [name for section in all_sections() for name in (section.path, *(key.name for key in section.keys))]
+    return ["model", *(name for one in all_sections() for name in (one.path, *(key.name for key in one.keys)))]
 
 
 def _only_with_slurm(dry_run: bool, site: Path | None) -> None:

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 import textwrap
 import types
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from preprocessing.settings import sections_in
 from training.config import AUTOMATIC, TrainSettings
 from training.data.kinds import KINDS
 from training.data.tasks.settings import TaskSettings
+from training.models import MODELS
 
 HIGHEST = 1_000_000
 """Upper bounds above this only keep numbers representable and are not shown."""
@@ -33,7 +35,7 @@ Made by `reread settings --markdown > docs/settings.md` from the typed models; a
 written in a recipe below its section, or as `section.key=value` on the command line; each command lets you leave out
 its own section's name. `base: NAME` at the root of a recipe begins with the values of another. `task`
 is another name for `train.data` of a recipe that fine-tunes. The keys of `train.model` are those of the model's
-configuration ([models.md](models.md)).
+configuration: `reread settings model` ([models.md](models.md)).
 """
 
 
@@ -101,7 +103,27 @@ def as_markdown() -> str:
     return "\n".join(parts)
 
 
+def model_section(name: str) -> Section:
+    """The keys of `train.model` for a type of model, from its configuration's signature and docstring."""
+    from transformers import PretrainedConfig
+
+    from training.models import model_spec
+
+    config = model_spec(name).config
+    text = inspect.cleandoc(config.__doc__ or "")
+    documented = re.findall(r"^(\w[\w, ]*): (.*(?:\n +.*)*)", text, re.MULTILINE)
+    sentences = {key: " ".join(sentence.split()) for keys, sentence in documented for key in keys.split(", ")}
+    keys = [
+        Key(one.name, _name_of(one.annotation), json.dumps(one.default, default=str), sentences.get(one.name, ""))
+        for one in inspect.signature(config).parameters.values()
+        if one.kind != one.VAR_KEYWORD and one.name not in inspect.signature(PretrainedConfig).parameters
+    ]
+    return Section("train.model", "", f"Configuration of model.type={name}.", keys)
+
+
 def _found(wanted: str) -> list[Section]:
+    if wanted in MODELS or wanted in ("model", "train.model"):
+        return [model_section(name) for name in MODELS if wanted in (name, "model", "train.model")]
     sections = all_sections()
     found = [one for one in sections if wanted in (one.path, one.kind) or one.path.endswith(f".{wanted}")]
     if found:
@@ -113,7 +135,7 @@ def _found(wanted: str) -> list[Section]:
             found.append(section._replace(keys=keys))
     if found:
         return found
-    known = [*(one.path for one in sections if one.path), *(key.name for one in sections for key in one.keys)]
+    known = [*MODELS, *(one.path for one in sections if one.path), *(key.name for one in sections for key in one.keys)]
     raise UserError(f"settings: {nearest(wanted, dict.fromkeys(known))} (got {wanted})")
 
 
@@ -170,6 +192,8 @@ def _name_of(annotation: Any) -> str:
         return f"list of {_name_of(inner[0]).replace('section', 'sections')}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "section"
+    if isinstance(annotation, str):  # transformers' own classes
+        return annotation
     return _name_of(inner[0]) if origin is Annotated else NAMES.get(annotation, "mapping")
 
 

@@ -49,6 +49,11 @@ def test_settings_are_found_by_section_by_its_end_and_by_key(capsys: pytest.Capt
     print_settings("warmup_steps")
     output = capsys.readouterr().out
     assert "train.schedule" in output and "power" not in output
+    print_settings("ran")
+    output = " ".join(capsys.readouterr().out.split())
+    assert "train.model: Configuration of model.type=ran." in output and re.search(
+        r"window_size whole number 2\d\d", output
+    )
     with pytest.raises(UserError, match="did you mean `optimizer`"):
         print_settings("optimzer")
 
