@@ -8,6 +8,7 @@ PREPROCESSING = [
     "duckdb>=1.0",
     "filelock>=3.12",
     "fsspec[http]>=2024.6",  # corpora at addresses; s3fs, gcsfs and the like open others
+    "jinja2>=3.1",  # the page of `reread report`
     "jieba==0.42.1",  # word boundaries are part of a corpus: another dictionary is another corpus
     "matplotlib>=3.7",
     "numpy>=1.26",
@@ -57,7 +58,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=[*find_packages(include=["pipeline*", "preprocessing*", "training*"]), "slurm"],
-    package_data={"pipeline": ["recipes/**/*.yaml", "sample/**/*"], "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"]},
+    package_data={
+        "pipeline": ["recipes/**/*.yaml", "sample/**/*", "report/*.j2"],
+        "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"],
+    },
     install_requires=PREPROCESSING,
     extras_require={
         "train": TRAINING,
@@ -66,6 +70,8 @@ setup(
         "html": HTML,  # web pages and EPUB in `reread preprocess`
         "ray": ["ray>=2.40"],  # preprocess.executor: ray
         "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
+        "wandb": ["wandb>=0.17"],
+        "mlflow": ["mlflow-skinny>=2.15"],
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["reread = pipeline.cli:main"]},

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from pipeline.commands import check_model, check_train, export, preprocess, train
 from pipeline.finetune import finetune, finetune_recipe, seed_runs
 from pipeline.recipe import Recipe, load_recipe, override, recipe_values, train_section
-from pipeline.report import fill_masks, report
+from pipeline.report.page import report
 from pipeline.run_folder import RUNS, check_same_run
 from preprocessing.errors import UserError
 from training.parallel.place import place
@@ -35,10 +35,9 @@ def run(name: str, overrides: list[str]) -> None:
     if place().rank != 0:
         return
     folder = export(RUNS / recipe.name, None)
-    report(RUNS / recipe.name)
-    if recipe.examples:
-        for sentence, words in fill_masks(folder, recipe.examples):
-            print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
+    filled = report([RUNS / recipe.name])
+    for sentence, words in (filled[max(filled)] if filled else {}).items():
+        print(sentence, " ".join(f"{word} {probability:.2f}" for word, probability in words), sep="  ->  ")
     print(f"Hugging Face folder: {folder}")
     for one in finetunings:
         print(f"fine-tuning: {one.recipe.name}")

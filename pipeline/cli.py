@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from pipeline import commands
 from pipeline.continuation import training_recipe
 from pipeline.recipe import available_recipes, fine_tunes, finetuning_recipes, load_recipe, recipe_values
+from pipeline.run_folder import version_of
 from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
 from training.parallel.place import place
 
@@ -18,19 +20,55 @@ app = typer.Typer(
     name="reread",
     help="Pretrain encoders that read long documents, Chinese and English: raw text in, a Hugging Face folder out.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=f"{', '.join(available_recipes())}, or a .yaml file")]
+
+def _begins(known: Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """For the shell's completion: those of `known` that begin with what was typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in known() if name.startswith(incomplete)]
+
+    return complete
+
+
+RecipeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help=f"{', '.join(available_recipes())}, or a .yaml file",
+        autocompletion=_begins(available_recipes),
+    ),
+]
 FinetuningName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help=f"{', '.join(finetuning_recipes())}, or a .yaml file")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help=f"{', '.join(finetuning_recipes())}, or a .yaml file",
+        autocompletion=_begins(finetuning_recipes),
+    ),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. steps=100")]
 
 Slurm = Annotated[bool, typer.Option("--slurm", help="Submit it to Slurm as a chain of jobs")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: only print the scripts")]
 Site = Annotated[Path | None, typer.Option(help="With --slurm: the cluster's settings; default: slurm/site.yaml")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"reread {version_of('reread')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -123,6 +161,12 @@ def run(
     from pipeline.chain import run as run_chain
 
     run_chain(recipe, overrides or [])
+
+
+def _known_settings() -> list[str]:
+    from pipeline.settings import all_sections
+
+    return ["model", *(name for one in all_sections() for name in (one.path, *(key.name for key in one.keys)))]
 
 
 def _only_with_slurm(dry_run: bool, site: Path | None) -> None:
@@ -242,12 +286,17 @@ def convert(
 
 
 @app.command()
-def report(run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder")]) -> None:
-    """Draw the loss curve of a run (RUN/loss.png) and print its last figures."""
-    from pipeline.report import report as report_run
+def report(
+    run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, drawn over each other")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: RUN/report.html, of several runs ./report.html")
+    ] = None,
+) -> None:
+    """Write one page about runs: losses, speed, faults, corpus, samples, scores; print the last figures."""
+    from pipeline.report.page import report as report_runs
 
-    with writing(run_folder):
-        report_run(run_folder)
+    with writing(out or run_folders[0]):
+        report_runs(run_folders, out)
 
 
 @app.command()
@@ -258,6 +307,41 @@ def recipes() -> None:
         print(f"{title}:")
         for name in names:
             print(f"  {name:30} {recipe_values(name, [])['description']}")
+
+
+@app.command()
+def show(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A recipe of `reread recipes`, or a .yaml file",
+            autocompletion=_begins(lambda: [*available_recipes(), *finetuning_recipes()]),
+        ),
+    ],
+    overrides: Overrides = None,
+) -> None:
+    """Print a recipe with all its values, and where each comes from: a file, its base, the command line, a default."""
+    from pipeline.show import show as show_recipe
+
+    show_recipe(recipe, overrides or [])
+
+
+@app.command()
+def settings(
+    section: Annotated[
+        str | None,
+        typer.Argument(help="For example train.optimizer, masking or steps", autocompletion=_begins(_known_settings)),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="All sections, as in docs/settings.md")] = False,
+) -> None:
+    """What can be set: the sections of a recipe, or the keys of one with type, default and meaning."""
+    from pipeline.settings import as_markdown, print_settings
+
+    if markdown:
+        print(as_markdown(), end="")
+    else:
+        print_settings(section)
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from training.data.settings import CorpusSettings, DataSettings
 from training.data.tasks.dataset import examples_of
 from training.data.tasks.settings import TaskSettings
 from training.parallel.place import place
+from training.writers import check_writers
 
 log = logging.getLogger("reread")
 
@@ -78,6 +79,11 @@ def inspect(corpus: str, overrides: list[str], recipe: str | None, samples: int,
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
         kinds = [name for name, one in KINDS.items() if issubclass(one.settings, CorpusSettings)]
+        if kind in KINDS and kind not in kinds:
+            raise UserError(
+                f"inspect: kind: {kind} is of labelled examples; give a model to fine-tune instead of a corpus, with "
+                "--recipe RECIPE task.train=FILE"
+            )
         if kind not in kinds:
             raise UserError(f"inspect: kind: {nearest(kind, kinds, 'is one of')} (got {kind})")
         data, seed = KINDS[kind].settings.parse(values, "inspect"), 0
@@ -145,7 +151,7 @@ def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recip
     from training.evaluation import evaluate_run
 
     recipe = recipe_of(run, overrides)
-    figures = evaluate_run(run, train_section(recipe), step)
+    figures = evaluate_run(run, train_section(recipe), step, overrides)
     for name, value in figures.items():
         print(f"{name:24} {value:.4f}")
     return recipe, figures
@@ -181,6 +187,7 @@ def check_train(recipe: Recipe) -> None:
     Call it before any work.
     """
     check_model(recipe)
+    check_writers(train_section(recipe))
     if missing_start(recipe):
         if _has_torch():
             check_train(start_recipe(recipe)[0])

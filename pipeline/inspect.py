@@ -1,5 +1,6 @@
 """`reread inspect`: rows as the model will see them, and statistics of their masks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
@@ -11,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel, DecodeStream
-from tokenizers.models import WordPiece
+from tokenizers.models import WordLevel, WordPiece
 
 from preprocessing.errors import UserError
 from training.data.dataset import Dataset
 from training.data.han import han_vocabulary
 from training.data.kinds import KINDS
 from training.data.rows import IGNORED, Rows, share
-from training.data.settings import DataSettings
+from training.data.settings import DataSettings, MaskedSettings
 
 STATISTICS_ROWS = 4096
 STATISTICS_TOKENS = 1 << 21
@@ -34,32 +35,46 @@ def inspect(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: bool
     """
     console = Console(highlight=False)
     dataset = KINDS[data.kind].open(data, seed, "train")
-    shown = dataset.preview()
     if verify:
         dataset.verify()
         console.print("every block of the train split has the checksum it was written with")
     if len(dataset) == 0:
         raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
-    vocabulary = dataset.tokenizer_folder / "tokenizer.json"
-    if not vocabulary.exists():
-        raise UserError(f"{vocabulary}: missing; run `reread preprocess` again")
-    tokenizer = Tokenizer.from_file(str(vocabulary))
-    console.print(
-        Text.assemble(
-            "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
+    shown = samples_of(dataset)
+    if isinstance(dataset.settings, MaskedSettings):
+        console.print(
+            Text.assemble(
+                "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
+            )
         )
-    )
-    for title, rows in islice(shown, samples):
+    for title, text in islice(shown, samples):
         console.print(Text(f"\n{title}", style="bold"))
-        text = render({name: values[0] for name, values in rows.items()}, tokenizer, dataset.special["mask"])
-        if dataset.joins_documents:  # a document a line
-            separator = tokenizer.id_to_token(dataset.special["sep"]) or ""
-            text = Text("\n").join(text.split(separator, include_separator=True))
         console.print(text)
     console.print()
     counted = min(STATISTICS_ROWS, max(1, STATISTICS_TOKENS // dataset.settings.sequence_length))
     console.print(_table(dataset, counted))
     dataset.check(dataset.settings, dataset.seed)
+
+
+def samples_of(dataset: Dataset[Any]) -> Iterator[tuple[str, Text]]:
+    """Titles and texts of samples from the beginning of the stream, with masked words marked.
+
+    Raises `UserError` for a corpus without its vocabulary.
+    """
+    shown, vocabulary = dataset.preview(), dataset.tokenizer_folder / "tokenizer.json"
+    if not vocabulary.exists():
+        raise UserError(f"{vocabulary}: missing; run `reread preprocess` again")
+    tokenizer = Tokenizer.from_file(str(vocabulary))
+    return ((title, _text_of(dataset, rows, tokenizer)) for title, rows in shown)
+
+
+def _text_of(dataset: Dataset[Any], rows: Rows, tokenizer: Tokenizer) -> Text:
+    mask_id = dataset.special.get("mask", IGNORED)
+    text = render({name: values[0] for name, values in rows.items()}, tokenizer, mask_id)
+    if not dataset.joins_documents:
+        return text
+    separator = tokenizer.id_to_token(dataset.special["sep"]) or ""
+    return Text("\n").join(text.split(separator, include_separator=True))  # a document a line
 
 
 def render(row: Rows, tokenizer: Tokenizer, mask_id: int) -> Text:
@@ -96,6 +111,8 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
         stream = DecodeStream(skip_special_tokens=False)
         return [stream.step(tokenizer, number) or "" for number in ids]  # a cut character comes with its last byte
     names = [tokenizer.id_to_token(number) or "" for number in ids]
+    if isinstance(tokenizer.model, WordLevel):
+        return [f" {name}" for name in names]
     if not isinstance(tokenizer.model, WordPiece):
         return [name.replace("▁", " ") for name in names]
     # WordPiece drops spaces: restore them between words of letters or digits, not inside Chinese.
@@ -153,6 +170,8 @@ def count(dataset: Dataset[Any], batches: list[Rows]) -> Counts:
 
 def _table(dataset: Dataset[Any], rows: int) -> Table:
     settings = dataset.settings
+    if not isinstance(settings, MaskedSettings):
+        return _with_rows(Table(title=str(settings.place), show_header=False), dataset.statistics([]))
     batches = list(dataset.counted(rows))
     counts = count(dataset, batches)
     table = Table(title=f"{counts.rows:,} rows, masking {settings.masking.strategy}", show_header=False)
@@ -164,6 +183,10 @@ def _table(dataset: Dataset[Any], rows: int) -> Table:
     table.add_row("… replaced by a random token", share(replaced, counts.predicted))
     table.add_row("… kept", share(counts.kept, counts.predicted))
     table.add_row("slots filled with tokens", share(counts.tokens, counts.slots))
-    for name, value in dataset.statistics(batches):
-        table.add_row(name, value)
+    return _with_rows(table, dataset.statistics(batches))
+
+
+def _with_rows(table: Table, rows: list[tuple[str, str]]) -> Table:
+    for row in rows:
+        table.add_row(*row)
     return table

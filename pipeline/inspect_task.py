@@ -1,8 +1,10 @@
 """`reread inspect` of labelled examples: windows as the model will see them, with labels, spans and tags marked."""
 
 import os
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -45,17 +47,23 @@ def inspect_task(data: TaskSettings, samples: int = 3) -> None:
     console = Console(highlight=False)
     dataset = KINDS[data.kind].open(data, 0, "train")
     assert isinstance(dataset, TaskDataset)
-    tokenizer = Tokenizer.from_file(str(dataset.tokenizer_folder / "tokenizer.json"))
-    styles: dict[str, str] = {}
-    for title, rows in islice(dataset.preview(), samples):
+    for title, text in islice(windows_of(dataset), samples):
         console.print(Text(f"\n{title}", style="bold"))
-        row = {name: values[0] for name, values in rows.items() if len(values)}
-        console.print(render_window(row, dataset.marks(rows), tokenizer, styles))
+        console.print(text)
     console.print()
     table = Table(title=f"{data.kind}: {data.train}", show_header=False)
     for name, value in dataset.statistics([]):
         table.add_row(name, value)
     console.print(table)
+
+
+def windows_of(dataset: TaskDataset[Any, Any]) -> Iterator[tuple[str, Text]]:
+    """Titles and texts of windows, in the order in which they are read, with the labelled tokens marked."""
+    tokenizer = Tokenizer.from_file(str(dataset.tokenizer_folder / "tokenizer.json"))
+    styles: dict[str, str] = {}
+    for title, rows in dataset.preview():
+        row = {name: values[0] for name, values in rows.items() if len(values)}
+        yield title, render_window(row, dataset.marks(rows), tokenizer, styles)
 
 
 def render_window(row: Rows, marks: list[Mark], tokenizer: Tokenizer, styles: dict[str, str]) -> Text:

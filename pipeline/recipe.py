@@ -1,6 +1,7 @@
 """Recipes: YAML over typed settings, with `base:` inheritance and dotted `key=value` overrides."""
 
 import os
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ class Ablation(Settings):
     """One row of a table of ablations: the recipe with some overrides, and its published figures."""
 
     name: Line
+    """The row of the table, and the end of the name of its run folder."""
     overrides: list[str] = []
     """Overrides of `train`, as on the command line."""
     published: dict[str, float] = {}
@@ -46,8 +48,11 @@ class Conversion(Settings):
     """Options of `reread convert` for this recipe's type of model; null: the default."""
 
     length: int | None = Field(default=None, ge=1, le=1 << 20)
+    """`longformer`: tokens that the model reads."""
     window: int | None = Field(default=None, ge=1, le=1 << 20)
+    """`longformer`: width of local attention in tokens, both sides together."""
     positions: str | None = None
+    """`longformer`: positions are `copied` from the short model, or `random`."""
 
     def given(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)
@@ -67,7 +72,9 @@ class Published(Settings):
     """A paper's scores, printed beside ours."""
 
     model: Line
+    """Its name in the paper."""
     scores: dict[str, float]
+    """Score -> value, in the units of ours."""
     differs: Line = ""
     """What is not as it was there: split, size, number of seeds."""
 
@@ -76,13 +83,15 @@ class Finetuning(Settings):
     """How long `reread finetune` trains, in epochs; it computes the steps of `train` from the examples."""
 
     epochs: float = Field(default=3.0, gt=0, le=1_000_000)
+    """Passes over the training examples."""
     warmup_share: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the steps."""
+    """Share of the steps in which the learning rate rises."""
     evaluations: float = Field(default=1.0, gt=0, le=1_000_000)
     """Evaluations an epoch, after each of which the best checkpoint is kept."""
     seeds: int = Field(default=1, ge=1, le=10_000)
     """Runs with seeds train.seed, train.seed + 1, ...; mean and standard deviation are printed."""
     published: list[Published] = []
+    """The papers' scores."""
 
 
 class Following(Settings):
@@ -100,6 +109,7 @@ class Recipe(Settings):
     name: Annotated[str, AfterValidator(_of_a_folder)] = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=150)
     """Names the run folder, runs/<name>."""
     description: str = ""
+    """One line for `reread recipes` and the report."""
     preprocess: PreprocessSettings | None = None
     start: Start | None = None
     train: TrainSettings | None = None
@@ -215,8 +225,13 @@ def written_recipe(path: Path) -> Recipe:
     return Recipe.parse(_values_of(path), str(path))
 
 
-def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The values of a recipe over those of its `base`; `above` are the files whose base it is."""
+def _read(recipe: str) -> dict[str, Any]:
+    """The values of a recipe over those of its `base`."""
+    return reduce(_merge, (values for _, values in recipe_layers(recipe)))
+
+
+def recipe_layers(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
+    """The file of a recipe and its values, after those of its `base`; `above` are the files whose base it is."""
     path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else _built_in(recipe)
     if path.resolve() in above:
         raise UserError(f"{above[0]}: its `base` leads back to {path}; a recipe cannot be its own base")
@@ -238,7 +253,8 @@ def _read(recipe: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if TASK in values:
         values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
     base = values.pop("base", None)
-    return values if base is None else _merge(_read(_beside(path, base), (*above, path.resolve())), values)
+    below = [] if base is None else recipe_layers(_beside(path, base), (*above, path.resolve()))
+    return [*below, (path, values)]
 
 
 def _built_in(name: str) -> Path:

@@ -27,6 +27,7 @@ ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "compile", "ch
     "log_every",
     "validate_every",
     "validation_batches",
+    "writers",
 }
 """Fields of `train` that may change when a run is resumed: none changes what is learned, except by rounding and
 dropout."""
@@ -65,7 +66,7 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
         return
     begun = written_recipe(path)  # fields that are newer than it have their defaults
     old, new = (one.model_dump(mode="json")["train"] or {} for one in (begun, recipe))
-    changed = differences(_learned(old), _learned(new))
+    changed = differences(_learned(old), _learned(new), "train")
     if changed:
         raise UserError(
             f"{path}: this run was begun with other settings ({'; '.join(changed)}); "
@@ -105,11 +106,11 @@ def _environment() -> dict[str, str]:
     """Versions only, never environment variables: they may hold secrets."""
     packages = ["reread", "torch", "numpy", "transformers", "megatron-core", "jieba", "tokenizers"]
     return {"python": platform.python_version(), "machine": platform.platform()} | {
-        name: _version(name) for name in packages
+        name: version_of(name) for name in packages
     }
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:  # run from a checkout, say

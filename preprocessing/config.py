@@ -123,6 +123,7 @@ class WordSettings(Settings):
     engine: Literal["auto", "jieba", "rjieba"] = "auto"
     """`rjieba` gives jieba's boundaries about 15 times faster; `auto` takes it unless a user dictionary is given."""
     user_dictionaries: Annotated[list[Path], OneOrMore] = []
+    """Files of further words in the form of jieba."""
 
 
 class VocabularySettings(Settings):
@@ -168,6 +169,7 @@ class PreprocessSettings(Settings):
     ]
     """One section, or a list of them, each with paths of its own. What a file belongs to is the first that names it."""
     output: Path
+    """Folder of the corpus."""
     clean: CleanSettings = CleanSettings()
     dedup: DedupSettings = DedupSettings()
     words: WordSettings = WordSettings()

@@ -74,7 +74,7 @@ def _keys(model: type[BaseModel], section: str = "") -> list[str]:
     """Every dotted key below `model`, those of the outer sections first, without keys of sections in lists."""
     found = dict.fromkeys(section + name for name in model.model_fields)
     for name, info in model.model_fields.items():
-        for inner in _models_in(info.annotation):
+        for inner in sections_in(info.annotation):
             if get_origin(info.annotation) not in (list, tuple):
                 found.update(dict.fromkeys(_keys(inner, f"{section}{name}.")))
     return sorted(found, key=lambda key: key.count("."))
@@ -97,7 +97,7 @@ def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[typ
             continue
         path.append(part)
         inner = [owner.model_fields[part].annotation for owner in models if part in owner.model_fields]
-        nested = [found for annotation in inner for found in _models_in(annotation)]
+        nested = [found for annotation in inner for found in sections_in(annotation)]
         if nested and number < len(parts) - 1:
             models = nested
     return path, models
@@ -108,8 +108,9 @@ def _literals(model: type[BaseModel]) -> set[Any]:
     return set(get_args(model.model_fields["kind"].annotation)) if "kind" in model.model_fields else set()
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models in an annotation."""
     if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _models_in(argument)
+        yield from sections_in(argument)

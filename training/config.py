@@ -64,14 +64,20 @@ def origin_of(text: str) -> tuple[Path, int | None]:
 
 
 class OptimizerSettings(Settings):
+    """How weights follow from gradients."""
+
     name: Literal["lamb", "adam"] = "lamb"
+    """The optimiser: LAMB for large batches, or AdamW."""
     variant: Literal["nezha", "standard"] = "nezha"
     """`lamb` only: as NEZHA trained, or You et al. 2020 (what apex's FusedLAMB computes)."""
     learning_rate: float = Field(gt=0, le=100)
+    """The peak of the learning rate, after the warm-up."""
     betas: tuple[Share, Share] = (0.9, 0.999)
+    """Decay rates of the averages of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0, le=1)
+    """Number added to the root of the averaged square."""
     weight_decay: float = Field(default=0.01, ge=0, le=100)
-    """Not applied to biases and layer norms."""
+    """Weight decay, as a factor of the learning rate; not applied to biases and layer norms."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor on the learning rate from a layer to the one below: r for the top layer, r^n for the lowest of n, r^(n+1)
     for embeddings, 1 for heads and poolers (ERNIE-Doc, appendix A.3)."""
@@ -80,13 +86,19 @@ class OptimizerSettings(Settings):
 
 
 class ScheduleSettings(Settings):
+    """The learning rate over the steps: a warm-up from 0 to its peak, then a decay to 0."""
+
     warmup_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
+    """Steps in which the learning rate rises from 0 to its peak."""
     decay: Literal["linear", "polynomial", "constant", "cosine"] = "linear"
+    """How the learning rate falls from its peak to 0 at the last step; `constant`: it does not."""
     power: float = Field(default=1.0, gt=0, le=100)
-    """`polynomial` only."""
+    """Exponent of the `polynomial` decay."""
 
 
 class ParallelSettings(Settings):
+    """Processes, and how they share the work and exchange gradients."""
+
     tensor: int = Field(default=1, ge=1, le=MOST_PROCESSES)
     """Tensor-parallel size; the data-parallel size is the number of processes divided by it."""
     processes: int = Field(default=0, ge=0, le=1024)
@@ -105,14 +117,19 @@ class ParallelSettings(Settings):
 
 
 class CheckpointSettings(Settings):
+    """When checkpoints are written, and how many stay."""
+
     every_steps: int = Field(default=1000, ge=1, le=MOST_STEPS)
+    """Steps between two checkpoints."""
     keep: int = Field(default=3, ge=1, le=MOST_STEPS)
+    """Number of the last checkpoints that stay, beside the best."""
 
 
 class TrainSettings(Settings):
     """All settings of a run; with the corpus' fingerprint they determine each number that the run prints."""
 
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Number that determines initial weights, order of the samples, masks and dropout."""
     model: dict[str, Any]
     """`type` (nezha, ernie_doc, transformer_xl, ran, longformer) and the keys of its configuration."""
     init: Path | None = None
@@ -148,7 +165,12 @@ class TrainSettings(Settings):
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     log_every: int = Field(default=10, ge=1, le=MOST_STEPS)
+    """Steps between two progress lines."""
+    writers: list[Literal["tensorboard", "wandb", "mlflow"]] = ["tensorboard"]
+    """Where figures go beside metrics.jsonl. Weights & Biases and MLflow are configured by their own environment
+    variables and need `pip install 'reread[wandb]'` or `'reread[mlflow]'`."""
     validate_every: int = Field(default=1000, ge=1, le=MOST_STEPS)
+    """Steps between two validations on held-out text or examples."""
     validation_batches: int = Field(default=8, ge=1, le=MOST_STEPS)
     """Global batches of held-out text in a validation: that many rows, documents with that many segments
     (`Segments.sample`), or that many steps of lanes, from all over the text. `reread evaluate` reads all of it."""

@@ -1,6 +1,7 @@
-"""Evaluates a checkpoint on all held-out text, read by the recipe's settings."""
+"""Evaluates a checkpoint on all held-out text, read by the recipe's settings, and keeps the figures."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.kinds import open_dataset
 from training.fitting import settings_of_run
+from training.metrics import EVALUATION, keep_evaluation
 from training.objectives import objective_of
 from training.parallel.mesh import Mesh
 from training.run_model import read_run_model
@@ -19,10 +21,13 @@ from training.trainer import local_device
 log = logging.getLogger("reread")
 
 
-def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) -> dict[str, float]:
+def evaluate_run(
+    run: Path, settings: TrainSettings, step: int | None = None, overrides: Sequence[str] = ()
+) -> dict[str, float]:
     """`Objective.summary` over the held-out documents of the data, or over all where none are held out.
 
-    One process computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
+    The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's. One process
+    computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
     """
     settings = settings_of_run(settings, run)
     corpus, kept = settings.data.held_out, read_run_model(run, settings)
@@ -42,4 +47,9 @@ def evaluate_run(run: Path, settings: TrainSettings, step: int | None = None) ->
     place(model, spec, mesh)
     objective = learned(model, settings, mesh, held_out=held_out)
     log.info("step %d of %s on %s", step, run, corpus)
-    return objective.held_out_summary(None)
+    figures = objective.held_out_summary(None)
+    try:
+        keep_evaluation(run, {"step": step, "overrides": list(overrides), "held_out": str(corpus)}, figures)
+    except OSError as error:
+        log.warning("%s: the figures are not kept there (%s)", run / EVALUATION, error.strerror)
+    return figures

@@ -1,20 +1,24 @@
-"""metrics.jsonl, TensorBoard and the progress line."""
+"""metrics.jsonl, the progress line, and the figures of `reread evaluate`."""
 
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
+from training.history import open_attempt
+from training.writers import Writer
 
 if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger("reread")
 
+EVALUATION = "evaluation.json"
 PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
     "V100": 125.0,
     "A100": 312.0,
@@ -63,25 +67,25 @@ def _measured_on_cpu() -> float:
 
 
 class MetricsLog:
-    """Appends to `metrics.jsonl` and to TensorBoard; a resumed run first drops the lines past its checkpoint."""
+    """Appends to `metrics.jsonl`; an attempt that continues first drops the lines past its step."""
 
-    def __init__(self, run: Path, resumed_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
+    def __init__(self, run: Path, resumed_step: int, processes: int = 1, writers: Sequence[Writer] = ()) -> None:
+        """`writers` get the same figures."""
         self._path = path = run / "metrics.jsonl"
         kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= resumed_step]
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=resumed_step + 1)
+        open_attempt(run, resumed_step, processes)
+        self._writers = writers
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Raises `UserError` when there is no room left."""
+        """Write the finite ones of `values`, with the Unix time. Raises `UserError` when there is no room left."""
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         try:
-            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.write(json.dumps({"step": step, "time": round(time.time(), 1), **finite}) + "\n")
             self._file.flush()
-            for name, value in finite.items():
-                self._board.add_scalar(name, value, step)
+            for writer in self._writers:
+                writer.write(step, finite)
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot write step {step} ({error.strerror}); make room, and the same command continues "
@@ -90,7 +94,8 @@ class MetricsLog:
 
     def close(self) -> None:
         self._file.close()
-        self._board.close()
+        for writer in self._writers:
+            writer.close()
 
 
 def quality(names: Iterable[str]) -> list[str]:
@@ -110,10 +115,35 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
             values = json.loads(line)
         except ValueError:  # not JSON or not UTF-8
             values = None
-        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        if not _is_metrics(values):
             raise UserError(f"{path}: line {number} is not a line of metrics; remove it")
         found.append(values)
     return found
+
+
+def _is_metrics(values: Any) -> bool:
+    """Whether a line has a step and otherwise finite numbers."""
+    if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        return False
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values.values())
+
+
+def read_evaluations(run: Path) -> list[dict[str, Any]]:
+    """The evaluations of a run, oldest first: step, overrides, held_out, time (Unix, s) and figures by name."""
+    try:
+        found = json.loads((run / EVALUATION).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    known = {"step", "overrides", "held_out", "time", "figures"}
+    return [one for one in found if isinstance(one, dict) and known <= set(one)] if isinstance(found, list) else []
+
+
+def keep_evaluation(run: Path, what: dict[str, Any], figures: dict[str, float]) -> None:
+    """Add figures to RUN/evaluation.json; those of the same evaluation are replaced."""
+    others = [one for one in read_evaluations(run) if any(one[name] != value for name, value in what.items())]
+    finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+    evaluations = [*others, {**what, "time": round(time.time(), 1), "figures": finite}]
+    write_atomically(run / EVALUATION, json.dumps(evaluations, ensure_ascii=False, indent=1).encode())
 
 
 def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from training.data.kinds import open_dataset
 from training.data.loader import Loader
 from training.data.rows import Rows
 from training.fitting import Fit, Fitting, settings_of_run, smallest_memory
+from training.history import close_attempt
 from training.metrics import MetricsLog, progress_line
 from training.models.build import check_vocabulary
 from training.objectives import objective_of
@@ -34,8 +35,9 @@ from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import close_mesh, init_mesh
 from training.provenance import corpus_changes
 from training.run_model import RunModel, new_run_model, read_run_model, write_run_model
-from training.watchdog import FAULT, Progress, Watchdog, clear_progress
+from training.watchdog import FAULT, Progress, Watchdog
 from training.window import Window
+from training.writers import open_writers
 
 log = logging.getLogger("reread")
 
@@ -61,7 +63,7 @@ def train(
             with mesh.together():
                 stack.enter_context(prepared or nullcontext())
                 if mesh.rank == 0:
-                    clear_progress(run)
+                    close_attempt(run)
             _train_watched(settings, run, mesh, fit)
     except RuntimeError as error:
         if not _lost_a_process(error):
@@ -156,6 +158,8 @@ class Trainer:
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
+        self.tokens = 0.0
+        """Read up to the last progress line, or the checkpoint after it."""
         self.stopped = False
         self.best: dict[str, Any] | None = None
         """Step and score of the best evaluation (`train.best_by`), and evaluations since."""
@@ -176,11 +180,12 @@ class Trainer:
         if self._finished() and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return
-        writer = MetricsLog(self.run, self.step) if mesh.rank == 0 else None
+        with mesh.together():
+            writer = self._open_log() if mesh.rank == 0 else None
+        window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
         if settings.steps <= self.step:  # with 0 steps, or as many as the run had that this one continues
             self._validate(writer)
-            self._save_checkpoint()
-        window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
+            self._save_checkpoint(window.sums)
         with self.objective.batches(self.step) as loader, self._stoppable():
             drawn = self._draw(loader, window, self.step)
             agreed = _read(drawn.summed)[0] or drawn.local
@@ -190,7 +195,8 @@ class Trainer:
                 self.step += 1
                 if done.sums:
                     values = window.close(self.step, done.rate, done.norm, self.scale.value, done.sums)
-                    values["skipped_steps"] = self.skipped_steps
+                    self.tokens += values["tokens"]
+                    values |= {"total_tokens": self.tokens, "skipped_steps": self.skipped_steps}
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values, self.objective.shown))
                         writer.write(self.step, values)
@@ -201,7 +207,7 @@ class Trainer:
                 self.store.poll()
                 due = self.step % settings.checkpoint.every_steps == 0
                 if self.stopped or due or is_best or self._finished():
-                    self._save_checkpoint()
+                    self._save_checkpoint(window.sums)
             self.progress.enter("writing the last checkpoint")
             self.store.wait()  # while SIGTERM still cannot interrupt it
         if writer:
@@ -269,7 +275,7 @@ class Trainer:
                 raise self.mesh.reported_once(
                     UserError(
                         f"{self.run}: the gradient was not finite in {BAD_STEPS_LIMIT} steps in a row, up to step "
-                        f"{self.step}; lower optimizer.learning_rate, or look at the data with `reread inspect`"
+                        f"{self.step}; lower train.optimizer.learning_rate, or look at the data with `reread inspect`"
                     )
                 )
             log.info(
@@ -311,6 +317,9 @@ class Trainer:
         names = self.objective.counted
         # tensor-parallel ranks hold the same rows
         return {name: total / self.mesh.tensor_size for name, total in zip(names, totals, strict=True)}
+
+    def _open_log(self) -> MetricsLog:
+        return MetricsLog(self.run, self.step, self.mesh.world, open_writers(self.settings, self.run, self.step))
 
     def _finished(self) -> bool:
         """Whether all steps are done, or `train.patience` evaluations in a row were no better than the best."""
@@ -356,7 +365,8 @@ class Trainer:
             )
         return False
 
-    def _save_checkpoint(self) -> None:
+    def _save_checkpoint(self, since_line: Tensor) -> None:
+        """Save the run; `since_line` has the figures since the last progress line (collective)."""
         self.progress.enter("saving a checkpoint")
         with self.mesh.together():
             if not self.assembly.masters.finite():
@@ -371,6 +381,7 @@ class Trainer:
             "position": self.objective.first_position + self.step * self.settings.global_batch,
             "corpus": self.dataset.facts(),
             "updates": steps_taken(self.assembly.optimizer),
+            "tokens": self.tokens + self.objective.totals_of(since_line)["tokens"],
             "bad_steps": self.bad_steps,
             "skipped_steps": self.skipped_steps,
             "best": self.best,
@@ -398,6 +409,7 @@ class Trainer:
             self.objective.first_position = state.get("position", rows) - rows
         self.scale.load(state["scale"])
         self.step = state["step"]
+        self.tokens = state.get("tokens", math.nan)  # older checkpoints lack it, so that `total_tokens` is not known
         if latest is not None:
             log.info("continuing from the checkpoint of step %d", self.step)
 

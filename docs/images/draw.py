@@ -2,14 +2,17 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
+import tempfile
 from io import StringIO
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
+
+from tests.browser import browser
 
 HERE = Path(__file__).parent
 COMMAND = "reread inspect corpora/quickstart --recipe quickstart --samples 3"
@@ -17,7 +20,7 @@ WIDTH = 104
 
 
 def main() -> None:
-    shutil.copy("runs/quickstart/loss.png", HERE / "loss.png")
+    picture_of(Path("runs/quickstart/report.html"), HERE / "report.png")
     environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
     shown = subprocess.run(
         [sys.executable, "-m", "pipeline.cli", *COMMAND.split()[1:]],
@@ -31,6 +34,15 @@ def main() -> None:
     (HERE / "inspect.svg").write_text(
         "\n".join(line.rstrip() for line in picture.splitlines()) + "\n", encoding="utf-8"
     )
+
+
+def picture_of(report: Path, picture: Path) -> None:
+    """The charts of a report as PNG of 256 colours, by Chromium."""
+    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as page:
+        page.show(report, 1400)
+        page.picture(picture, 1400, int(page.value("document.getElementById('corpus').offsetTop")))
+    with Image.open(picture) as drawn:
+        drawn.convert("RGB").quantize(256).save(picture, optimize=True)
 
 
 main()

@@ -21,7 +21,9 @@ class PreprocessJobs(Settings):
     array: int = Field(default=16, ge=1, le=1_000_000)
     """Array tasks of a stage."""
     cpus_per_task: int = Field(default=16, ge=1, le=10_000)
+    """CPU cores of an array task, which works on as many parts at once."""
     hours: float = Field(default=12, gt=0, le=100_000)
+    """Time limit of an array task, in hours."""
     partition: Line | None = None
     """Partition of these jobs, the merge and the export; null: that of the other jobs."""
 
@@ -30,11 +32,15 @@ class SlurmSettings(Settings):
     """Options of the jobs: slurm/site.yaml holds those of the cluster, a recipe its own over them."""
 
     partition: Line | None = None
+    """Partition of the jobs (sbatch --partition); null: the default of the cluster."""
     account: Line | None = None
+    """Account that pays for the jobs (sbatch --account)."""
     qos: Line | None = None
+    """Quality of service of the jobs (sbatch --qos)."""
     options: list[Line] = []
     """Any other options of sbatch, e.g. --constraint=v100."""
     modules: list[Line] = []
+    """Environment modules that each job loads."""
     setup: list[str] = []
     """Shell lines that each job begins with."""
     container: Line = ""
@@ -42,12 +48,15 @@ class SlurmSettings(Settings):
     environment: Path | None = None
     """A virtual environment; null: the one that submits, unless there is a container."""
     nodes: int = Field(default=1, ge=1, le=100_000)
+    """Nodes of the training job."""
     minimum_nodes: int | None = Field(default=None, ge=1, le=100_000)
     """The fewest nodes that the job starts on, and restarts on after a node died; null: only on `nodes`."""
     gpus_per_node: int = Field(default=8, ge=0, le=1024)
+    """GPUs of each node; 0 trains on CPU."""
     tasks_per_node: int | None = Field(default=None, ge=1, le=1024)
     """Processes on a node; null: one for each GPU."""
     cpus_per_task: int = Field(default=8, ge=1, le=10_000)
+    """CPU cores of each process."""
     hours: float = Field(default=24, gt=0, le=100_000)
     """Time limit of one attempt; the run continues in the next."""
     warning_seconds: int = Field(default=300, ge=0)

@@ -21,7 +21,7 @@ from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.kinds import open_dataset
 from training.evaluation import evaluate_run
-from training.metrics import read_metrics
+from training.metrics import read_evaluations, read_metrics
 from training.run_model import read_run_model
 
 KINDS = {"documents": document_values, "stream": stream_values}
@@ -86,6 +86,9 @@ def test_evaluate_prints_figures_of_held_out_text(kind: str, uninterrupted: Path
     validation = [line for line in figures(uninterrupted) if "validation_loss" in line][-1]
     # of all of it; validation during the run reads a part
     assert printed["loss"] == pytest.approx(validation["validation_loss"], rel=0.2)
+    (kept,) = read_evaluations(uninterrupted / "runs" / "tiny")
+    assert (kept["step"], kept["overrides"]) == (STEPS, [])
+    assert kept["figures"]["loss"] == pytest.approx(printed["loss"], abs=1e-4)
 
 
 @pytest.mark.parametrize("size", [None, 120])

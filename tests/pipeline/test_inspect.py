@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline import commands
-from pipeline.inspect import count, inspect, render
+from pipeline.inspect import count, inspect, pieces_of, render
 from pipeline.recipe import load_recipe, write_recipe
 from preprocessing.corpus import Corpus
 from preprocessing.errors import UserError
@@ -219,9 +219,19 @@ def test_rows_of_text_alone_are_shown_so(corpus: Corpus, capsys: pytest.CaptureF
     assert "row 1" in shown and "[CLS]" not in shown and "[SEP]" not in shown and "‹" in shown
 
 
-def test_a_stream_has_nothing_to_show(corpus: Corpus) -> None:
-    with pytest.raises(UserError, match=r"data\.kind is stream"):
-        inspect(StreamSettings(kind="stream", corpus=corpus.folder))
+def test_a_stream_shows_unbroken_text_without_masks(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(StreamSettings(kind="stream", corpus=corpus.folder, sequence_length=20), samples=2)
+    shown = capsys.readouterr().out
+    tokenizer = Tokenizer.from_file(str(corpus.folder / "tokenizer" / "tokenizer.json"))
+    first, second = ("".join(pieces_of(tokenizer, corpus.text(0, begin, begin + 20)[0].tolist())) for begin in (0, 20))
+    joined = shown.replace("\n", "")
+    assert f"tokens from 0 on{first}tokens from 20 on{second}" in joined
+    assert "‹" not in shown and f"{corpus.tokens:,}" in shown
+
+
+def test_words_of_a_vocabulary_of_words_have_spaces_between_them() -> None:
+    words = Tokenizer(models.WordLevel({"the": 0, "ferry": 1, ",": 2}, unk_token="the"))
+    assert "".join(pieces_of(words, [0, 1, 2])) == " the ferry ,"
 
 
 @pytest.mark.parametrize(("strategy", "whole"), [("whole-word", True), ("token", False)])
@@ -247,7 +257,7 @@ def test_every_kind_of_data_can_be_asked_for(kind: str, corpus: Corpus, capsys: 
     [
         (["kind=row"], "inspect: kind: did you mean `rows`? (got row)"),
         (["kind=[1]"], "inspect: kind: is one of: rows, packed, segments, stream (got [1])"),
-        (["kind=stream"], "data.kind is stream, whose text is not masked"),
+        (["kind=tag"], "kind: tag is of labelled examples; give a model to fine-tune instead of a corpus"),
         (["kind=packed", "next_sentence=true"], "unknown key `next_sentence`"),
     ],
 )

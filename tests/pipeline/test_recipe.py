@@ -21,7 +21,7 @@ from pipeline.recipe import (
 )
 from pipeline.run_folder import check_same_run
 from preprocessing.errors import UserError
-from preprocessing.settings import _models_in
+from preprocessing.settings import sections_in
 
 
 def test_every_built_in_recipe_is_valid() -> None:
@@ -351,7 +351,7 @@ def numbers_of(model: Any, path: str = "") -> Iterator[tuple[str, set[Any]]]:
     for name, field in model.model_fields.items():
         annotation = field.annotation
         kinds = {annotation, *get_args(annotation)}
-        sections = set(_models_in(annotation)) if get_origin(annotation) is not list else set()
+        sections = set(sections_in(annotation)) if get_origin(annotation) is not list else set()
         for section in sections:
             yield from numbers_of(section, f"{path}{name}.")
         if kinds & {int, float} and get_origin(annotation) is not dict:

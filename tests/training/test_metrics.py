@@ -1,23 +1,24 @@
-"""The metrics log across a kill, the progress line, and the picture of a run."""
+"""The metrics log across a kill, and the progress line."""
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline.report import report
 from preprocessing.errors import UserError
 from training.metrics import MetricsLog, peak_flops, progress_line, quality, read_metrics
 from training.objectives import OBJECTIVES
 from training.parallel.mesh import Mesh
+from training.writers import TensorBoard
 
 
 def test_a_resumed_run_drops_what_lies_past_its_checkpoint_and_a_half_written_line(tmp_path) -> None:
     lines = [json.dumps({"step": step, "loss": float(step)}) for step in (1, 2, 3, 4)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo')
-    log = MetricsLog(tmp_path, resumed_step=3)
+    log = MetricsLog(tmp_path, 3, 1, [TensorBoard(tmp_path, 3)])
     log.write(4, {"loss": 40.0})
     log.close()
     assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 2.0, 3.0, 40.0]
@@ -28,7 +29,8 @@ def test_a_figure_that_is_not_finite_stays_out_of_the_json(tmp_path) -> None:
     log = MetricsLog(tmp_path, 0)
     log.write(1, {"loss": 1.0, "mfu": float("nan")})
     log.close()
-    assert json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail) == {"step": 1, "loss": 1.0}
+    line = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line == {"step": 1, "loss": 1.0, "time": pytest.approx(time.time(), abs=3600)}
 
 
 def test_a_full_disk_is_one_line(tmp_path) -> None:
@@ -81,67 +83,6 @@ def test_the_progress_line_shows_the_loss_scale_only_in_fp16() -> None:
     assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0}, {"acc": "masked_lm_accuracy"})
 
 
-def test_report_draws_the_losses(tmp_path, capsys) -> None:
-    with pytest.raises(UserError, match="no step logged yet"):
-        report(tmp_path)
-    log = MetricsLog(tmp_path, 0)
-    for step in (1, 2):
-        log.write(step, {"loss": 3.0 - step, "masked_lm_accuracy": 0.5})
-    log.write(2, {"validation_loss": 2.0, "validation_masked_lm_loss": 1.5})
-    log.close()
-    report(tmp_path)
-    assert (tmp_path / "loss.png").stat().st_size > 1000
-    output = capsys.readouterr().out
-    assert "loss 2.000 at step 1 -> 1.000 at step 2, masked-token accuracy 0.500 -> 0.500" in output
-    assert "held out: masked-token loss 1.500" in output
-
-
-def test_report_of_a_run_of_no_steps_shows_what_it_started_with(tmp_path, capsys) -> None:
-    log = MetricsLog(tmp_path, 0)
-    log.write(0, {"validation_loss": 2.0, "validation_masked_lm_loss": 1.5})
-    log.close()
-    report(tmp_path)
-    assert (tmp_path / "loss.png").stat().st_size > 1000
-    assert "held out: masked-token loss 1.500" in capsys.readouterr().out
-
-
-def test_report_of_a_language_model_shows_its_perplexity(tmp_path, capsys) -> None:
-    log = MetricsLog(tmp_path, 0)
-    log.write(1, {"loss": 3.0, "perplexity": 20.0})
-    log.write(1, {"validation_loss": 2.0, "validation_perplexity": 8.0})
-    log.close()
-    report(tmp_path)
-    output = capsys.readouterr().out
-    assert "perplexity 20.000 -> 20.000" in output and "held out: perplexity 8.000" in output
-
-
-def test_the_order_of_chunks_is_a_curve_of_its_own(tmp_path, capsys, monkeypatch) -> None:
-    """The order loss is known only in every third step, which must not make the loss curve a saw-tooth."""
-    from matplotlib import pyplot
-
-    log = MetricsLog(tmp_path, 0)
-    for step in range(1, 10):
-        masked_lm = 6.0 - step / 10
-        order = {"reorder_loss": 3.5, "reorder_accuracy": 0.1} if step % 3 == 0 else {}
-        log.write(step, {"loss": masked_lm, "masked_lm_loss": masked_lm, **order})
-    log.write(9, {f"validation_{name}": 5.5 for name in ("loss", "masked_lm_loss", "reorder_loss")})
-    log.close()
-    figures = []
-    monkeypatch.setattr(pyplot, "close", figures.append)
-    report(tmp_path)
-    drawn = [{line.get_label(): line.get_xydata().tolist() for line in axes.lines} for axes in figures[0].axes]
-    assert drawn == [
-        {
-            "masked-token loss, training": [[step, pytest.approx(6.0 - step / 10)] for step in range(1, 10)],
-            "masked-token loss, held out": [[9.0, 5.5]],
-        },
-        {"reorder loss, training": [[3.0, 3.5], [6.0, 3.5], [9.0, 3.5]], "reorder loss, held out": [[9.0, 5.5]]},
-    ]
-    output = capsys.readouterr().out
-    assert "masked-token loss 5.900 at step 1 -> 5.100 at step 9, reorder loss 3.500 at step 3 -> 3.500" in output
-    assert "held out: masked-token loss 5.500, reorder loss 5.500" in output
-
-
 def test_tables_show_the_masked_tokens_loss_once() -> None:
     names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "reorder_loss", "learning_rows", "validation_loss"]
     assert quality(names) == ["masked_lm_loss", "masked_lm_accuracy", "reorder_loss", "validation_loss"]
@@ -149,7 +90,19 @@ def test_tables_show_the_masked_tokens_loss_once() -> None:
     assert quality(["loss", "perplexity"]) == ["loss", "perplexity"]
 
 
-@pytest.mark.parametrize("line", [b"null", b"{}", b'{"step": "1"}', b"\xff\xfe", b"[1]", b"{"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"null",
+        b"{}",
+        b'{"step": "1"}',
+        b"\xff\xfe",
+        b"[1]",
+        b"{",
+        b'{"step": 1, "loss": "2"}',
+        b'{"step": 1, "loss": NaN}',
+    ],
+)
 def test_a_line_that_is_not_metrics_is_named(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n' + line + b'\n{"step": 2')
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is not a line of metrics; remove it"):

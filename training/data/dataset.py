@@ -66,16 +66,15 @@ class Dataset(ABC, Generic[AnySettings]):
         """Raises `UserError` if `settings` and `seed` cannot have their intended effect on this dataset."""
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
-        """Titles and rows [1, L] with continues_word, from the beginning of the stream, for `reread inspect`."""
-        raise self._nothing_to_show()
+        """Titles and rows [1, L] with continues_word, from the beginning of the stream, for `reread inspect`.
+
+        The label of a token that is not predicted, or not masked, is `IGNORED`.
+        """
+        raise NotImplementedError
 
     def counted(self, rows: int) -> Iterator[Rows]:
-        """The first `rows` rows with a loss, with continues_word, in batches, for the table of `reread inspect`."""
-        raise self._nothing_to_show()
-
-    def _nothing_to_show(self) -> UserError:
-        place, kind = self.settings.place, self.settings.kind
-        return UserError(f"{place}: data.kind is {kind}, whose text is not masked, so there is nothing to show")
+        """The first `rows` rows with a loss, with continues_word, in batches; only of masked text."""
+        raise NotImplementedError
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         """Statistics specific to this kind of data: (name, value), counted over `batches` from `counted`."""

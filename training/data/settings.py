@@ -20,10 +20,13 @@ class MaskingSettings(Settings):
     """The choice of predicted tokens: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""
 
     strategy: Literal["token", "whole-word", "span"] = "whole-word"
+    """What is chosen: single tokens, words with all their tokens, or spans of words."""
     probability: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the tokens of a text that are predicted."""
     mask_share: float = Field(default=0.8, ge=0, le=1)
+    """Share of the chosen tokens that become [MASK]."""
     random_share: float = Field(default=0.1, ge=0, le=1)
-    """The rest of the chosen tokens keep their id."""
+    """Share of the chosen tokens that become a random token; the rest keep their id."""
     predict_unknown: bool = False
     """Whether [UNK], or a word that contains it, may be predicted."""
     span_geometric: float = Field(default=0.2, gt=0, lt=1)
@@ -50,6 +53,7 @@ class DataSettings(Settings):
 
     kind: str
     sequence_length: int
+    """Tokens of a row, segment or window, with special tokens."""
 
     @property
     @abstractmethod

@@ -7,7 +7,9 @@ so the step is the whole state of the loader.
 
 from abc import abstractmethod
 from bisect import bisect_right
+from collections.abc import Iterator
 from hashlib import md5
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -122,6 +124,18 @@ class Stream(StreamDataset):
         rows["labels"][past] = IGNORED
         rows["begins_word"][past] = False
         return rows
+
+    def preview(self) -> Iterator[tuple[str, Rows]]:
+        """What a single lane reads in each step; every token is predicted from those before it."""
+        length = self.settings.sequence_length
+        for step in count():
+            start = self.start(0, 1, step, length)
+            ids, flags = self._read(np.array([start]), length)
+            row = {"input_ids": ids, "labels": np.full_like(ids, IGNORED), "attention_mask": np.ones_like(ids)}
+            yield f"tokens from {start:,} on", {**row, "continues_word": flags & CONTINUES_WORD != 0}
+
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        return [("documents", f"{self.corpus.documents:,}"), ("tokens, each predicted once a pass", f"{len(self):,}")]
 
     def verify(self) -> None:
         self.corpus.verify()

@@ -62,7 +62,8 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
         if tokenizer:
             name_special_tokens(config, tokenizer)
         objective = OBJECTIVES[next(iter(spec.heads))]
-        card = model_card(spec, objective, f"Converted by reread from `{found.weights.name}` ({found.form.name}).", {})
+        summary = f"Converted by reread from `{found.weights.name}` ({found.form.name})."
+        card = model_card(spec, objective, summary, {}, lengths={"sequence_length": 512, **config.to_dict()})
         write_huggingface(out, converted, tokenizer, card, absent)
     log.info("converted %s to %s", found.weights, out)
 

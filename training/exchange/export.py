@@ -93,12 +93,13 @@ def model_card(
     summary: str,
     sections: Mapping[str, Mapping[str, Any]],
     examples: Sequence[str] = (),
+    lengths: Mapping[str, Any] = {},
     cleaning: Sequence[str] = (),
 ) -> str:
     """README.md of a model that learned `objective`, in Markdown.
 
-    `summary` is a sentence; `sections` by title (final losses,
-    corpus, recipe, ...) are printed as YAML, empty ones left out; `examples` are sentences with [MASK]; `cleaning`
+    `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
+    left out; `examples` are sentences with [MASK]; `lengths` has the numbers that the model's usage names; `cleaning`
     names the options of `preprocess.clean` that changed its text before the tokenizer read it.
     """
     header: dict[str, Any] = {
@@ -111,7 +112,8 @@ def model_card(
     windows = not _in_transformers(spec.config)
     code = _USE if windows else _USE_TRANSFORMERS
     use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows)]
-    use.append(spec.usage.get(objective.name, ""))
+    usage = spec.usage.get(objective.name, "")
+    use.append(re.sub(r"\{(window_size|sequence_length)\}", lambda name: str(lengths[name[1]]), usage))
     if cleaning:
         use.append(f"Its text was cleaned before the tokenizer read it (`preprocess.clean`: {', '.join(cleaning)}).")
     if "nfkc" in cleaning:

@@ -9,7 +9,7 @@ from training.config import TrainSettings
 from training.exchange.export import model_card, write_huggingface
 from training.metrics import quality, read_metrics
 from training.objectives import objective_of
-from training.run_model import read_run_model
+from training.run_model import RunModel, read_run_model
 
 
 def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[str], step: int | None = None) -> None:
@@ -19,19 +19,20 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
     """
     kept = read_run_model(run, settings)
     model, step = restore_model(run, settings, kept.config, step)
-    write_huggingface(folder, model, kept.tokenizer_folder, _card(run, settings, kept.corpus, step, examples))
+    write_huggingface(folder, model, kept.tokenizer_folder, _card(run, settings, kept, step, examples))
 
 
-def _card(run: Path, settings: TrainSettings, corpus: dict[str, Any], step: int, examples: list[str]) -> str:
+def _card(run: Path, settings: TrainSettings, kept: RunModel, step: int, examples: list[str]) -> str:
     figures: dict[str, Any] = {}
     for line in read_metrics(run):
         if line["step"] <= step:
             figures |= {name: round(line[name], 4) for name in quality(line)}
     sections = {
         "Figures at the end": {"steps": step, **figures},
-        "Corpus": corpus,
+        "Corpus": kept.corpus,
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
     summary = f"Pretrained by reread for {step:,} steps of {settings.global_batch:,} rows."
-    cleaning = corpus.get("cleaning", [])  # runs of earlier versions lack it
-    return model_card(spec_of(settings), objective_of(settings), summary, sections, examples, cleaning)
+    cleaning = kept.corpus.get("cleaning", [])  # runs of earlier versions lack it
+    lengths = {**kept.config.to_dict(), "sequence_length": settings.data.sequence_length}
+    return model_card(spec_of(settings), objective_of(settings), summary, sections, examples, lengths, cleaning)

@@ -73,7 +73,8 @@ class LossScale:
             if self.value <= 1 and in_a_row:
                 raise UserError(
                     "train.precision: fp16 gradients are not finite even at loss scale 1; "
-                    "lower optimizer.learning_rate, or train in bf16 or fp32 with parallel.gradient_dtype: fp32"
+                    "lower train.optimizer.learning_rate, or train in bf16 or fp32 with "
+                    "train.parallel.gradient_dtype: fp32"
                 )
             self._change(max(self.value / 2, 1.0))
 

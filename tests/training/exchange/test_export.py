@@ -120,7 +120,8 @@ json.dump(told, open(sys.argv[1] + ".json", "w"))
 
 def card_of(name: str, kind: str, *of: Any) -> str:
     """The card of a model that learned from data of this kind."""
-    return model_card(model_spec(name), OBJECTIVES[KINDS[kind].objective], *of)
+    lengths = {"window_size": 48, "sequence_length": 96}
+    return model_card(model_spec(name), OBJECTIVES[KINDS[kind].objective], *of, lengths=lengths)
 
 
 def pretraining(**form: Any) -> NezhaForPreTraining:
@@ -431,6 +432,8 @@ def test_the_card_of_a_model_with_memory_says_how_to_use_it(
     assert ("widget" in header) == (tag == "fill-mask")
     assert f"model = {auto}.from_pretrained" in card
     assert use in card
+    assert ("indows of 48 tokens" in card) == (name == "ran")  # its own
+    assert ("split(96)" in card) == (name == "ran" and kind == "stream")
 
 
 @pytest.mark.slow
@@ -500,9 +503,9 @@ def test_the_model_card_tells_where_the_model_comes_from() -> None:
 @given(st.text(st.sampled_from("，。！？：；（）～…．船票１２３ＡＢａＣ．5x①ﬁ％＋㎏豈ｶﾞé")))
 @example("３．５元，ＡＢ．ＣＤ。完．")
 def test_the_card_gives_text_the_characters_that_it_had_in_training(text: str) -> None:
-    card = card_of("nezha", "rows", "", {}, (), ["nfkc", "html"])
+    card = card_of("nezha", "rows", "", {}, (), {}, ["nfkc", "html"])
     assert "(`preprocess.clean`: nfkc, html)" in card
     names = {"text": text}
     exec(card.split("```python\n")[-1].split("```")[0], names)
     assert names["text"] == Cleaner(CleanSettings()).clean(text)
-    assert "normalize" not in card_of("nezha", "rows", "", {}, (), ["html"])
+    assert "normalize" not in card_of("nezha", "rows", "", {}, (), {}, ["html"])

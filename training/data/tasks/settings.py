@@ -24,6 +24,7 @@ class TaskSettings(DataSettings):
     framings = (False, True)
 
     train: Path
+    """File or folder of training examples."""
     dev: Path | None = None
     """Examples that choose the checkpoint; null: none are held out."""
     format: str | None = None

@@ -53,10 +53,11 @@ def flops(config: RanConfig, length: int, totals: Mapping[str, float]) -> float:
     return 3.0 * (totals["rows"] * config.num_hidden_layers * layer + head)
 
 
-_USAGE = """A text of any length is read whole, in windows that hand on what they know; the tokenizer puts no special
-tokens around it."""
+_USAGE = """A text of any length is read whole, in windows of {window_size} tokens that hand on what they know; the
+tokenizer puts no special tokens around it."""
 _USAGE_OF_LANGUAGE_MODEL = """`logits` are those of the next token. Memory goes from one piece of a text to the next.
-Windows begin anew with each piece, so make them as long as in training (`sequence_length`), such as 512 tokens:
+Windows of {window_size} tokens begin anew with each piece, so make the pieces as long as in training, {sequence_length}
+tokens:
 
 ```python
 import torch
@@ -64,7 +65,7 @@ import torch
 ids = [token for line in filter(str.strip, text.splitlines()) for token in tokenizer(line).input_ids]
 mems = None
 with torch.no_grad():
-    for piece in torch.tensor(ids).split(512):
+    for piece in torch.tensor(ids).split({sequence_length}):
         output = model(piece[None], mems=mems)
         mems = output.mems
 ```"""

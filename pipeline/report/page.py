@@ -1,0 +1,102 @@
+"""`reread report`: one HTML file about one or several runs, which loads nothing from anywhere."""
+
+import importlib.resources
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.report import curves, tables
+from pipeline.report.corpus import SOURCE_COLUMNS, corpus_views
+from pipeline.report.runs import HELD_OUT, Run, read_run
+from pipeline.report.samples import Fill, fills, samples
+from pipeline.run_folder import version_of
+from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
+
+
+def report(folders: Sequence[Path], out: Path | None = None) -> dict[int, dict[str, Fill]]:
+    """Write the page, by default to RUN/report.html, of several runs to report.html, and print the last figures.
+
+    Returns what the first run's model fills in at each checkpoint. Raises `UserError` for a folder that is no run's.
+    """
+    runs = [read_run(folder, number) for number, folder in enumerate(folders)]
+    path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    filled = [fills(run) for run in runs]
+    write_atomically(path, _page(runs, filled).encode())
+    for run in runs:
+        _print_figures(run)
+    print(f"report: {path}")
+    return filled[0]
+
+
+def _page(runs: Sequence[Run], filled: Sequence[dict[int, dict[str, Fill]]]) -> str:
+    import jinja2
+
+    views, without_corpus = corpus_views(runs)
+    text = (importlib.resources.files("pipeline.report") / "page.html.j2").read_text(encoding="utf-8")
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(text)
+    return template.render(
+        runs=runs,
+        title=" · ".join(run.name for run in runs),
+        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        version=version_of("reread"),
+        summaries=[tables.summary(run) for run in runs],
+        differences=tables.recipe_differences(runs) if len(runs) > 1 else [],
+        losses=curves.loss_charts(runs),
+        training=curves.training_charts(runs),
+        speed=curves.speed_charts(runs),
+        course=curves.time_chart(runs),
+        attempts=[curves.attempt_rows(run) for run in runs],
+        corpora=views,
+        without_corpus=without_corpus,
+        source_columns=[name.replace("_", " ") for name in SOURCE_COLUMNS],
+        samples=[_samples(run) for run in runs],
+        fills=[_by_example(run, one) for run, one in zip(runs, filled, strict=True)],
+        evaluations=tables.evaluations(runs),
+        finetunings=tables.finetunings(runs),
+        recipes=[_yaml(run.recipe.model_dump(mode="json")) for run in runs],
+    )
+
+
+def _samples(run: Run) -> dict[str, Any]:
+    try:
+        return {"texts": samples(run), "missing": ""}
+    except (UserError, OSError) as error:
+        return {"texts": [], "missing": str(error)}
+
+
+def _by_example(run: Run, filled: dict[int, dict[str, Fill]]) -> list[tuple[str, list[tuple[int, Fill]]]]:
+    """Each example of the recipe with (step, what is filled in), the earliest checkpoint first."""
+    found = [(text, [(step, one[text]) for step, one in filled.items() if text in one]) for text in run.recipe.examples]
+    return [(text, at_steps) for text, at_steps in found if at_steps]
+
+
+def _yaml(values: Any) -> str:
+    return yaml.safe_dump(values, allow_unicode=True, sort_keys=False)
+
+
+def _print_figures(run: Run) -> None:
+    """The first and last figures of training, and the last ones of held-out text."""
+    changes, held_out = [], []
+    for name in run.figures:
+        steps, values = run.points(name)
+        is_loss = name.endswith("loss")
+        if name == "loss" and run.headline != "loss":
+            continue
+        if values and (is_loss or name.endswith(("accuracy", "perplexity"))):
+            at = [f" at step {step:.0f}" if is_loss else "" for step in (steps[0], steps[-1])]
+            changes.append(f"{_label(name)} {values[0]:.3f}{at[0]} -> {values[-1]:.3f}{at[1]}")
+        last = run.last(f"{HELD_OUT}{name}")
+        if last is not None and not name.endswith(("_rows", "bits_per_token")):
+            held_out.append(f"{_label(name)} {last:.3f}")
+    if changes:  # a run of no steps has held-out figures alone
+        print(f"{run.folder}: {', '.join(changes)}")
+    if held_out:
+        print(f"{run.folder}, held out: {', '.join(held_out)}")
+
+
+def _label(name: str) -> str:
+    return curves.title_of(name).removesuffix(", nats")

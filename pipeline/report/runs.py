@@ -1,0 +1,134 @@
+"""What a run folder holds for its report."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.recipe import Recipe, train_section
+from pipeline.run_folder import recipe_of
+from preprocessing.corpus import Manifest
+from preprocessing.errors import UserError
+from training.config import TrainSettings
+from training.data.settings import CorpusSettings
+from training.data.tasks.settings import TaskSettings
+from training.history import Attempt, read_history
+from training.metrics import read_evaluations, read_metrics
+
+Points = tuple[list[float], list[float]]
+
+HELD_OUT = "validation_"
+"""How the names of figures of held-out text begin."""
+OF_TRAINING = {"learning_rate", "gradient_norm", "loss_scale", "skipped_steps"}
+OF_SPEED = {"tokens_per_second", "seconds_per_step", "mfu", "data_wait_share", "tokens", "total_tokens", "seconds_left"}
+NOT_FIGURES = OF_TRAINING | OF_SPEED | {"step", "time"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as far as it has got."""
+
+    folder: Path
+    number: int
+    """Which of the report's runs it is, and so its colour."""
+    recipe: Recipe
+    metrics: list[dict[str, Any]]
+    attempts: list[Attempt]
+    evaluations: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def train(self) -> TrainSettings:
+        return train_section(self.recipe)
+
+    @property
+    def is_task(self) -> bool:
+        return isinstance(self.train.data, TaskSettings)
+
+    @property
+    def steps(self) -> int:
+        """Steps with a progress line."""
+        return max((line["step"] for line in self.metrics), default=0)
+
+    @property
+    def tokens(self) -> float | None:
+        return self.last("total_tokens")
+
+    @property
+    def seconds(self) -> float:
+        """Time in attempts whose end is known."""
+        return sum(attempt.ended - attempt.began for attempt in self.attempts if attempt.ended is not None)
+
+    @property
+    def state(self) -> str:
+        """How its last attempt ended."""
+        if self.attempts:
+            return self.attempts[-1].how
+        return "done" if self.steps >= self.train.steps else "not done"
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of losses, accuracies and scores, without the prefix of held-out text."""
+        found = dict.fromkeys(name.removeprefix(HELD_OUT) for line in self.metrics for name in line)
+        return [name for name in found if name not in NOT_FIGURES]
+
+    @property
+    def headline(self) -> str:
+        """The figure that runs are compared by: the loss of masked tokens alone if there is one, else the loss."""
+        return "masked_lm_loss" if "masked_lm_loss" in self.figures else "loss"
+
+    def points(self, name: str, over: str = "step") -> Points:
+        """Values of a figure, and of `over` beside them."""
+        lines = [line for line in self.metrics if name in line and over in line]
+        factor = 100.0 if self.is_task and name == "accuracy" else 1.0  # as scores of held-out examples are
+        return [float(line[over]) for line in lines], [factor * line[name] for line in lines]
+
+    def last(self, name: str) -> float | None:
+        values = self.points(name)[1]
+        return values[-1] if values else None
+
+    @cached_property
+    def manifest(self) -> Manifest | str:
+        """That of the corpus, or why it is not shown."""
+        data = self.train.data
+        if not isinstance(data, CorpusSettings):
+            return "The run learned from labelled examples."
+        if not isinstance(data.corpus, Path):
+            return f"The corpus lies at {data.corpus} and is not fetched for a report."
+        try:
+            return Manifest.read(data.corpus)
+        except (UserError, OSError) as error:
+            return f"The corpus cannot be read here: {error}."
+
+    @property
+    def corpus_facts(self) -> dict[str, str]:
+        """What the run itself keeps of its data, without fingerprints."""
+        kept = read_json(self.folder / "corpus.json")
+        facts = {name: f"{kept[name]:,}" for name in ("documents", "tokens") if isinstance(kept.get(name), int)}
+        sources = kept.get("sources")
+        return {**facts, "sources": ", ".join(map(str, sources))} if isinstance(sources, list) and sources else facts
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return read_json(self.folder / "environment.json")
+
+
+def read_run(folder: Path, number: int) -> Run:
+    """Raises `UserError` for a folder that is no run's, damaged metrics, and a run that has logged nothing yet."""
+    metrics = read_metrics(folder)
+    if not metrics:
+        raise UserError(f"{folder / 'metrics.jsonl'}: no step logged yet; is `{folder}` a run folder?")
+    return Run(folder, number, recipe_of(folder), metrics, read_history(folder), read_evaluations(folder))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a file; empty if there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

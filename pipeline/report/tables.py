@@ -1,0 +1,120 @@
+"""Tables of a report: the runs, how their recipes differ, and the scores of evaluation and fine-tuning."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.report.charts import short
+from pipeline.report.curves import duration, title_of
+from pipeline.report.runs import HELD_OUT, Run
+from pipeline.scores import mean_and_deviation
+from pipeline.values import read_values
+from preprocessing.errors import UserError
+
+
+class Scores(NamedTuple):
+    """A row of a table of scores."""
+
+    name: str
+    detail: str
+    scores: dict[str, str]
+
+
+def summary(run: Run) -> list[tuple[str, str]]:
+    """The first row of facts about a run."""
+    train = run.train
+    chosen = train.best_by or run.headline
+    last, held_out = run.last(run.headline), run.last(f"{HELD_OUT}{chosen}")
+    facts = [
+        ("model", str(train.model.get("type", "as its init"))),
+        ("data", train.data.kind),
+        ("steps", f"{run.steps:,} of {train.steps:,}"),
+        ("tokens read", short(run.tokens) if run.tokens is not None else ""),
+        ("time", duration(run.seconds) if run.attempts else ""),
+        (title_of(run.headline).removesuffix(", nats"), short(last) if last is not None else ""),
+        (
+            "held out" if chosen == run.headline else f"{chosen}, held out",
+            short(held_out) if held_out is not None else "",
+        ),
+        ("state", run.state),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def recipe_differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """Settings that differ between the runs, with the value of each; "" where a run has no such setting."""
+    settings = [_leaves(run.recipe.model_dump(mode="json", exclude={"name", "description"})) for run in runs]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    rows = [(key, [one.get(key, "") for one in settings]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def _leaves(values: Any, path: str = "") -> dict[str, str]:
+    if isinstance(values, dict):
+        inner = [_leaves(value, f"{path}.{key}" if path else key) for key, value in values.items()]
+        return {key: value for one in inner for key, value in one.items()}
+    return {path: json.dumps(values, ensure_ascii=False)}
+
+
+def evaluations(runs: Sequence[Run]) -> list[Scores]:
+    """What `reread evaluate` left in the run folders."""
+    return [
+        Scores(
+            f"{run.name}, step {one['step']:,}",
+            " ".join([one["held_out"], *one["overrides"]]),
+            {
+                title_of(name).removesuffix(", nats"): f"{one['figures'][name]:.4f}"
+                for name in _distinct(one["figures"])
+            },
+        )
+        for run in runs
+        for one in run.evaluations
+    ]
+
+
+def _distinct(figures: dict[str, float]) -> list[str]:
+    """The names of figures without `loss` where it is that of masked tokens."""
+    return [name for name in figures if name != "loss" or "masked_lm_loss" not in figures]
+
+
+def finetunings(runs: Sequence[Run]) -> list[Scores]:
+    """Scores of runs beside these that started from their exports, and of these if they are fine-tunings."""
+    folders = [run.folder.resolve() for run in runs]
+    rows = []
+    for parent in dict.fromkeys(folder.parent for folder in folders):
+        for path in sorted([*parent.glob("*/scores.json"), *parent.glob("*-seeds.json")]):
+            child = path.parent if path.name == "scores.json" else _first_seed(path)
+            started = _start(child)
+            if child in folders or started in folders:
+                rows.append(_row(path, child, started))
+    return [row for row in rows if row is not None]
+
+
+def _first_seed(path: Path) -> Path:
+    name = path.name.removesuffix("-seeds.json")
+    return next(iter(sorted(path.parent.glob(f"{name}-seed[0-9]*"))), path.parent / name)
+
+
+def _start(child: Path) -> Path | None:
+    """The folder of the run whose export `child` started from."""
+    try:
+        recipe = child / "recipe.yaml"
+        init = Path(read_values(recipe.read_text(encoding="utf-8"), str(recipe))["train"]["init"])
+    except (OSError, UserError, UnicodeDecodeError, KeyError, TypeError):
+        return None
+    places = [init, child.parents[1] / init]  # as stated there: relative to where the command was started
+    found = next((place for place in places if place.exists()), init).resolve()
+    return found.parent if found.name == "export" else found
+
+
+def _row(path: Path, child: Path, started: Path | None) -> Scores | None:
+    try:
+        measured: list[dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
+        names = dict.fromkeys(name for one in measured for name in one)
+        scores = {name: mean_and_deviation([one[name] for one in measured if name in one]) for name in names}
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    seeds = f"{len(measured)} seeds" if len(measured) > 1 else "one seed"
+    name = child.name if path.name == "scores.json" else path.name.removesuffix("-seeds.json")
+    return Scores(name, f"{seeds}, from {started.name}" if started else seeds, scores)
