@@ -80,7 +80,9 @@ class CleanSettings(Settings):
     """For text cut into lines of even length with blank lines between paragraphs (Project Gutenberg): each paragraph
     becomes one line. Verse and tables are joined too; where a line is a paragraph (Wikipedia, novels), leave it off."""
     minimum_characters: int = Field(default=1, ge=1)
+    """Drop a document of fewer characters."""
     maximum_characters: int | None = Field(default=None, ge=1)
+    """Drop a document of more characters; null: none."""
     minimum_letter_share: float = Field(default=0.0, ge=0, le=1)
     """Drop a document whose share of letters and Han characters among non-space characters is lower."""
     minimum_han_share: float = Field(default=0.0, ge=0, le=1)
@@ -103,6 +105,7 @@ class DedupSettings(Settings):
     near-duplicates; and training documents that contain text of evaluation sets."""
 
     documents: bool = True
+    """Drop a document whose cleaned text is that of an earlier one."""
     near: NearDuplicateSettings | None = None
     """`{}` drops near-duplicates from a similarity of 0.8 on; null drops exact ones alone."""
     evaluation: Annotated[list[str], OneOrMore] = []
@@ -113,6 +116,7 @@ class DedupSettings(Settings):
     evaluation_characters: int = Field(default=30, ge=5, le=1000)
     """Characters in such a run if it has Han or kana characters; a word of another script counts as one."""
     paragraphs: bool = False
+    """Drop a paragraph that stood earlier in the corpus."""
     minimum_paragraph_characters: int = Field(default=20, ge=1)
     """Shorter paragraphs are never dropped as duplicates, since headings repeat legitimately."""
 

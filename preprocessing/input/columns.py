@@ -66,11 +66,13 @@ def _arrow_rows(reader: PieceReader, file: BinaryIO) -> Iterator[Document]:
     batches = opened if is_stream else (opened.get_batch(number) for number in range(opened.num_record_batches))
     row = 0
     for batch in batches:
-        for begin in range(0, len(batch), _ROWS):
-            part = batch.slice(begin, _ROWS)
+        try:
             for name in names:
-                part.column(name).validate()  # offsets that a damaged file has would be followed anywhere
-            yield from _batch(reader, field, names, part, row + begin)
+                batch.column(name).validate(full=True)  # a wrong offset would be followed to anywhere in memory
+            yield from _batch(reader, field, names, batch, row)
+        except pyarrow.ArrowInvalid as error:  # the other batches may be intact
+            reader.last = f"row {row}"
+            reader.damaged(error, f"damaged batch of {len(batch):,} rows")
         row += len(batch)
 
 

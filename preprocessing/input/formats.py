@@ -77,6 +77,7 @@ _BINARY = (
     ("data of a program", rb"SQLite format 3\0|\x89HDF|\x93NUMPY|\x80[\x02-\x05][\x95}\]cK(]|Obj\x01"),
 )
 _SIGNATURES = [(what, re.compile(pattern)) for what, pattern in _BINARY]
+_ANY_SIGNATURE = re.compile(b"|".join(pattern for _, pattern in _BINARY))
 _CONTROLS = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32))
 _MOST_CONTROLS = 0.1
 _HEAD = 1 << 13
@@ -121,17 +122,19 @@ def _read_stream(reader: PieceReader, format: str, stream: BinaryIO) -> Iterator
     if reason is None and reader.settings.format == "auto":
         reason = _contradiction(format, stream.peek())  # type: ignore[attr-defined]
     if reason is None:
-        yield from FORMATS[format].read(reader, stream)
-        if reader.settings.encoding == "auto" and reader.piece.start == 0:
-            reader.count_encoding("ascii" if reader.is_undecided else reader.stated)
+        try:
+            yield from FORMATS[format].read(reader, stream)
+        finally:  # a reader may be left before its end
+            if reader.settings.encoding == "auto" and reader.piece.start == 0:
+                reader.count_encoding("ascii" if reader.is_undecided else reader.stated)
     elif reader.piece.start == 0:
         reader.problem("whole file", reason)
 
 
 def _binary(head: bytes, encoding: str) -> str | None:
     """Why a file that begins with `head` is no text."""
-    what = next((what for what, pattern in _SIGNATURES if pattern.match(head)), None)
-    if what is not None:
+    if _ANY_SIGNATURE.match(head):
+        what = next(what for what, pattern in _SIGNATURES if pattern.match(head))
         return f"begins as {what} does, and is no text; take it out of `paths`, or convert it"
     head = head[:_HEAD]
     controls = len(head) - len(head.translate(None, _CONTROLS))
@@ -145,7 +148,8 @@ def _binary(head: bytes, encoding: str) -> str | None:
 def _contradiction(format: str, head: bytes) -> str | None:
     """Why a file of a name that implies `format` is not read so, by what it begins with."""
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    looks = next((name for name, pattern in _LOOKS.items() if pattern.match(text)), None)
+    may_look = text[:1] in (b"<", b"{", b"[")
+    looks = next((name for name, pattern in _LOOKS.items() if may_look and pattern.match(text)), None)
     looks = looks or (_table(head) if format == PROSE else None)
     if looks is None or looks in FORMATS[format].begins:
         return None
@@ -157,14 +161,16 @@ def _contradiction(format: str, head: bytes) -> str | None:
 
 def _table(head: bytes) -> str | None:
     """Whether all lines of a text have the form of TSV or, below a line of names, of CSV."""
+    first = head.lstrip(b"\r\n").partition(b"\n")[0].rstrip(b"\r")
+    tabs = first.count(b"\t")
+    if not tabs and not _CSV_HEADER.fullmatch(first):
+        return None
     lines = [line.rstrip(b"\r") for line in head.split(b"\n")[:-1] if line.strip()]  # the last one may be cut
     if len(lines) < _FEWEST_ROWS:
         return None
-    tabs = lines[0].count(b"\t")
-    if tabs and all(line.count(b"\t") == tabs and line[:1] != b"\t" for line in lines):
-        return "tsv"
-    if not _CSV_HEADER.fullmatch(lines[0]):
-        return None
+    if tabs:
+        same = all(line.count(b"\t") == tabs and line[:1] != b"\t" for line in lines)
+        return "tsv" if same else None
     try:
         rows = list(csv.reader((line.decode("latin-1") + "\n" for line in lines), strict=True))
     except csv.Error:

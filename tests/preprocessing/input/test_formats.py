@@ -2,13 +2,11 @@
 
 import builtins
 import gzip
-import io
 import json
 import logging
 import os
 import random
 import tempfile
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import get_args
@@ -27,7 +25,7 @@ from preprocessing.input.piece import Document, Problem
 from preprocessing.input.readers import read
 from preprocessing.input.sources import entries_of, find_files, plan_parts
 from tests.preprocessing.input.test_damaged_input import damaged
-from tests.preprocessing.input.test_hostile_input import make_tar
+from tests.preprocessing.input.test_hostile_input import make_tar, make_zip
 from tests.raw_text import contents, make, values
 
 MEGABYTE = 1 << 20
@@ -57,14 +55,6 @@ def reason(path: Path, format: str = "auto", **changes: object) -> str:
     documents, [problem] = read_all(path, format, **changes)
     assert not documents
     return f"{problem.position}: {problem.reason}"
-
-
-def make_zip(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return file.getvalue()
 
 
 # --- what a file is ---
@@ -290,7 +280,7 @@ def test_damaged_and_encrypted_zip_archives_are_bad_input(tmp_path: Path) -> Non
     path.write_bytes(broken)
     documents, [problem] = read_all(path)
     assert [one.text[:5] for one in documents] == ["first", "third"] and problem.position.startswith("b.txt, ")
-    locked = bytearray(make_zip({"a.txt": b"x"}, zipfile.ZIP_STORED))
+    locked = bytearray(make_zip({"a.txt": b"x"}))
     for header, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         locked[locked.index(header) + offset] |= 1
     path.write_bytes(locked)
@@ -418,16 +408,19 @@ def test_damaged_arrow_files_are_bad_input(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     write_arrow(path, ["甲" * 50] * 50)
     data = path.read_bytes()
-    generator = random.Random(0)
     for cut in (9, 400, len(data) // 2):
         path.write_bytes(data[:cut])
         assert read_all(path)[1]
-    for _ in range(30):
+    path.write_bytes(data.replace("甲".encode() * 100, b"\xff" * 300, 1))
+    documents, [problem] = read_all(path)
+    assert len(documents) == 48 and problem.position == "after row 0" and "damaged batch of 2 rows" in problem.reason
+    generator = random.Random(2)
+    for _ in range(200):  # a wrong offset that is followed ends the process
         broken = bytearray(data)
-        place = generator.randrange(len(data) - 8)
-        broken[place : place + 8] = generator.randbytes(8)
+        for place in generator.sample(range(len(data)), 4):
+            broken[place] = generator.randrange(256)
         path.write_bytes(broken)
-        read_all(path)  # whatever it holds, nothing but a document or a problem comes of it
+        read_all(path)
 
 
 # --- whatever is in a file ---

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -260,6 +261,14 @@ def make_tar(members: dict[str, bytes], **options: object) -> bytes:
     return file.getvalue()
 
 
+def make_zip(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
 def member(
     name: str, size: int, data: bytes = b"", type: bytes = tarfile.REGTYPE, pax: dict[str, str] | None = None
 ) -> bytes:
@@ -427,6 +436,12 @@ def test_small_hostile_files_fill_neither_memory_nor_time(tmp_path: Path) -> Non
         "b.xml.gz": gzip.compress(b"<mediawiki><page><title>" + b"a" * 10**8),
         "c.xml.gz": gzip.compress(b"<mediawiki a='" + b"a" * 10**8),
         "wiki_00.gz": gzipped,
+        "a.csv.gz": gzip.compress(b'text\n"' + b"a" * 3 * 10**7),
+        "a.json.gz": gzip.compress(b'[{"text": "' + b"a" * 3 * 10**7),
+        "b.json.gz": gzip.compress(b"[" * 3 * 10**7),
+        "a.html.gz": gzip.compress(b"<div>" * 2 * 10**6),
+        "a.zip": make_zip({f"{number}.txt": b"a" * 3 * 10**7 for number in range(2)}),
+        "a.epub": make_zip({"META-INF/container.xml": b" " * 3 * 10**7}),
     }
     for name, data in bombs.items():
         assert len(data) < MEGABYTE
