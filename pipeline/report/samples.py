@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import logging
+import os
+import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -63,12 +66,12 @@ def fills(run: Run) -> dict[int, dict[str, Fill]]:
     Each checkpoint is exported to a temporary folder and loaded as a user would load it.
     """
     kept = _kept(run)
-    if run.recipe.examples and importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+    missing = {step: [one for one in run.recipe.examples if one not in kept.get(step, {})] for step in _steps(run)}
+    if any(missing.values()) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
         try:
             for step in _checkpoints(run):
-                missing = [one for one in run.recipe.examples if one not in kept.get(step, {})]
-                if missing:
-                    kept[step] = {**kept.get(step, {}), **dict(_filled(run, step, missing))}
+                if missing.get(step):
+                    kept[step] = {**kept.get(step, {}), **dict(_filled(run, step, missing[step]))}
         except UserError as error:
             log.warning("%s: the report lacks what the model fills in (%s)", run.folder, error)
         try:
@@ -90,6 +93,14 @@ def _kept(run: Run) -> dict[int, dict[str, Fill]]:
         }
     except (ValueError, TypeError, AttributeError):
         return {}
+
+
+def _steps(run: Run) -> list[int]:
+    """The steps of the run's checkpoints by their names, found without importing torch."""
+    with suppress(OSError):
+        names = os.listdir(run.folder / "checkpoints")
+        return [int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d+)", name))]
+    return []
 
 
 def _checkpoints(run: Run) -> list[int]:
