@@ -18,12 +18,14 @@ from preprocessing.files import write_atomically
 
 
 def report(folders: Sequence[Path], out: Path | None = None) -> dict[int, dict[str, Fill]]:
-    """Write the page, by default to RUN/report.html, of several runs to report.html, and print the last figures.
+    """Write the page, by default to RUN/report.html, of several runs to ./report.html, and print the last figures.
 
-    Returns what the first run's model fills in at each checkpoint. Raises `UserError` for a folder that is no run's.
+    `out` is a file, or a folder for report.html. Returns what the first run's model fills in at each checkpoint. Raises
+    `UserError` for a folder that is no run's.
     """
     runs = [read_run(folder, number) for number, folder in enumerate(folders)]
-    path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    place = out or (folders[0] if len(folders) == 1 else Path())
+    path = place / "report.html" if place.is_dir() else place
     filled = [fills(run) for run in runs]
     write_atomically(path, _page(runs, filled).encode())
     for run in runs:

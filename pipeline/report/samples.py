@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import logging
+import os
+import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -63,34 +66,51 @@ def fills(run: Run) -> dict[int, dict[str, Fill]]:
     Each checkpoint is exported to a temporary folder and loaded as a user would load it.
     """
     kept = _kept(run)
-    if run.recipe.examples and importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+    missing = {step: [one for one in run.recipe.examples if one not in kept.get(step, {})] for step in _steps(run)}
+    if any(missing.values()) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
         try:
             for step in _checkpoints(run):
-                missing = [one for one in run.recipe.examples if one not in kept.get(step, {})]
-                if missing:
-                    kept[step] = {**kept.get(step, {}), **dict(_filled(run, step, missing))}
+                if missing.get(step):
+                    kept[step] = {**kept.get(step, {}), **dict(_filled(run, step, missing[step]))}
         except UserError as error:
             log.warning("%s: the report lacks what the model fills in (%s)", run.folder, error)
-        write_atomically(run.folder / FILLS, json.dumps(kept, ensure_ascii=False, indent=1).encode())
+        try:
+            write_atomically(run.folder / FILLS, json.dumps(kept, ensure_ascii=False, indent=1).encode())
+        except OSError as error:  # the page may be written elsewhere
+            log.warning("%s: what the model fills in is not kept (%s)", run.folder / FILLS, error.strerror)
     return {step: kept[step] for step in sorted(kept)}
 
 
 def _kept(run: Run) -> dict[int, dict[str, Fill]]:
-    """The content of RUN/fills.json, up to the step of the last line of metrics: a run may have been begun again."""
+    """The content of RUN/fills.json; nothing if the run was begun again after it was written."""
+    path, begun = run.folder / FILLS, max((one.began for one in run.attempts if one.first_step == 0), default=0.0)
+    if not path.exists() or path.stat().st_mtime < begun:
+        return {}
     try:
         return {
             int(step): {str(text): [(str(word), float(share)) for word, share in fill] for text, fill in found.items()}
-            for step, found in read_json(run.folder / FILLS).items()
-            if int(step) <= run.steps
+            for step, found in read_json(path).items()
         }
     except (ValueError, TypeError, AttributeError):
         return {}
 
 
+def _steps(run: Run) -> list[int]:
+    """The steps of the run's checkpoints by their names, found without importing torch."""
+    with suppress(OSError):
+        names = os.listdir(run.folder / "checkpoints")
+        return [int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d+)", name))]
+    return []
+
+
 def _checkpoints(run: Run) -> list[int]:
+    """The steps of those that are whole; none if the model fills in nothing."""
     from training.checkpoint.store import CheckpointStore
+    from training.objectives import objective_of
     from training.parallel.mesh import Mesh
 
+    if objective_of(run.train).card.pipeline != "fill-mask":
+        return []
     store = CheckpointStore(run.folder / "checkpoints", run.train.checkpoint.keep, Mesh())
     return [step for step in store.steps() if store.fault(step) is None]
 
@@ -110,7 +130,9 @@ def fill_masks(folder: Path, sentences: list[str], top: int = 5) -> Iterator[tup
     """
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers.utils import logging as reports
 
+    reports.disable_progress_bar()
     # trust_remote_code: the file is the one that the export wrote
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
     model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, local_files_only=True).eval()

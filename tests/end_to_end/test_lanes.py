@@ -39,7 +39,7 @@ def values_of(kind: str, corpus: Path) -> dict[str, Any]:
 
 def figures(folder: Path) -> list[dict[str, float]]:
     """The figures of each step, without those that depend on the clock."""
-    clock = ("tokens_per_second", "seconds_per_step", "data_wait_share", "mfu", "seconds_left")
+    clock = ("time", "tokens_per_second", "seconds_per_step", "data_wait_share", "mfu", "seconds_left")
     return [
         {name: value for name, value in line.items() if name not in clock}
         for line in read_metrics(folder / "runs" / "tiny")

@@ -170,7 +170,7 @@ def error_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: py
         (["export", "RUN", "FILE/export"], r"FILE/export\.tmp: Not a directory; give another place"),
         (["convert", "RUN/export", "FILE/model"], r"FILE/model\.tmp: Not a directory; give another place"),
         (["export", "RUN", f"{'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
-        (["report", "RUN", "--out", "REPORT"], r"REPORT: Is a directory; give another place"),
+        (["report", "RUN", "--out", "FILE/page"], r"FILE/page\.tmp: Not a directory; give another place"),
         (["train", "x.yaml"], r"x\.yaml: Is a directory; give another place"),
         (["run", "quickstart", f"preprocess.output={'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
         (["inspect", "c" * 300], r"c{300}/manifest\.json: cannot be read \(File name too long\)"),
@@ -180,15 +180,14 @@ def error_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_path_that_cannot_be_used_is_one_line(
     arguments: list[str], line: str, uninterrupted, tmp_path, monkeypatch, capsys
 ) -> None:
-    run, report = uninterrupted / "runs" / "tiny", tmp_path / "report"
+    run = uninterrupted / "runs" / "tiny"
     (tmp_path / "file").touch()
-    report.mkdir()
     (tmp_path / "x.yaml").mkdir()
     if "RUN/export" in arguments:
         from pipeline.commands import export
 
         export(run, tmp_path / "made")
-    places = {"RUN/export": tmp_path / "made", "RUN": run, "FILE": tmp_path / "file", "REPORT": report}
+    places = {"RUN/export": tmp_path / "made", "RUN": run, "FILE": tmp_path / "file"}
     monkeypatch.chdir(tmp_path)
     for name, place in places.items():
         arguments = [one.replace(name, str(place)) for one in arguments]

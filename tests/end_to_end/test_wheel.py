@@ -44,6 +44,7 @@ def test_installed_from_its_wheel_the_quickstarts_find_their_sample(installed: P
         "assert 'nezha-xnli' in finetuning_recipes()\n"
         "for name in names: assert len(find_files(load_recipe(name, []).preprocess.inputs)) == 84, name\n"
         "assert (pathlib.Path(commands.__file__).parents[1] / 'slurm' / 'pretrain.sbatch').exists()\n"
+        "assert (pathlib.Path(commands.__file__).parent / 'report' / 'page.html.j2').exists()\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
     command = [

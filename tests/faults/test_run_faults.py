@@ -402,7 +402,7 @@ def test_nan_in_every_step_ends_the_run_with_one_line(folder) -> None:
         assert job.statuses() == [2, 2], job.output
     assert complaints(job.output) == [
         "reread: runs/tiny: the gradient was not finite in 50 steps in a row, up to step 52; lower "
-        "optimizer.learning_rate, or look at the data with `reread inspect`"
+        "train.optimizer.learning_rate, or look at the data with `reread inspect`"
     ]
 
 

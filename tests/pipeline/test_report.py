@@ -1,6 +1,7 @@
 """`reread report`: one page about runs, from what their folders hold."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -119,6 +120,8 @@ def test_each_checkpoint_fills_in_the_examples_and_what_was_filled_in_is_kept(
     shutil.rmtree(next((run / "checkpoints").glob("step-*2")))
     assert report([run], tmp_path / "page.html") == first
     assert "step 2<" in (tmp_path / "page.html").read_text()
+    os.utime(run / "fills.json", (0, 0))  # of an earlier run in this folder
+    assert list(report([run], tmp_path / "page.html")) == [4]
     losses = [line["loss"] for line in read_metrics(run) if "loss" in line]
     assert f"masked-token loss {losses[0]:.3f} at step 1 -> {losses[-1]:.3f} at step 4" in capsys.readouterr().out
 
