@@ -39,11 +39,12 @@ def corpus_views(runs: Sequence[Run]) -> tuple[list[CorpusView], list[tuple[int,
     found: dict[str, tuple[Manifest, Path, list[int]]] = {}
     missing = []
     for run in runs:
-        if isinstance(run.manifest, str):
-            missing.append((run.number, run.manifest, run.corpus_facts))
-        else:
-            entry = found.setdefault(run.manifest.fingerprint, (run.manifest, run.train.data.folder, []))
-            entry[2].append(run.number)
+        for one in run.manifests:
+            if isinstance(one, str):
+                missing.append((run.number, one, run.corpus_facts))
+            else:
+                folder, manifest = one
+                found.setdefault(manifest.fingerprint, (manifest, folder, []))[2].append(run.number)
     return [_view(manifest, folder, numbers) for manifest, folder, numbers in found.values()], missing
 
 

@@ -72,9 +72,12 @@ class Run:
 
     @property
     def figures(self) -> list[str]:
-        """Names of losses, accuracies and scores, without the prefix of held-out text."""
+        """Names of losses, accuracies and scores, without the prefix of held-out text; of each corpus of a mixture its
+        loss alone."""
+        corpora = tuple(f"{one.title}_" for one in getattr(self.train.data, "corpora", ()))
+        losses = {f"{corpus}loss" for corpus in corpora}
         found = dict.fromkeys(name.removeprefix(HELD_OUT) for line in self.metrics for name in line)
-        return [name for name in found if name not in NOT_FIGURES]
+        return [name for name in found if name in losses or not (name in NOT_FIGURES or name.startswith(corpora))]
 
     @property
     def headline(self) -> str:
@@ -92,17 +95,12 @@ class Run:
         return values[-1] if values else None
 
     @cached_property
-    def manifest(self) -> Manifest | str:
-        """That of the corpus, or why it is not shown."""
+    def manifests(self) -> list[tuple[Path, Manifest] | str]:
+        """Folder and manifest of each corpus, or why it is not shown."""
         data = self.train.data
         if not isinstance(data, CorpusSettings):
-            return "The run learned from labelled examples."
-        if not isinstance(data.corpus, Path):
-            return f"The corpus lies at {data.corpus} and is not fetched for a report."
-        try:
-            return Manifest.read(data.corpus)
-        except (UserError, OSError) as error:
-            return f"The corpus cannot be read here: {error}."
+            return ["The run learned from labelled examples."]
+        return [_manifest(part) for part in data.parts]
 
     @property
     def corpus_facts(self) -> dict[str, str]:
@@ -115,6 +113,15 @@ class Run:
     @property
     def environment(self) -> dict[str, Any]:
         return read_json(self.folder / "environment.json")
+
+
+def _manifest(data: CorpusSettings) -> tuple[Path, Manifest] | str:
+    if not isinstance(data.corpus, Path):
+        return f"The corpus lies at {data.corpus} and is not fetched for a report."
+    try:
+        return data.corpus, Manifest.read(data.corpus)
+    except (UserError, OSError) as error:
+        return f"The corpus cannot be read here: {error}."
 
 
 def read_run(folder: Path, number: int) -> Run:

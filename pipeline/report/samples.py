@@ -42,8 +42,8 @@ def samples(run: Run) -> list[tuple[str, Markup]]:
     Raises `UserError` where there is nothing to read.
     """
     data = run.train.data
-    if isinstance(data, CorpusSettings) and not isinstance(data.corpus, Path):
-        raise UserError(f"{data.corpus} is not fetched for a report")
+    if isinstance(data, CorpusSettings) and not all(isinstance(part.corpus, Path) for part in data.parts):
+        raise UserError(f"{data.place} is not fetched for a report")
     dataset = KINDS[data.kind].open(data, run.train.seed, "train")
     shown = windows_of(dataset) if isinstance(dataset, TaskDataset) else samples_of(dataset)
     return [(title, as_html(text)) for title, text in islice(shown, SAMPLES)]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.recipe import Recipe, write_recipe
+from pipeline.recipe import Recipe, load_recipe, write_recipe
 from pipeline.report import curves
 from pipeline.report.charts import MOST_POINTS, Line, moving_average, thinned
 from pipeline.report.page import report
-from pipeline.report.runs import read_run
+from pipeline.report.runs import Run, read_run
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError
 from tests.browser import CHROMIUM, browser
@@ -280,3 +280,12 @@ def test_in_a_browser_nothing_is_reported_and_nothing_wider_than_the_window(trai
                         ".map(text => text.getBoundingClientRect().height))"
                     )
                     assert smallest > 8  # pixels
+
+
+def test_of_each_corpus_of_a_mixture_its_loss_is_shown() -> None:
+    corpora = "data.corpora=[{path: a/zh, weight: 1}, {path: a/en, weight: 1}]"
+    recipe = load_recipe("nezha-small", ["data.corpus=null", corpora], "train")
+    line = {"step": 2, "time": 1.0, "loss": 3.0, "validation_loss": 3.0, "validation_zh_loss": 4.0}
+    run = Run(Path("more"), 0, recipe, [{**line, "validation_zh_masked_lm_accuracy": 0.1}], [], [])
+    assert run.figures == ["loss", "zh_loss"]
+    assert [type(one) for one in run.manifests] == [str, str]
