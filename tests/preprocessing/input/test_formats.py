@@ -483,7 +483,21 @@ def test_encodings_are_chosen_file_by_file(tmp_path: Path) -> None:
     assert counted == {"utf-8": 2, "gb18030": 2, "big5": 1, "utf-16": 1, "ascii": 1}
 
 
-@pytest.mark.parametrize("data", ["Привет, как дела?".encode("koi8-r") * 20, bytes(range(128, 256)) * 9])
+JAPANESE = "これは日本語の文章です。東京へ行きました。経済政策の発展と国際関係について議論が行われている。"
+KOREAN = "한국어 문장입니다. 대한민국의 수도는 서울이며 경제와 문화의 중심지이다. 오늘 날씨가 매우 좋습니다. "
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "Привет, как дела?".encode("koi8-r") * 20,
+        JAPANESE.encode("euc_jp") * 20,
+        JAPANESE.encode("shift_jis") * 20,
+        KOREAN.encode("euc_kr") * 20,
+        "Voilà un café".encode("cp1252") * 20,
+        bytes(range(128, 256)) * 9,
+    ],
+)
 def test_a_file_in_no_encoding_of_the_list_is_bad_input(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     for format in ("auto", "document-per-line"):
