@@ -39,7 +39,7 @@ LISTED_PROBLEMS = 5
 
 @dataclass
 class Sample:
-    """What was found in the files that were looked into."""
+    """Documents, counts and problems of the files that were looked into."""
 
     shown: list[list[tuple[Document, str]]] = field(default_factory=list)
     """For each file its first documents and their cleaned text."""

@@ -43,8 +43,8 @@ class InputSettings(Settings):
     encodings: Annotated[list[Annotated[str, AfterValidator(_encoding_of_text)]], OneOrMore] = Field(
         default=["utf-8", "gb18030", "big5"], min_length=1
     )
-    """What `encoding: auto` chooses among: encodings of Unicode, of Chinese, or of one byte such as `cp1252`. A file
-    that is not clearly in one of them is bad input."""
+    """Candidates of `encoding: auto`: encodings of Unicode, of Chinese, or of one byte such as `cp1252`. A file that is
+    not clearly in one of them is bad input."""
     bad_input: BadInput = "report"
     """A line, document or file that cannot be read: `report` counts and lists it, `refuse` stops."""
     maximum_document_bytes: int = Field(default=256_000_000, ge=1)

@@ -29,7 +29,7 @@ _DEEPEST = 1000
 """Extraction takes time quadratic in the depth; browsers end at 512."""
 _LARGEST_INDEX = 1 << 24
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
-"""How fonts alone are made unreadable, in books that are free to read."""
+"""Methods that encrypt fonts alone, in books that anyone may read."""
 
 
 def read_html(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
@@ -74,7 +74,7 @@ def _member(reader: PieceReader, book: zipfile.ZipFile, name: str, limit: int) -
 
 
 def _chapters(reader: PieceReader, book: zipfile.ZipFile) -> tuple[str | None, list[str]]:
-    """Why the book cannot be read, and the names of its chapters in order."""
+    """The reason why the book cannot be read, or None, and the names of its chapters in order."""
     names = set(book.namelist())
     rights = next((name for name in ("META-INF/rights.xml", "META-INF/license.lcpl") if name in names), None)
     if rights or "META-INF/encryption.xml" in names:
@@ -133,7 +133,7 @@ def _text_of(reader: PieceReader, page: str, position: str, main: bool) -> str |
 
 
 def _depth(page: str) -> int:
-    """How deep elements lie in each other, at most."""
+    """The greatest depth of elements in each other."""
     depth = most = 0
     for closes, name in _TAG.findall(page):
         if name.lower() not in _NOT_NESTED:

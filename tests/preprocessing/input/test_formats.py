@@ -91,6 +91,7 @@ def test_a_file_is_never_read_as_what_it_is_not(tmp_path: Path, name: str) -> No
 
 
 PROSE = [
+    "MZ\n",
     '[Illustration: "x"]\nChapter 1',
     "[[A]] note\n",
     "“你好”，他说。\n",
@@ -137,7 +138,7 @@ def test_csv_is_read_with_its_quotes(tmp_path: Path) -> None:
     assert texts(path) == ["甲"]
 
 
-def test_a_column_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+def test_a_column_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("label,review\n1,a\n")
     assert reason(tmp_path / "a.csv") == (
         "whole file: no column `text`; it has label, review (`input.text_field` says which)"
