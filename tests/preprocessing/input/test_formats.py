@@ -147,7 +147,7 @@ def test_a_column_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text('3\t"title\tbody\n')
     assert texts(tmp_path / "b.tsv", text_field="{[1]}: {[2]}") == ['"title: body']  # no header, no quotes
     (tmp_path / "c.csv").write_text("text,text\na,b\n")
-    assert "two columns have the same name" in reason(tmp_path / "c.csv")
+    assert "two columns have the name `text`" in reason(tmp_path / "c.csv")
 
 
 def test_a_row_without_the_column_costs_that_row(tmp_path: Path) -> None:
