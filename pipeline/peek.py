@@ -39,7 +39,7 @@ LISTED_PROBLEMS = 5
 
 @dataclass
 class Sample:
-    """What was found in the files that were looked into."""
+    """Documents, counts and problems of the files that were looked into."""
 
     shown: list[list[tuple[Document, str]]] = field(default_factory=list)
     """For each file its first documents and their cleaned text."""
@@ -75,9 +75,9 @@ def peek(arguments: list[str], documents: int = 3, megabytes: float = 4.0) -> No
     console.print(_table(sample, encoder, f"{len(chosen):,} of {len(files):,} files"))
     for reason, document in sample.examples.items():
         start = " ".join(document.text[:RAW_EXCERPT].split())
-        console.print(Text(f"dropped ({reason}): {document.path}:{document.position}: {start}"))
+        console.print(Text(f"dropped ({reason}): {document.path}:{document.position}: {start}"), soft_wrap=True)
     for problem in sample.problems[:LISTED_PROBLEMS]:
-        console.print(Text(f"not read: {problem.path}:{problem.position}: {problem.reason}"))
+        console.print(Text(f"not read: {problem.path}:{problem.position}: {problem.reason}"), soft_wrap=True)
 
 
 def _settings(arguments: list[str]) -> PreprocessSettings:

@@ -33,7 +33,8 @@ class InputSettings(Settings):
         "parquet", "arrow", "wikiextractor", "mediawiki",
     ] = "auto"  # fmt: skip
     """`auto` goes by the file name (.jsonl, .csv, .parquet, .xml, AA/wiki_00, ...); any other file is one document,
-    unless its first bytes look like something else, which is bad input."""
+    unless its first bytes look like something else, which is bad input. JSON lines in a .json file are found by
+    looking; a large file is cut into parts only if `jsonl` is stated."""
     text_field: str = Field(default="text", min_length=1)
     """The field (JSON), column (CSV, parquet) or path (`data[].paragraphs[].context`: each is a document; `[1]`: the
     second column of a table without header) that holds the text, or a template of several: `{title}\\n{body}`."""
@@ -42,7 +43,8 @@ class InputSettings(Settings):
     encodings: Annotated[list[Annotated[str, AfterValidator(_encoding_of_text)]], OneOrMore] = Field(
         default=["utf-8", "gb18030", "big5"], min_length=1
     )
-    """What `encoding: auto` chooses among; a file that is not clearly in one of them is bad input."""
+    """Candidates of `encoding: auto`: encodings of Unicode, of Chinese, or of one byte such as `cp1252`. A file that is
+    not clearly in one of them is bad input."""
     bad_input: BadInput = "report"
     """A line, document or file that cannot be read: `report` counts and lists it, `refuse` stops."""
     maximum_document_bytes: int = Field(default=256_000_000, ge=1)

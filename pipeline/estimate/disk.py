@@ -22,7 +22,7 @@ log = logging.getLogger("reread")
 TEXT_RATIO, COMPRESSED_RATIO = 1.0, 3.0
 """Most bytes of corpus for a byte of input. Measured: plain Chinese 0.99, English 0.63; .xz 3.1 and 2.3, .gz 2.3, dumps
 of Wikipedia (.bz2) 1.0 to 1.8 (docs/plan.md)."""
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".tgz")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".tgz", ".zip", ".epub")
 
 KNOWN_VOCABULARIES = {"roberta-base": 50265, "roberta-large": 50265, "vocab.txt": 21128}
 """By the last part of `tokenizer.path`; vocab.txt is taken for bert-base-chinese's."""

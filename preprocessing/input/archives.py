@@ -34,7 +34,7 @@ _ZIP_DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What zipfile raises for a damaged archive, one with a password, or one packed by a method that it does not know."""
+"""Errors of zipfile for a damaged archive, one with a password, or one packed by a method that it does not know."""
 _HEADER_TYPES = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
     file: BinaryIO | None
     """None for one that is not read."""
     reason: str = ""
-    """Why it is not read."""
+    """The reason why it is not read."""
 
 
 def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[Entry]:

@@ -9,7 +9,7 @@ log = logging.getLogger("reread")
 
 _METADATA = ("state.json", "dataset_info.json", "dataset_dict.json")
 _PASSING = ("cache-", "tmp")
-"""What names of intermediate results in a cache begin with."""
+"""Names of intermediate results in a cache begin so."""
 
 
 def data_files(folder: str, names: list[str]) -> list[str]:

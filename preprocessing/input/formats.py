@@ -1,4 +1,4 @@
-"""The formats of input: what files of each are called, what they begin with, and what reads them; and archives."""
+"""The formats of input: names, first bytes and reader of each; and archives, whose members are read by their names."""
 
 import codecs
 import csv
@@ -35,11 +35,11 @@ PROSE = "document-per-file"
 class Format(NamedTuple):
     read: Read
     name: str = ""
-    """What names end in (or for files without an ending match), a regular expression."""
+    """A regular expression that finds the ending of such names, or for names without one the whole."""
     shown: str = ""
-    """The same for the log."""
+    """The names as the log and messages show them."""
     begins: tuple[str, ...] = ()
-    """What the begin of such a file may look like, of `_LOOKS`."""
+    """Keys of `_LOOKS` that such files may match."""
     is_lines: bool = False
     """Whether each line, or blank line, may begin a document, so that a byte range can be read by itself."""
     states_encoding: bool = False
@@ -56,7 +56,7 @@ _LOOKS = {
     "jsonl": re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:'),
     "json": re.compile(rb'\[\s*(?:\{\s*"|\[\s*["\[{\d]|"(?:[^"\\]|\\.)*"\s*[,\]])'),
 }
-"""What text of a format that is not prose begins with."""
+"""First characters of text that is not prose."""
 _BINARY = (
     ("a zip archive (or a document of an office program)", rb"PK(?:\x03\x04|\x05\x06)"),
     ("a PDF", rb"%PDF-"),
@@ -73,7 +73,7 @@ _BINARY = (
     ("Arrow", rb"ARROW1\0\0|\xff\xff\xff\xff.{3}\0\x10\0\0\0"),
     ("an image", rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|II\*\0|MM\0\*|(?s:RIFF.{4}WEBP)|AT&TFORM"),
     ("sound or film", rb"(?s:RIFF.{4}(?:WAVE|AVI ))|OggS\0|fLaC|ID3[\x02-\x04]\0|(?s:.{4}ftyp)"),
-    ("a program", rb"\x7fELF|MZ[^ -~]|\xca\xfe\xba\xbe|\0asm"),
+    ("a program", rb"\x7fELF|MZ[\x80-\xff\0\x01]|\xca\xfe\xba\xbe|\0asm"),
     ("data of a program", rb"SQLite format 3\0|\x89HDF|\x93NUMPY|\x80[\x02-\x05][\x95}\]cK(]|Obj\x01"),
 )
 _SIGNATURES = [(what, re.compile(pattern)) for what, pattern in _BINARY]
@@ -132,10 +132,10 @@ def _read_stream(reader: PieceReader, format: str, stream: BinaryIO) -> Iterator
 
 
 def _binary(head: bytes, encoding: str) -> str | None:
-    """Why a file that begins with `head` is no text."""
+    """The reason why a file that begins with `head` is not text; None if it may be."""
     if _ANY_SIGNATURE.match(head):
         what = next(what for what, pattern in _SIGNATURES if pattern.match(head))
-        return f"begins as {what} does, and is no text; take it out of `paths`, or convert it"
+        return f"begins as {what} does, and is not text; take it out of `paths`, or convert it"
     head = head[:_HEAD]
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if encoding != "auto" and is_wide(encoding):
@@ -146,7 +146,7 @@ def _binary(head: bytes, encoding: str) -> str | None:
 
 
 def _contradiction(format: str, head: bytes) -> str | None:
-    """Why a file of a name that implies `format` is not read so, by what it begins with."""
+    """The reason why a file whose name implies `format` is not read so, by its first bytes; None if there is none."""
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     may_look = text[:1] in (b"<", b"{", b"[")
     looks = next((name for name, pattern in _LOOKS.items() if may_look and pattern.match(text)), None)

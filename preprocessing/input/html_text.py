@@ -21,15 +21,16 @@ from preprocessing.input.streams import BOMS, is_wide, metered, read_at_most
 _STATED = re.compile(rb"""<(?:meta\s[^>]*?charset|\?xml\s[^>]*?encoding)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _STATED_WITHIN = 4096
 _TAG = re.compile(r"<(/?)([a-zA-Z][\w:-]*)")
-_EMPTY = re.compile(r"<([a-zA-Z][\w:-]*)([^<>]*)/>")
-# Elements without content, and those that the next one of their kind ends.
-_NAMES = "area base br col embed hr img input link meta source track wbr p li dt dd tr td th thead tbody tfoot option"
-_NOT_NESTED = frozenset(_NAMES.split())
+_WITHOUT_CONTENT = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+_ENDED_BY_THE_NEXT = "p|li|dt|dd|tr|td|th|thead|tbody|tfoot|option"
+_NOT_NESTED = frozenset(f"{_WITHOUT_CONTENT}|{_ENDED_BY_THE_NEXT}".split("|"))
+_EMPTY = re.compile(rf"<(?!(?:{_WITHOUT_CONTENT})\b)([a-zA-Z][\w:-]*)((?:\s[^<>]*)?)/>")
+"""An element of XHTML that a reader of HTML would take to be open."""
 _DEEPEST = 1000
 """Extraction takes time quadratic in the depth; browsers end at 512."""
 _LARGEST_INDEX = 1 << 24
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
-"""How fonts alone are made unreadable, in books that are free to read."""
+"""Methods that encrypt fonts alone, in books that anyone may read."""
 
 
 def read_html(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
@@ -61,7 +62,7 @@ def read_epub(reader: PieceReader, file: BinaryIO) -> Iterator[Document]:
                 if room < 0:
                     reader.too_long("whole file")
                     return
-                page = _EMPTY.sub(r"<\1\2></\1>", _decoded(reader, data, name) or "")  # XHTML for a reader of HTML
+                page = _EMPTY.sub(r"<\1\2></\1>", _decoded(reader, data, name) or "")
                 parts.append(_text_of(reader, page, name, main=False) or "")
     except (ElementTree.ParseError, *DAMAGE) as error:
         reader.damaged(error)
@@ -74,7 +75,7 @@ def _member(reader: PieceReader, book: zipfile.ZipFile, name: str, limit: int) -
 
 
 def _chapters(reader: PieceReader, book: zipfile.ZipFile) -> tuple[str | None, list[str]]:
-    """Why the book cannot be read, and the names of its chapters in order."""
+    """The reason why the book cannot be read, or None, and the names of its chapters in order."""
     names = set(book.namelist())
     rights = next((name for name in ("META-INF/rights.xml", "META-INF/license.lcpl") if name in names), None)
     if rights or "META-INF/encryption.xml" in names:
@@ -133,10 +134,10 @@ def _text_of(reader: PieceReader, page: str, position: str, main: bool) -> str |
 
 
 def _depth(page: str) -> int:
-    """How deep elements lie in each other, at most."""
+    """The greatest depth of elements in each other."""
     depth = most = 0
-    for closes, name in _TAG.findall(page):
-        if name.lower() not in _NOT_NESTED:
-            depth = max(0, depth - 1) if closes else depth + 1
+    for tag in _TAG.finditer(page):
+        if tag[2].lower() not in _NOT_NESTED:
+            depth = max(0, depth - 1) if tag[1] else depth + 1
             most = max(most, depth)
     return most

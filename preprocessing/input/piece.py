@@ -16,7 +16,7 @@ from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
 from preprocessing.input.encodings import encoding_of, encoding_that_fits, is_plain
 from preprocessing.input.fields import FieldError
-from preprocessing.input.streams import ExpansionError
+from preprocessing.input.streams import ExpansionError, is_wide
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ DAMAGE = (
     zlib.error,
     zstandard.ZstdError,
 )
-"""What libraries raise for a damaged file; pyarrow's own errors are caught in `parquet`."""
+"""Errors of libraries for a damaged file; pyarrow's own are caught in `columns`."""
 _NOT_OF_THE_SYSTEM = (None, errno.EINVAL, errno.EOVERFLOW)
 """Numbers of an OSError that a library raised, or that followed a position which a damaged file named."""
 
@@ -99,7 +99,8 @@ class PieceReader:
     def choose_encoding(self, sample: bytes | bytearray) -> bool:
         """Choose among the candidates of `encoding: auto`; False if none fits, which is reported."""
         candidates = self.settings.encodings
-        chosen = candidates[0] if is_plain(sample) else encoding_of(sample, candidates)
+        default = next((name for name in candidates if not is_wide(name)), "utf-8")
+        chosen = default if is_plain(sample) else encoding_of(sample, candidates)
         self.is_undecided = is_plain(sample)
         if chosen is not None:
             self.encoding = self.stated = chosen

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 BUFFER = 1 << 17
-"""Bytes that `peek` shows at the begin of a stream; what a text is in is decided by them."""
+"""Bytes that `peek` shows at the begin of a stream; format and encoding are recognised by them."""
 _FRAME_STEP = 1 << 14  # what follows the end of a frame is copied
 _ZSTD_STEP = 1 << 10  # all that it expands to is held at once: up to 128 KiB for each 4 bytes
 _ZSTD_WINDOW, _XZ_MEMORY = 1 << 31, 1 << 30  # what `zstd --long=31` needs; ordinary files need 8 MiB, and xz 65 MiB

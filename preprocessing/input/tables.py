@@ -84,11 +84,11 @@ def _documents(reader: PieceReader, source: _Lines, rows: Iterator[list[str]]) -
             continue
         elif has_header and names is None:
             names, width = row, len(row)
-            absent = next((name for name in field.roots(names) if name not in names), None)
-            if absent is not None or len(set(names)) < len(names):
-                twice = f"two columns have the same name ({', '.join(names[:8])})"
-                reader.problem("whole file", twice if absent is None else missing("column", absent, names))
-                return
+            for name in field.roots(names):
+                if names.count(name) != 1:
+                    twice = f"two columns have the name `{name}`; rename one"
+                    reader.problem("whole file", twice if name in names else missing("column", name, names))
+                    return
         else:
             width = width or len(row)
             yield from _document(reader, field, row, names, width, source.position)

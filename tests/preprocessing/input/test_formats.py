@@ -91,6 +91,7 @@ def test_a_file_is_never_read_as_what_it_is_not(tmp_path: Path, name: str) -> No
 
 
 PROSE = [
+    "MZ\n",
     '[Illustration: "x"]\nChapter 1',
     "[[A]] note\n",
     "“你好”，他说。\n",
@@ -137,7 +138,7 @@ def test_csv_is_read_with_its_quotes(tmp_path: Path) -> None:
     assert texts(path) == ["甲"]
 
 
-def test_a_column_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+def test_a_column_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("label,review\n1,a\n")
     assert reason(tmp_path / "a.csv") == (
         "whole file: no column `text`; it has label, review (`input.text_field` says which)"
@@ -146,7 +147,7 @@ def test_a_column_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text('3\t"title\tbody\n')
     assert texts(tmp_path / "b.tsv", text_field="{[1]}: {[2]}") == ['"title: body']  # no header, no quotes
     (tmp_path / "c.csv").write_text("text,text\na,b\n")
-    assert "two columns have the same name" in reason(tmp_path / "c.csv")
+    assert "two columns have the name `text`" in reason(tmp_path / "c.csv")
 
 
 def test_a_row_without_the_column_costs_that_row(tmp_path: Path) -> None:
@@ -483,7 +484,21 @@ def test_encodings_are_chosen_file_by_file(tmp_path: Path) -> None:
     assert counted == {"utf-8": 2, "gb18030": 2, "big5": 1, "utf-16": 1, "ascii": 1}
 
 
-@pytest.mark.parametrize("data", ["Привет, как дела?".encode("koi8-r") * 20, bytes(range(128, 256)) * 9])
+JAPANESE = "これは日本語の文章です。東京へ行きました。経済政策の発展と国際関係について議論が行われている。"
+KOREAN = "한국어 문장입니다. 대한민국의 수도는 서울이며 경제와 문화의 중심지이다. 오늘 날씨가 매우 좋습니다. "
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "Привет, как дела?".encode("koi8-r") * 20,
+        JAPANESE.encode("euc_jp") * 20,
+        JAPANESE.encode("shift_jis") * 20,
+        KOREAN.encode("euc_kr") * 20,
+        "Voilà un café".encode("cp1252") * 20,
+        bytes(range(128, 256)) * 9,
+    ],
+)
 def test_a_file_in_no_encoding_of_the_list_is_bad_input(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     for format in ("auto", "document-per-line"):

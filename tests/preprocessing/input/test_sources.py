@@ -441,6 +441,10 @@ def test_mediawiki_articles(tmp_path: Path) -> None:
         ("zh_wiki_bertformat", "blank-line", "text", 59),
         ("zh_cail2019_scm", "auto", "A", 500),
         ("zh_iflytek_fewclue", "jsonl", "sentence", 4397),
+        ("zh_iflytek_fewclue", "auto", "{label_des}: {sentence}", 4397),
+        ("zh_c3", "auto", "{[0][]}", 8023),
+        ("zh_cmrc2018", "auto", "data[].paragraphs[].context", 848),
+        ("zh_chnsenticorp", "auto", "text_a", 10800),
     ],
 )
 def test_real_files(name: str, format: str, field: str, count: int) -> None:
