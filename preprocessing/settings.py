@@ -89,7 +89,7 @@ def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[typ
     """The fields in pydantic's path, without the tags of unions, and the sections that may hold the last one."""
     path, models = [], [model]
     for number, part in enumerate(parts):
-        if not part.strip():  # the tag of a section that may be a list
+        if not part.strip() and number < len(parts) - 1:  # the tag of a section that may be a list
             continue
         tagged = [owner for owner in models if part in _literals(owner)]
         if tagged:

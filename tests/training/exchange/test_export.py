@@ -118,10 +118,10 @@ json.dump(told, open(sys.argv[1] + ".json", "w"))
 """
 
 
-def card_of(name: str, kind: str, *of: Any) -> str:
+def card_of(name: str, kind: str, *of: Any, **more: Any) -> str:
     """The card of a model that learned from data of this kind."""
     lengths = {"window_size": 48, "sequence_length": 96}
-    return model_card(model_spec(name), OBJECTIVES[KINDS[kind].objective], *of, lengths=lengths)
+    return model_card(model_spec(name), OBJECTIVES[KINDS[kind].objective], *of, lengths=lengths, **more)
 
 
 def pretraining(**form: Any) -> NezhaForPreTraining:
@@ -503,9 +503,9 @@ def test_the_model_card_tells_where_the_model_comes_from() -> None:
 @given(st.text(st.sampled_from("，。！？：；（）～…．船票１２３ＡＢａＣ．5x①ﬁ％＋㎏豈ｶﾞé")))
 @example("３．５元，ＡＢ．ＣＤ。完．")
 def test_the_card_gives_text_the_characters_that_it_had_in_training(text: str) -> None:
-    card = card_of("nezha", "rows", "", {}, (), {}, ["nfkc", "html"])
+    card = card_of("nezha", "rows", "", {}, cleaning=["nfkc", "html"])
     assert "(`preprocess.clean`: nfkc, html)" in card
     names = {"text": text}
     exec(card.split("```python\n")[-1].split("```")[0], names)
     assert names["text"] == Cleaner(CleanSettings()).clean(text)
-    assert "normalize" not in card_of("nezha", "rows", "", {}, (), {}, ["html"])
+    assert "normalize" not in card_of("nezha", "rows", "", {}, cleaning=["html"])
