@@ -105,7 +105,7 @@ class Experiment:
 
     def key(self, side: str, text: str) -> str:
         """A hash of what a result depends on, without the seed and the code."""
-        values = [self.about, self.sides[side], md5(text.encode()).hexdigest() if self.reads_text else ""]
+        values = [self.sides[side], md5(text.encode()).hexdigest() if self.reads_text else ""]
         return md5(json.dumps(values).encode()).hexdigest()[:8]
 
     def run(self, side: str, seed: int, out: Path, text: str = "") -> Figures:

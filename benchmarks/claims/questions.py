@@ -117,14 +117,16 @@ class AskedDocuments(Asked, DocumentObjective):
 
 
 class AskedRows(Asked, MaskedLMObjective):
-    """Questions in independent rows, which are full."""
+    """Questions in independent rows, which are full. A question's group is what it asks for, and is shown: group g
+    as the token `FREE` + g."""
 
     name = "asked_rows"
     kinds = ("rows",)
 
     def loss(self, batch: Rows, counted: Mapping[str, float]) -> tuple[Tensor, Tensor]:
-        places = np.flatnonzero(_questions(batch))
-        output = self.model(self.put(shown(batch["input_ids"])), masked_positions=self.put(places))
+        places, ids = np.flatnonzero(_questions(batch)), batch["input_ids"]
+        asked = np.where(_is_question(ids), FREE + (ids - QUESTIONS) % GROUPS, ids)
+        output = self.model(self.put(asked), masked_positions=self.put(places))
         loss, figures = self.answered(batch, output.logits, places)
         return loss / max(counted["predicted"], 1.0), figures
 
