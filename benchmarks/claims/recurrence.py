@@ -180,18 +180,18 @@ SHORT = Experiment(
 IN_DOCUMENT = 6
 
 
-def write_skim(folder: Path, seed: int, text: str) -> None:
-    """Documents of 6 segments; the last sets a value, and all of them ask for it."""
+def write_skim(folder: Path, seed: int, text: str, segments: int = IN_DOCUMENT, asked: int = 1) -> None:
+    """Documents of 6 segments; the last sets a value, and all of them ask for it, `asked` times each."""
     generator = np.random.default_rng(seed)
 
     def document() -> Any:
-        ids = FREE + generator.integers(0, FILLER, (IN_DOCUMENT, SEGMENT))
+        ids = FREE + generator.integers(0, FILLER, (segments, SEGMENT))
         value = int(generator.integers(ANSWERS))
-        for number in range(IN_DOCUMENT):
-            places = generator.permutation(SEGMENT)[:2]
-            ids[number, places[0]] = question(value, number)
-            if number == IN_DOCUMENT - 1:
-                ids[number, places[1]] = VALUES + value
+        for number in range(segments):
+            places = generator.permutation(SEGMENT)[: asked + 1]
+            ids[number, places[:asked]] = question(value, number)
+            if number == segments - 1:
+                ids[number, places[asked]] = VALUES + value
         return ids.reshape(-1)
 
     splits = {"train": 6000, "validation": 256}

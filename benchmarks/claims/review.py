@@ -14,16 +14,16 @@ WINDOW, NAMES, FILLER = 4, 8, 16
 VOCABULARY = FREE + NAMES + FILLER
 
 
-def write(folder: Path, seed: int, text: str) -> None:
-    """Rows of 9 windows of 4 tokens: 8 hold a name and its value, the last asks for the values of four."""
+def write(folder: Path, seed: int, text: str, names: int = NAMES) -> None:
+    """Rows of windows of 4 tokens: one for each name holds it and its value, the last asks for the values of four."""
     generator = np.random.default_rng(seed)
 
     def document() -> Any:
-        ids = FREE + NAMES + generator.integers(0, FILLER, (NAMES + 1, WINDOW))
-        names, values = generator.permutation(NAMES), generator.integers(0, ANSWERS, NAMES)
-        ids[:-1, 0], ids[:-1, 1] = FREE + names, VALUES + values
-        asked = generator.permutation(NAMES)[:WINDOW]
-        ids[-1] = question(values[asked], names[asked])
+        ids = FREE + NAMES + generator.integers(0, FILLER, (names + 1, WINDOW))
+        order, values = generator.permutation(names), generator.integers(0, ANSWERS, names)
+        ids[:-1, 0], ids[:-1, 1] = FREE + order, VALUES + values
+        asked = generator.permutation(names)[:WINDOW]
+        ids[-1] = question(values[asked], order[asked])
         return ids.reshape(-1)
 
     splits = {"train": 20_000, "validation": 1000}
