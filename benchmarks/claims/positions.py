@@ -63,6 +63,38 @@ def by_length(run: Path, settings: TrainSettings) -> Figures:
     return found
 
 
+def types(steps: int) -> dict[str, dict[str, Any]]:
+    """The positions of NEZHA's Table 5, in rows of 64."""
+    common = {"data": rows(2 * TRAINED), "steps": steps, "global_batch": 32, "optimizer": {}}
+    kinds = {"functional": "functional", "learned relative": "parametric_relative"}
+    kinds["learned absolute"] = "parametric_absolute"
+    return {
+        name: {**common, "model": nezha(position_type=kind, max_relative_position=2 * TRAINED)}
+        for name, kind in kinds.items()
+    }
+
+
+TYPES = Experiment(
+    "position-types",
+    "NEZHA, 2 layers x 64, masked characters of natural text in rows of 64; held-out loss (nats) in such rows",
+    write_characters,
+    types(2000),
+    {"loss": "loss"},
+    (
+        Claim(
+            "Functional relative positions do better than learned ones, relative and absolute",
+            "NEZHA, Table 5",
+            tuple(
+                Condition(side, "loss", 0, less=("functional", "loss"))
+                for side in ("learned relative", "learned absolute")
+            ),
+        ),
+    ),
+    "",
+    reads_text=True,
+    by_default=False,
+)
+
 POSITIONS = Experiment(
     "positions",
     "NEZHA, 2 layers x 64, masked characters of natural text in rows of 32; held-out loss (nats) in longer rows",

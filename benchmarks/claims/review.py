@@ -53,6 +53,37 @@ def sides(steps: int) -> dict[str, dict[str, Any]]:
     }
 
 
+def parts(steps: int) -> dict[str, dict[str, Any]]:
+    """Layers, windows and positions, each changed alone."""
+    full = sides(steps)["full"]
+    changes: dict[str, dict[str, Any]] = {
+        "1 layer, window of 4": {},
+        "2 layers": {"num_hidden_layers": 2},
+        "3 layers": {"num_hidden_layers": 3},
+        "window of 6": {"window_size": 6},
+        "window of 12": {"window_size": 12},
+        "without rotary positions": {"rotary": False},
+    }
+    return {name: {**full, "model": {**full["model"], **changed}} for name, changed in changes.items()}
+
+
+PARTS = Experiment(
+    "ran-parts",
+    "The same text read with other depths and windows, and without positions; larger windows hold several names",
+    write,
+    parts(300),
+    {"all": "accuracy"},
+    (
+        Claim(
+            "More layers do no worse",
+            "RAN, 4.5.2",
+            (Condition("2 layers", "all", -0.05, less=("1 layer, window of 4", "all")),),
+        ),
+    ),
+    "",
+    by_default=False,
+)
+
 REVIEW = Experiment(
     "review",
     "RAN, 1 layer x 64, windows of 4 tokens: 8 of them hold a name and its value, the ninth asks for four",

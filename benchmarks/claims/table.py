@@ -7,13 +7,13 @@ from typing import Any
 
 from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures
 from benchmarks.claims.order import ORDER
-from benchmarks.claims.positions import POSITIONS
+from benchmarks.claims.positions import POSITIONS, TYPES
 from benchmarks.claims.recurrence import REACH, SHORT, SKIM
-from benchmarks.claims.review import REVIEW
+from benchmarks.claims.review import PARTS, REVIEW
 from benchmarks.claims.text import TEXT
 from benchmarks.claims.words import WHOLE_WORDS
 
-EXPERIMENTS = (REACH, SHORT, SKIM, ORDER, POSITIONS, WHOLE_WORDS, REVIEW, TEXT)
+EXPERIMENTS = (REACH, SHORT, SKIM, ORDER, POSITIONS, WHOLE_WORDS, REVIEW, TEXT, TYPES, PARTS)
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, PICTURES = ROOT / "docs" / "claims.md", ROOT / "docs" / "images" / "claims"
 RESULTS = Path(__file__).with_name("results.jsonl")
