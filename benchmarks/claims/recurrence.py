@@ -91,6 +91,7 @@ def reach_sides(steps: int) -> dict[str, dict[str, Any]]:
     return {
         "enhanced": stream("enhanced", SEGMENT, **of_stream),
         "shifted": stream("shifted", SEGMENT, **of_stream),
+        "enhanced-above-first": stream("enhanced-above-first", SEGMENT, **of_stream),
         "none": stream("none", SEGMENT, **{**of_stream, "steps": steps // 4}),  # what it cannot learn needs no more
         "ERNIE-Doc, enhanced": documents("enhanced", steps=steps + 200),
         "ERNIE-Doc, shifted": documents("shifted", steps=steps + 200),

@@ -7,7 +7,8 @@
 Small models are trained by the trainer on corpora made for a claim, or on natural text, and evaluated as `reread
 evaluate` does. A claim holds if its conditions do with every seed; the conditions were written before the figures.
 OUT/results.jsonl gets each result as it is done, so a run that was killed goes on, and settings that changed run again.
-`--publish` writes docs/claims.md and its pictures. One thread; about eight minutes of it.
+The table has all that OUT holds, also what `--only` leaves out; `--publish` writes it and its pictures into
+docs/claims.md. One thread.
 """
 
 import sys
@@ -80,7 +81,7 @@ def main() -> None:
         about = options.about if by_name[result["experiment"]].reads_text else None
         add(path, {**result, "figures": figures, "cpu_seconds": spent, "text": about})
         print(f"{result['experiment']}, {result['side']}, seed {result['seed']}: {spent} s", flush=True)
-    keys = {(one.name, side): one.key(side, text) for one in chosen for side in one.sides}
+    keys = {(one.name, side): one.key(side, text) for one in EXPERIMENTS for side in one.sides}
     results = [one for one in read_results(path) if keys.get((one["experiment"], one["side"])) == one["key"]]
     results = [one for one in results if one["seed"] < options.seeds]
     print(f"\n{table(results)}")

@@ -12,7 +12,7 @@ from benchmarks.claims.probe import accuracy, frozen, held_out, unmasked
 from preprocessing.corpus import CONTINUES_WORD
 from training.config import TrainSettings
 
-CHARACTERS, CLASSES, WORDS, IN_ROW = 32, 8, 64, 24
+CHARACTERS, CLASSES, WORDS, IN_ROW = 32, 8, 64, 32
 
 
 def _words(seed: int) -> Any:
@@ -22,7 +22,7 @@ def _words(seed: int) -> Any:
 
 
 def write(folder: Path, seed: int, text: str) -> None:
-    """Rows of 24 words. After a word of class c comes one of class c + 1 (.8) or c (.2)."""
+    """Rows of 32 words. After a word of class c comes one of class c + 1 (.8) or c (.2)."""
     generator, words = np.random.default_rng(seed + 1000), _words(seed)
 
     def document() -> Any:
@@ -41,7 +41,7 @@ def sides(steps: int) -> dict[str, dict[str, Any]]:
             "model": nezha(max_relative_position=16),
             "data": rows(2 * IN_ROW, strategy),
             "steps": steps,
-            "global_batch": 16,
+            "global_batch": 32,
             "optimizer": {},
         }
         for name, strategy in (("whole words", "whole-word"), ("tokens", "token"))
@@ -64,7 +64,7 @@ WHOLE_WORDS = Experiment(
     "NEZHA, 2 layers x 64, on 64 words of two of 32 characters in 8 classes that follow each other; a linear probe of "
     "frozen states for the class of words that the probe has not seen (chance .13)",
     write,
-    sides(1200),
+    sides(1500),
     {"words": "accuracy"},
     (
         Claim(

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.claims import run, table
 from benchmarks.claims.experiment import Condition, Experiment
-from benchmarks.claims.questions import CHANCE, register
+from benchmarks.claims.questions import ANSWERS, ASKED, CHANCE, FREE, GROUPS, QUESTIONS, question, register, shown
 from benchmarks.claims.recurrence import SKIM, write_skim
 from training.models import model_spec
 from training.objectives import OBJECTIVES
@@ -41,6 +42,14 @@ def test_the_results_are_of_the_settings_that_the_experiments_have() -> None:
     of_made_text = [one for one in RESULTS if one["text"] is None]
     assert of_made_text
     assert all(keys[one["experiment"], one["side"]] == one["key"] for one in of_made_text)
+
+
+def test_no_answer_is_shown_to_the_model() -> None:
+    ids = question(np.arange(ANSWERS)[:, None], np.arange(GROUPS))
+    assert len(np.unique(ids)) == ids.size and ids.min() == QUESTIONS and ids.max() == FREE - 1
+    assert (shown(ids) == ASKED).all()
+    others = np.array([*range(QUESTIONS), FREE, FREE + 1])
+    assert (shown(others) == others).all()
 
 
 def test_a_claim_does_not_hold_where_one_condition_fails() -> None:
