@@ -135,6 +135,11 @@ def given_once(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
         raise ValueError("give input_ids or inputs_embeds, and not both")
 
 
+def remembers_output(recurrence: str, layer: int) -> bool:
+    """Whether layer `layer`, counted from 0, remembers its output (ERNIE-Doc, eq. 3) and not its input."""
+    return recurrence == "enhanced" or (recurrence == "enhanced-above-first" and layer > 0)
+
+
 def attention_weights(wanted: bool | None, config: PretrainedConfig) -> list[Tensor] | None:
     """An empty list for the attention of each layer if the caller or else the configuration wants it, or None."""
     return [] if (config.output_attentions if wanted is None else wanted) else None

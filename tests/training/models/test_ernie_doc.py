@@ -286,12 +286,12 @@ def test_a_row_of_padding_alone_keeps_its_memory() -> None:
 
 def test_layers_remember_what_the_recurrence_says() -> None:
     ids = segments(2)
-    for recurrence, first in (("enhanced", 1), ("shifted", 0)):
+    for recurrence, remembered in {"enhanced": [1, 2], "shifted": [0, 1], "enhanced-above-first": [0, 2]}.items():
         encoder = model(recurrence=recurrence)
         output = encoder(ids[0], output_hidden_states=True)
         assert len(output.mems) == 2
         for layer, memory in enumerate(output.mems):
-            assert torch.equal(memory, output.hidden_states[layer + first][:, -SLOTS:])
+            assert torch.equal(memory, output.hidden_states[remembered[layer]][:, -SLOTS:])
     none = model(recurrence="none")
     output = none(ids[0])
     assert output.mems == none.empty_mems(2) == ()

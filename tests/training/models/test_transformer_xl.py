@@ -299,7 +299,9 @@ def test_no_output_depends_on_later_tokens(recurrence: str, positions: str) -> N
     assert (after[:, 6] - before[:, 6]).abs().amax() > 1e-3
 
 
-@pytest.mark.parametrize(("recurrence", "reached"), [("none", 0), ("shifted", 2), ("enhanced", 5)])
+@pytest.mark.parametrize(
+    ("recurrence", "reached"), [("none", 0), ("shifted", 2), ("enhanced", 5), ("enhanced-above-first", 5)]
+)
 def test_how_many_segments_back_a_memory_reaches(recurrence: str, reached: int) -> None:
     """Shifted, a layer adds one segment: two layers reach two back. Enhanced, there is no end (ERNIE-Doc, fig. 3)."""
     model, batch = tiny(recurrence=recurrence), text(24)
@@ -311,7 +313,7 @@ def test_how_many_segments_back_a_memory_reaches(recurrence: str, reached: int) 
 
 def test_memory_holds_inputs_or_outputs_of_layers_without_their_gradient() -> None:
     ids = text(4)["input_ids"]
-    for recurrence, first in (("shifted", 0), ("enhanced", 1)):
+    for recurrence, remembered in {"shifted": [0, 1], "enhanced": [1, 2], "enhanced-above-first": [0, 2]}.items():
         model = tiny(recurrence=recurrence, dropout=0.0).train()
         states = [model.transformer.embeddings(ids)]
         for layer in model.transformer.layer:
@@ -319,7 +321,7 @@ def test_memory_holds_inputs_or_outputs_of_layers_without_their_gradient() -> No
         output = model(ids)
         for layer, memory in enumerate(output.mems):
             assert not memory.requires_grad
-            assert_same(memory.transpose(0, 1), states[layer + first])
+            assert_same(memory.transpose(0, 1), states[remembered[layer]])
     assert tiny(recurrence="none")(ids).mems == ()
 
 

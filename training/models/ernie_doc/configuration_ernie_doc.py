@@ -6,7 +6,7 @@ from transformers import PretrainedConfig
 
 from ..reading import checked_reading
 
-RECURRENCES = ("enhanced", "shifted", "none")
+RECURRENCES = ("enhanced", "enhanced-above-first", "shifted", "none")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
 
 
@@ -19,6 +19,8 @@ class ErnieDocConfig(PretrainedConfig):
     memory_length: states that each layer hands on; 0 is no memory.
     recurrence: what layer n remembers. "enhanced": its own output, so that what the top layer knew reaches the next
         segment (ERNIE-Doc paper, eq. 3). "shifted": its input, as in Transformer-XL. "none": nothing.
+        "enhanced-above-first": the first layer remembers its input, the others their output (not in the paper, see
+        docs/claims.md).
     official_memory: as in the authors' code, memory begins as zeros that are attended to, and holds the states of
         padding. False: empty slots are masked and padding is not remembered.
     reorder_classes: classes of the segment-reordering head, the permutations of 1 to m chunks; 33 for m = 4.

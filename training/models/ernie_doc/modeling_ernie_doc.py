@@ -35,6 +35,7 @@ from ..blocks import (
     cross_entropy,
     given_once,
     initialise,
+    remembers_output,
     returned,
     truncated_normal,
 )
@@ -145,7 +146,7 @@ class ErnieDocEncoder(nn.Module):
                 hidden = layer(hidden, memory, around)
             states = [*states, hidden] if every else [hidden]
             if update is not None:
-                new.append(update(memory, before if self.config.recurrence == "shifted" else hidden))
+                new.append(update(memory, hidden if remembers_output(self.config.recurrence, number) else before))
         return states, tuple(new)
 
 

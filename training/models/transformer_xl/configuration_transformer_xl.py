@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
-RECURRENCES = ("enhanced", "shifted", "none")
+RECURRENCES = ("enhanced", "enhanced-above-first", "shifted", "none")
 POSITIONS = ("token", "segatron-exact", "segatron-official")
 INITIAL_MEMORIES = ("empty", "zeros")
 
@@ -21,7 +21,8 @@ class TransformerXLConfig(PretrainedConfig):
         the first, as the authors train on WikiText-103. No effect if div_val is 1 and d_embed is d_model.
     mem_len: slots of memory a layer hands on.
     recurrence: the memory of layer n is its input of the past ("shifted", Transformer-XL), its output ("enhanced",
-        ERNIE-Doc section 3.3), or there is none.
+        ERNIE-Doc section 3.3), or there is none. "enhanced-above-first": the first layer remembers its input, the
+        others their output (not in the paper, see docs/claims.md).
     initial_memory: how a text's memory begins: "empty", or as "zeros" that are attended to, which is `official_memory`.
     official_memory: attend to empty slots, zero vectors, as transformers' code does at a text's beginning. False
         masks them, which is the authors' memory that begins with no slots at all.

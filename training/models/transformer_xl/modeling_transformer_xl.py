@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from ..blocks import attention_weights, given_once
+from ..blocks import attention_weights, given_once, remembers_output
 from .attention_transformer_xl import Positions, TransformerXLSelfAttention, sinusoids
 from .configuration_transformer_xl import TransformerXLConfig
 
@@ -196,7 +196,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         }
         new, weights = [], attention_weights(output_attentions, config)
         layer: Any
-        for layer, memory in zip(self.layer, memories, strict=True):
+        for number, (layer, memory) in enumerate(zip(self.layer, memories, strict=True)):
             before = hidden
             if weights is not None:
                 weights.append(layer.attention.self.probabilities(hidden, memory, **shared))
@@ -204,7 +204,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
                 hidden = checkpoint(layer, hidden, memory, use_reentrant=False, **shared)
             else:
                 hidden = layer(hidden, memory, **shared)
-            new.append(_last(memory, hidden if config.recurrence == "enhanced" else before, length))
+            new.append(_last(memory, hidden if remembers_output(config.recurrence, number) else before, length))
         if indices is not None:
             new.append(_last(indices[:, :0], indices - counts[:, -1:], length))
         return TransformerXLModelOutput(

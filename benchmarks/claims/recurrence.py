@@ -1,0 +1,233 @@
+"""Recurrence in ERNIE-Doc and its language model: how far it reaches, at what cost, and reading twice."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.claims.experiment import Claim, Condition, Experiment, plain, write_corpus
+from benchmarks.claims.questions import ANSWERS, CHANCE, FREE, VALUES, question
+
+FILLER = 16
+VOCABULARY = FREE + FILLER
+SEGMENT = 8
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+KEPT = {"strategy": "token", "mask_share": 0.0, "random_share": 0.0}
+"""Masking that changes no token: only questions are predicted."""
+
+
+def transformer_xl(recurrence: str, memory: int) -> dict[str, Any]:
+    sizes = {"d_model": 64, "d_head": 16, "n_head": 4, "d_inner": 256, "n_layer": 2, "mem_len": memory}
+    initial = {"initializer_range": 0.1, "proj_initializer_range": 0.1}
+    return {"type": "transformer_xl", "recurrence": recurrence, "dropout": 0.0, "dropatt": 0.0, **sizes, **initial}
+
+
+def ernie_doc(recurrence: str, segment: int) -> dict[str, Any]:
+    """A model for segments of so many tokens, special ones included, that remembers as many states."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 256}
+    lengths = {"max_position_embeddings": segment, "memory_length": segment}
+    return {"type": "ernie_doc", "recurrence": recurrence, "initializer_range": 0.1, **sizes, **lengths, **NO_DROPOUT}
+
+
+def stream(recurrence: str, memory: int, *, length: int, lanes: int, read: int, **more: Any) -> dict[str, Any]:
+    """Transformer-XL on a stream; held-out text is read in `read` lanes."""
+    evaluation = {"evaluation_length": length, "evaluation_memory": memory, "evaluation_lanes": read}
+    data = {"kind": "stream", "sequence_length": length, **evaluation}
+    return {
+        "model": transformer_xl(recurrence, memory),
+        "objective": "asked_stream",
+        "data": data,
+        "global_batch": lanes,
+        "optimizer": {},
+        **more,
+    }
+
+
+def documents(recurrence: str, *, twice: bool = False, lanes: int = 32, **more: Any) -> dict[str, Any]:
+    """ERNIE-Doc on documents in segments of `SEGMENT` tokens, [SEP] and [CLS]."""
+    length = SEGMENT + 2
+    data = {"kind": "segments", "sequence_length": length, "reorder_chunks": 1, "retrospective": twice, "masking": KEPT}
+    return {
+        "model": ernie_doc(recurrence, length),
+        "objective": "asked_documents",
+        "data": data,
+        "global_batch": lanes,
+        "optimizer": {},
+        **more,
+    }
+
+
+SEGMENTS = 50
+BANDS = {"same": 0, "1": 1, "2": 2, "3": 3, "4": 4, "5 to 8": 8, "9 to 16": 16, "17 to 32": 32}
+"""Distances in segments -> their upper ends."""
+HELD_OUT = 128
+
+
+def write_reach(folder: Path, seed: int, text: str) -> None:
+    """Documents of 50 segments of 8 random tokens, the first of which sets a value. A later one sets another with
+    probability 1/6; two places of each ask for the value set last. At most 32 segments back."""
+    generator = np.random.default_rng(seed)
+
+    def document() -> Any:
+        ids = FREE + generator.integers(0, FILLER, (SEGMENTS, SEGMENT))
+        since, value = 0, 0
+        for number in range(SEGMENTS):
+            places = generator.permutation(SEGMENT)[:3]
+            since += 1
+            if number == 0 or since > 32 or generator.random() < 1 / 6:
+                since, value = 0, int(generator.integers(ANSWERS))
+                places.sort()  # the value stands before its questions
+                ids[number, places[0]] = VALUES + value
+            band = next(group for group, end in enumerate(BANDS.values()) if since <= end)
+            ids[number, places[1:]] = question(value, band)
+        return ids.reshape(-1)
+
+    splits = {"train": 640, "validation": HELD_OUT}
+    write_corpus(folder, {name: plain([document() for _ in range(n)]) for name, n in splits.items()}, VOCABULARY)
+
+
+def reach_sides(steps: int) -> dict[str, dict[str, Any]]:
+    of_stream = {"length": SEGMENT, "lanes": 32, "read": HELD_OUT, "steps": steps}
+    return {
+        "enhanced": stream("enhanced", SEGMENT, **of_stream),
+        "shifted": stream("shifted", SEGMENT, **of_stream),
+        "enhanced-above-first": stream("enhanced-above-first", SEGMENT, **of_stream),
+        "none": stream("none", SEGMENT, **{**of_stream, "steps": steps // 4}),  # what it cannot learn needs no more
+        "ERNIE-Doc, enhanced": documents("enhanced", steps=steps + 200),
+        "ERNIE-Doc, shifted": documents("shifted", steps=steps + 200),
+    }
+
+
+REACH = Experiment(
+    "reach",
+    "2 layers x 64 read segments of 8 tokens with a memory of 8; a question asks for the value set some segments back. "
+    "Transformer-XL's form, and ERNIE-Doc's",
+    write_reach,
+    reach_sides(500),
+    {band: f"accuracy_{group}" for group, band in enumerate(BANDS)},
+    (
+        Claim(
+            "Enhanced recurrence reaches beyond as many segments as there are layers",
+            "ERNIE-Doc, 3.3, Figure 1",
+            tuple(Condition(side, "5 to 8", 0.9) for side in ("enhanced", "ERNIE-Doc, enhanced")),
+        ),
+        Claim(
+            "Shifted recurrence reaches as many segments as there are layers, and no further",
+            "ERNIE-Doc, 3.3, Figure 1",
+            tuple(
+                condition
+                for side in ("shifted", "ERNIE-Doc, shifted")
+                for condition in (Condition(side, "2", 0.95), Condition(side, "3", 2 * CHANCE, above=False))
+            ),
+        ),
+    ),
+    "segments since the value was set",
+)
+
+TOKENS = 512
+TOKEN_BANDS = {"1 to 8": 8, "9 to 16": 16, "17 to 32": 32, "33 to 64": 64, "65 to 96": 96, "97 to 128": 128}
+
+
+def write_short(folder: Path, seed: int, text: str) -> None:
+    """Documents of 512 tokens; each token sets a value with probability 1/48 and asks for it with probability 1/4."""
+    generator = np.random.default_rng(seed)
+
+    def document() -> Any:
+        ids = FREE + generator.integers(0, FILLER, TOKENS)
+        drawn = generator.random(TOKENS)
+        since, value = 0, 0
+        for place in range(TOKENS):
+            since += 1
+            if place == 0 or since > 128 or drawn[place] < 1 / 48:
+                since, value = 0, int(generator.integers(ANSWERS))
+                ids[place] = VALUES + value
+            elif drawn[place] > 3 / 4:
+                ids[place] = question(value, next(g for g, end in enumerate(TOKEN_BANDS.values()) if since <= end))
+        return ids
+
+    splits = {"train": 1024, "validation": 64}
+    write_corpus(folder, {name: plain([document() for _ in range(n)]) for name, n in splits.items()}, VOCABULARY)
+
+
+def short_sides(steps: int) -> dict[str, dict[str, Any]]:
+    return {
+        "enhanced, 8 + 8": stream("enhanced", 8, length=8, lanes=64, read=64, steps=steps),
+        "shifted, 32 + 32": stream("shifted", 32, length=32, lanes=16, read=64, steps=steps),
+    }
+
+
+SHORT = Experiment(
+    "short",
+    "2 layers x 64, 512 tokens a step: segments of 8 tokens and a memory of 8 states against 32 and 32",
+    write_short,
+    short_sides(1000),
+    {**{band: f"accuracy_{group}" for group, band in enumerate(TOKEN_BANDS)}, "all": "accuracy"},
+    (
+        Claim(
+            "Short segments with enhanced recurrence do better than longer ones without it",
+            "ERNIE-Doc, 4.5, Figure 4",
+            (
+                Condition("enhanced, 8 + 8", "97 to 128", 0.3, less=("shifted, 32 + 32", "97 to 128")),
+                Condition("enhanced, 8 + 8", "all", 0.02, less=("shifted, 32 + 32", "all")),
+            ),
+        ),
+    ),
+    "tokens since the value was set",
+)
+
+IN_DOCUMENT = 6
+
+
+def write_skim(folder: Path, seed: int, text: str, segments: int = IN_DOCUMENT, asked: int = 1) -> None:
+    """Documents of 6 segments; the last sets a value, and all of them ask for it, `asked` times each."""
+    generator = np.random.default_rng(seed)
+
+    def document() -> Any:
+        ids = FREE + generator.integers(0, FILLER, (segments, SEGMENT))
+        value = int(generator.integers(ANSWERS))
+        for number in range(segments):
+            places = generator.permutation(SEGMENT)[: asked + 1]
+            ids[number, places[:asked]] = question(value, number)
+            if number == segments - 1:
+                ids[number, places[asked]] = VALUES + value
+        return ids.reshape(-1)
+
+    splits = {"train": 6000, "validation": 256}
+    write_corpus(folder, {name: plain([document() for _ in range(n)]) for name, n in splits.items()}, VOCABULARY)
+
+
+def skim_sides(steps: int) -> dict[str, dict[str, Any]]:
+    return {
+        "enhanced, read twice": documents("enhanced", twice=True, steps=steps),
+        "shifted, read twice": documents("shifted", twice=True, steps=steps),
+        "enhanced, read once": documents("enhanced", steps=steps),
+    }
+
+
+SKIM = Experiment(
+    "skim",
+    "ERNIE-Doc, 2 layers x 64, on documents of 6 segments; the last one has the answer to the questions of all",
+    write_skim,
+    skim_sides(300),
+    {str(number + 1): f"accuracy_{number}" for number in range(IN_DOCUMENT)},
+    (
+        Claim(
+            "With retrospective feed the first segment knows the last",
+            "ERNIE-Doc, 3.2",
+            (
+                Condition("enhanced, read twice", "1", 0.9),
+                Condition("enhanced, read once", "1", 2 * CHANCE, above=False),
+            ),
+        ),
+        Claim(
+            "Retrospective feed needs enhanced recurrence: with shifted the skim is forgotten after as many segments "
+            "as there are layers",
+            "ERNIE-Doc, 3.2, 3.3",
+            (
+                Condition("enhanced, read twice", "5", 0.9),
+                Condition("shifted, read twice", "4", 2 * CHANCE, above=False),
+            ),
+        ),
+    ),
+    "segment that asks",
+)

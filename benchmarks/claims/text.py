@@ -1,0 +1,41 @@
+"""Recurrence in a language model on natural text (ERNIE-Doc, section 4.2)."""
+
+from typing import Any
+
+from benchmarks.claims.experiment import Claim, Condition, Experiment
+from benchmarks.claims.positions import write_characters
+from benchmarks.claims.recurrence import SEGMENT, stream
+
+
+def sides(steps: int) -> dict[str, dict[str, Any]]:
+    of_text = {"length": SEGMENT, "lanes": 64, "read": 64, "steps": steps, "objective": "causal_lm"}
+    return {
+        "enhanced": stream("enhanced", SEGMENT, **of_text),
+        "shifted": stream("shifted", SEGMENT, **of_text),
+        "none": stream("none", SEGMENT, **of_text),
+        "enhanced-above-first": stream("enhanced-above-first", SEGMENT, **of_text),
+    }
+
+
+TEXT = Experiment(
+    "text",
+    "Transformer-XL's form, 2 layers x 64, predicts the next character of natural text in segments of 8 tokens with a "
+    "memory of 8; held-out loss in nats",
+    write_characters,
+    sides(400),
+    {"loss": "loss"},
+    (
+        Claim(
+            "Memory lowers the loss of a language model",
+            "Transformer-XL; ERNIE-Doc, 4.2",
+            (Condition("none", "loss", 0.02, less=("shifted", "loss")),),
+        ),
+        Claim(
+            "Enhanced recurrence lowers it further",
+            "ERNIE-Doc, 4.2, Table 3",
+            (Condition("shifted", "loss", 0, less=("enhanced", "loss")),),
+        ),
+    ),
+    "",
+    reads_text=True,
+)

@@ -1,0 +1,110 @@
+"""The claims of the papers: the table is what the results give, and the sharpest are decided again in seconds."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.claims import run, table
+from benchmarks.claims.experiment import Condition, Experiment
+from benchmarks.claims.questions import ANSWERS, ASKED, CHANCE, FREE, GROUPS, QUESTIONS, question, register, shown
+from benchmarks.claims.recurrence import SKIM, write_skim
+from training.models import model_spec
+from training.objectives import OBJECTIVES
+
+RESULTS = run.read_results(table.RESULTS)
+
+
+@pytest.fixture
+def objectives() -> Iterator[None]:
+    """The objectives of the claims, in the trainer's tables for one test."""
+    tables: list[Any] = [OBJECTIVES, *(model_spec(name).heads for name in ("transformer_xl", "ernie_doc", "ran"))]
+    before = [dict(one) for one in tables]
+    register()
+    yield
+    for one, names in zip(tables, before, strict=True):
+        one.clear()
+        one.update(names)
+
+
+def test_the_page_of_claims_is_what_the_results_give() -> None:
+    assert table.between_markers(table.PAGE.read_text(encoding="utf-8")) == table.page(RESULTS)
+
+
+def test_the_results_are_of_the_settings_that_the_experiments_have() -> None:
+    keys = {
+        (one.name, side): one.key(side, "") for one in table.EXPERIMENTS if not one.reads_text for side in one.sides
+    }
+    of_made_text = [one for one in RESULTS if one["text"] is None]
+    assert of_made_text
+    assert all(keys[one["experiment"], one["side"]] == one["key"] for one in of_made_text)
+
+
+def test_no_answer_is_shown_to_the_model() -> None:
+    ids = question(np.arange(ANSWERS)[:, None], np.arange(GROUPS))
+    assert len(np.unique(ids)) == ids.size and ids.min() == QUESTIONS and ids.max() == FREE - 1
+    assert (shown(ids) == ASKED).all()
+    others = np.array([*range(QUESTIONS), FREE, FREE + 1])
+    assert (shown(others) == others).all()
+
+
+def test_a_claim_does_not_hold_where_one_condition_fails() -> None:
+    sides: dict[str, Any] = {"a": {}, "b": {}}
+    claim = replace(
+        SKIM.claims[0], conditions=(Condition("a", "x", 0.9), Condition("a", "x", 0.5, above=False, less=("b", "x")))
+    )
+    experiment = replace(SKIM, sides=sides, claims=(claim,))
+
+    def verdict(*pairs: tuple[float, float]) -> str:
+        results = [
+            {"experiment": "skim", "side": side, "seed": seed, "figures": {"x": value}}
+            for seed, values in enumerate(pairs)
+            for side, value in zip("ab", values, strict=True)
+        ]
+        return table.verdict(claim, table.by_seed(experiment, results))
+
+    assert verdict() == "not run"
+    assert verdict((0.95, 0.5), (0.96, 0.6)) == "holds"
+    assert verdict((0.95, 0.5), (0.85, 0.6)) == "holds with 1 of 2"
+    assert verdict((0.85, 0.5), (0.95, 0.1)) == "does not hold"
+
+
+def test_a_killed_run_goes_on_after_its_last_whole_result(tmp_path: Path) -> None:
+    path, text = tmp_path / "results.jsonl", ""
+    wanted = run.missing([SKIM], 2, text, [])
+    assert [(one["seed"], one["side"]) for one in wanted] == [(seed, side) for seed in (0, 1) for side in SKIM.sides]
+    run.add(path, wanted[0])
+    with path.open("a") as file:
+        file.write(json.dumps(wanted[1])[:40])
+    assert run.missing([SKIM], 2, text, run.read_results(path)) == wanted[1:]
+    run.add(path, wanted[1])
+    assert run.missing([SKIM], 2, text, run.read_results(path)) == wanted[2:]
+    changed = replace(SKIM, sides={name: {**side, "steps": 7} for name, side in SKIM.sides.items()})
+    assert len(run.missing([changed], 2, text, run.read_results(path))) == len(wanted)
+
+
+def quick(side: str, steps: int) -> Experiment:
+    """One side of `SKIM` with one layer, on 4 segments that ask four times each."""
+    values = SKIM.sides[side]
+    changes = {"steps": steps, "schedule": {"warmup_steps": 20}, "optimizer": {"learning_rate": 0.005}}
+    sides = {side: {**values, **changes, "model": {**values["model"], "num_hidden_layers": 1}}}
+    return replace(SKIM, sides=sides, write=lambda folder, seed, text: write_skim(folder, seed, text, 4, 4))
+
+
+def test_reading_twice_reaches_all_segments_with_enhanced_recurrence_and_one_a_layer_with_shifted(
+    objectives: None, tmp_path: Path
+) -> None:
+    """The answer stands in the last segment. One layer with shifted memory reaches one segment: the first one after
+    the skim knows, the second does not; read once, only the last one knows."""
+    enhanced = quick("enhanced, read twice", 220).run("enhanced, read twice", 0, tmp_path)
+    assert min(enhanced.values()) > 0.9
+    shifted = quick("shifted, read twice", 100).run("shifted, read twice", 0, tmp_path)
+    assert shifted["1"] > 0.9 and shifted["4"] > 0.9
+    assert max(shifted["2"], shifted["3"]) < 2 * CHANCE
+    once = quick("enhanced, read once", 100).run("enhanced, read once", 0, tmp_path)
+    assert once["4"] > 0.9
+    assert max(once["1"], once["2"], once["3"]) < 2 * CHANCE
