@@ -1,6 +1,7 @@
 """Recipes: YAML over typed settings, with `base:` inheritance and dotted `key=value` overrides."""
 
 import os
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.errors import UserError, nearest
 from preprocessing.files import write_atomically
+from preprocessing.input.streams import SUFFIXES
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
 from training.data.kinds import KINDS
@@ -25,6 +27,8 @@ PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
 TASK = "task"
 """Another name for the section `train.data`, in recipes of `reread finetune`."""
+SCALES, SCALE = "scales", "scale"
+"""`scales` of a recipe has values by name; the override `scale=NAME` puts them over the recipe's own."""
 
 
 def _of_a_folder(name: str) -> str:
@@ -99,6 +103,13 @@ class Following(Settings):
 
     recipe: str
     """Name of a recipe of `reread finetune`, or a path that is relative to this recipe's file, as that of `base`."""
+    train: Path | None = None
+    """File or folder of training examples in the folder `tasks`; it may be compressed there (train.tsv.xz). The task is
+    left out, with one line, if it or `dev` is not there."""
+    dev: Path | None = None
+    """The same of the examples that choose the checkpoint."""
+    owner: Line = ""
+    """The data's name, authors and homepage, printed where the data are not there."""
     overrides: list[str] = []
     """Overrides of that recipe, as on the command line: task.train=FILE, task.dev=FILE."""
 
@@ -116,6 +127,10 @@ class Recipe(Settings):
     finetune: Finetuning | None = None
     then: list[Following] = []
     """What `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
+    tasks: Path = Path("tasks")
+    """The folder of the labelled data that `then` names by `train` and `dev`."""
+    published: list[Published] = []
+    """The paper's figures of the pretrained model; `reread run` computes ours on all held-out text."""
     slurm: SlurmSettings | None = None
     """Settings of `reread run --slurm`, over those of slurm/site.yaml."""
     ablations: list[Ablation] = []
@@ -130,6 +145,7 @@ def load_recipe(
     """Read a recipe by built-in name or path, over the values `beneath`, apply `key=value` overrides and check it.
 
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
+    `scale=NAME` puts those of the recipe's `scales` over it, before the other overrides, and over the recipes of `then`.
     Raises `UserError` naming the recipe and each wrong key with the nearest right one, and for a recipe that only
     `reread finetune` can complete.
     """
@@ -146,9 +162,19 @@ def recipe_values(
     recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """The values of `load_recipe` before they are checked."""
-    values = _merge(beneath or {}, _read(recipe))
-    apply_overrides(values, overrides, section)
+    scale, others = split_scale(overrides)
+    values = reduce(_merge, (given for _, given in recipe_layers(recipe, scale)), beneath or {})
+    apply_overrides(values, others, section)
+    if scale is not None and isinstance(values.get("then"), list):
+        values["then"] = [_at_scale(one, scale) for one in values["then"]]
     return values
+
+
+def _at_scale(following: Any, scale: str) -> Any:
+    """An entry of `then` whose recipe is read at the scale of this one."""
+    if not isinstance(following, dict) or not isinstance(following.get("overrides", []), list):
+        return following  # which the settings refuse
+    return {**following, "overrides": [f"{SCALE}={scale}", *following.get("overrides", [])]}
 
 
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
@@ -166,6 +192,13 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         elif section and path[0] not in Recipe.model_fields:
             path = [section, *path]
         _assign(values, path, read_override(text, f"`{override}`"), override)
+
+
+def split_scale(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The last `scale=NAME` among overrides, and the others."""
+    begin = f"{SCALE}="
+    named = [one.removeprefix(begin) for one in overrides if one.startswith(begin)]
+    return named[-1] if named else None, [one for one in overrides if not one.startswith(begin)]
 
 
 def override(key: str, path: Path | str) -> str:
@@ -191,6 +224,22 @@ def fine_tunes(values: dict[str, Any]) -> bool:
     data = train.get("data") if isinstance(train, dict) else None
     kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
     return kind is not None and issubclass(kind.settings, TaskSettings)
+
+
+def following_run(recipe: Recipe, one: Following) -> str:
+    """The name of the run of a fine-tuning after `recipe`."""
+    return f"{recipe.name}-{recipe_values(one.recipe, one.overrides, 'train').get('name')}"
+
+
+def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | None]]:
+    """The splits (train, dev) of an entry of `then` that names them -> where they are looked for, and the file or folder
+    there, perhaps compressed; None if there is none."""
+    stated = {"train": one.train, "dev": one.dev}
+    places = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
+    return {
+        split: (path, next((found for end in ("", *SUFFIXES) if (found := Path(f"{path}{end}")).exists()), None))
+        for split, path in places.items()
+    }
 
 
 def available_recipes() -> list[str]:
@@ -225,12 +274,23 @@ def written_recipe(path: Path) -> Recipe:
     return Recipe.parse(_values_of(path), str(path))
 
 
-def _read(recipe: str) -> dict[str, Any]:
-    """The values of a recipe over those of its `base`."""
-    return reduce(_merge, (values for _, values in recipe_layers(recipe)))
+def recipe_layers(recipe: str, scale: str | None = None) -> list[tuple[str, dict[str, Any]]]:
+    """What a recipe is made of, each over those before it: the values of its `base` and its own, with the names of the
+    files, and the values of a scale.
+
+    Raises `UserError` for a scale that the recipe does not have.
+    """
+    files = _files_of(recipe)
+    scales: dict[str, Any] = reduce(_merge, (values.pop(SCALES, {}) for _, values in files))
+    layers = [(path.name, values) for path, values in files]
+    if scale is None:
+        return layers
+    if scale not in scales:
+        raise UserError(f"recipe {recipe}: {SCALE}={scale}: {nearest(scale, scales, 'it has') if scales else 'it has none'}")
+    return [*layers, (f"{SCALE}={scale}", scales[scale])]
 
 
-def recipe_layers(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
+def _files_of(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
     """The file of a recipe and its values, after those of its `base`; `above` are the files whose base it is."""
     path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else _built_in(recipe)
     if path.resolve() in above:
@@ -240,6 +300,18 @@ def recipe_layers(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path,
     except FileNotFoundError:
         hint = nearest(recipe, [*available_recipes(), *finetuning_recipes()], "built in", cutoff=0.4)
         raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
+    scales = values.get(SCALES, {})
+    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
+        raise UserError(f"{path}: {SCALES}: a mapping of names to sections, for example tiny: {{train: {{steps: 10}}}}")
+    for one in (values, *scales.values()):
+        _resolve(one, path)
+    base = values.pop("base", None)
+    below = [] if base is None else _files_of(_beside(path, base), (*above, path.resolve()))
+    return [*below, (path, values)]
+
+
+def _resolve(values: dict[str, Any], path: Path) -> None:
+    """Replace what the values of the file at `path` abbreviate: paths beside it, samples, the section `task`."""
     if path.parent == BUILT_IN:
         _find_samples(values)
     start = values.get("start")
@@ -252,9 +324,6 @@ def recipe_layers(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path,
         ]
     if TASK in values:
         values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
-    base = values.pop("base", None)
-    below = [] if base is None else recipe_layers(_beside(path, base), (*above, path.resolve()))
-    return [*below, (path, values)]
 
 
 def _built_in(name: str) -> Path:
@@ -275,8 +344,11 @@ def _values_of(path: Path) -> dict[str, Any]:
 def _find_samples(values: dict[str, Any]) -> None:
     """Use the installed package's inputs of a built-in recipe where the working folder does not have them."""
     given = values.get("preprocess", {}).get("input", {})
-    if "paths" in given:
-        given["paths"] = [path if os.path.exists(path) else _shipped(path) for path in given["paths"]]
+    for key in ("paths", "validation_paths"):
+        if key in given:
+            given[key] = [path if os.path.exists(path) else _shipped(path) for path in given[key]]
+    if "tasks" in values and not os.path.exists(values["tasks"]):
+        values["tasks"] = _shipped(values["tasks"])
 
 
 def _shipped(path: str) -> str:

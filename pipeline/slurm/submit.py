@@ -10,7 +10,16 @@ from pipeline.commands import check_model, check_train, missing_start, start_rec
 from pipeline.finetune import export_missing, finetune_recipe, seed_runs
 from pipeline.recipe import Recipe, load_recipe, train_section
 from pipeline.run_folder import RUNS, check_same_run
-from pipeline.slurm.jobs import Job, convert_job, export_job, finetuning_jobs, preprocess_jobs, training_jobs
+from pipeline.slurm.jobs import (
+    Job,
+    convert_job,
+    evaluation_job,
+    export_job,
+    finetuning_jobs,
+    preprocess_jobs,
+    report_job,
+    training_jobs,
+)
 from pipeline.slurm.scripts import SCRIPTS, in_order, render, submit_script
 from pipeline.slurm.settings import SlurmSettings, finetuning_settings, site_settings
 from preprocessing.config import PreprocessSettings
@@ -67,7 +76,7 @@ def _submit_or_print(jobs: list[Job], folder: Path, dry_run: bool) -> None:
 
 
 def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run: bool) -> list[Job]:
-    """The jobs of a recipe: a chain, then its fine-tunings beside each other."""
+    """The jobs of a recipe: a chain, then its fine-tunings beside each other, and after all of them the report."""
     jobs = []
     if recipe.train is not None:
         _check(recipe, settings)
@@ -93,7 +102,10 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     for number, one in enumerate(finetunings, 1):
         own = finetuning_settings(settings.model_dump(exclude_unset=True), one.recipe.slurm)
         jobs += _finetuning_jobs(one.recipe, own, one.name, one.overrides, f"then{number}-", after=("export",))
-    return jobs
+    if recipe.published:
+        jobs.append(evaluation_job(settings, recipe.name))
+    last = tuple(job.name for job in jobs if job.script in ("scores", "evaluate"))
+    return [*jobs, report_job(settings, recipe.name, last)] if last else jobs
 
 
 def _finetuning_jobs(
