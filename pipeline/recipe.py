@@ -286,7 +286,9 @@ def recipe_layers(recipe: str, scale: str | None = None) -> list[tuple[str, dict
     if scale is None:
         return layers
     if scale not in scales:
-        raise UserError(f"recipe {recipe}: {SCALE}={scale}: {nearest(scale, scales, 'it has') if scales else 'it has none'}")
+        raise UserError(
+            f"recipe {recipe}: {SCALE}={scale}: {nearest(scale, scales, 'it has') if scales else 'it has none'}"
+        )
     return [*layers, (f"{SCALE}={scale}", scales[scale])]
 
 

@@ -60,13 +60,13 @@ def paper_table(run: Run) -> PaperTable | None:
 
 
 def as_text(table: PaperTable, title: str) -> Table:
-    """The table for a terminal, with a row for each column and a column for each model."""
+    """The table for a terminal."""
     result = Table(title=title, box=box.SIMPLE)
     result.add_column("")
-    for model, _ in table.rows:
-        result.add_column(model, justify="right")
-    for number, name in enumerate(table.columns):
-        result.add_row(name, *(cells[number] for _, cells in table.rows))
+    for name in table.columns:
+        result.add_column(name.replace(", ", "\n"), justify="right")
+    for model, cells in table.rows:
+        result.add_row(model, *cells)
     return result
 
 
