@@ -84,11 +84,12 @@ def following(recipe: Recipe) -> list[Finetuning]:
             continue
         data = [override(f"task.{split}", path) for split, (_, path) in files.items() if path is not None]
         run = following_run(recipe, one)
+        own = run.removeprefix(f"{recipe.name}-")
         given = [*data, *one.overrides, f"name={run}", override("init", RUNS / recipe.name)]
         child = finetune_recipe(one.recipe, given, recipe)
         if child.name in [other.recipe.name for other in found]:
             raise UserError(
-                f"recipe {recipe.name}: two of `then` are named {run.removeprefix(f'{recipe.name}-')}; add name=... to the overrides of one"
+                f"recipe {recipe.name}: two of `then` are named {own}; add name=... to the overrides of one"
             )
         _check(child, recipe)
         for of_one, of_seed in seed_runs(child, given):
@@ -107,8 +108,8 @@ def left_out(one: Following, missing: list[Path]) -> str:
     """The line for a fine-tuning without its data: what is missing, who offers it, and the form it is read in."""
     description = str(recipe_values(one.recipe, one.overrides, "train").get("description", ""))
     form = description[description.find("Files") :] if "Files" in description else ""
-    names = " and ".join(map(str, missing))
-    return ". ".join(part for part in (f"then: {one.recipe} is left out: {names} not there", one.owner, form) if part)
+    names = f"{' and '.join(map(str, missing))} {'is' if len(missing) == 1 else 'are'} not there"
+    return ". ".join(part for part in (f"then: {one.recipe} is left out: {names}", one.owner, form) if part)
 
 
 def _check(child: Recipe, recipe: Recipe) -> None:

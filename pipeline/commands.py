@@ -189,7 +189,9 @@ def check_train(recipe: Recipe) -> None:
     check_model(recipe)
     check_writers(train_section(recipe))
     if missing_start(recipe):
-        if _has_torch():
+        if recipe.start and recipe.start.weights is not None:
+            _check_weights(recipe.start.weights)
+        elif _has_torch():
             check_train(start_recipe(recipe)[0])
         return
     init = train_section(recipe).init
@@ -220,10 +222,24 @@ def make_start(recipe: Recipe) -> None:
         return
     from training.exchange.convert import convert
 
+    options = recipe.start.convert.given()
+    if recipe.start.weights is not None:
+        log.info("%s is not there: %s is converted", missing, recipe.start.weights)
+        convert(recipe.start.weights, missing, train_section(recipe).model.get("type", ""), **options)
+        return
     other, arguments, model = start_recipe(recipe)
     log.info("%s is not there: recipe %s is trained and converted", missing, other.name)
     train(other, ["train", *arguments])
-    convert(export(RUNS / other.name, None), missing, model, **recipe.start.convert.given())
+    convert(export(RUNS / other.name, None), missing, model, **options)
+
+
+def _check_weights(weights: Path) -> None:
+    """Raises `UserError` if the weights that `start` converts are not there."""
+    if not weights.exists():
+        raise UserError(
+            f"start.weights: {weights} is not there, and nothing is downloaded; get it from its owners, and give its "
+            "place by start.weights=FOLDER"
+        )
 
 
 def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
@@ -235,7 +251,7 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
     from training.models import model_spec
 
     settings, start = train_section(recipe), recipe.start
-    assert start is not None
+    assert start is not None and start.recipe is not None
     if not isinstance(settings.data, CorpusSettings):
         raise UserError(f"recipe {recipe.name}: `start` is for pretraining; set start=null and name the model by init")
     overrides = [*corpus_overrides(settings.data), *start.overrides]

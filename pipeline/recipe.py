@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from pipeline.slurm.settings import SlurmSettings
 from pipeline.values import as_yaml, read_override, read_values
@@ -63,13 +63,21 @@ class Conversion(Settings):
 
 
 class Start(Settings):
-    """How `train.init` is made if it does not exist: another recipe is trained and its model converted."""
+    """How `train.init` is made if it does not exist: released weights, or those of another recipe, are converted."""
 
-    recipe: str
-    """Name of a built-in recipe, or a path that is relative to this recipe's file, as that of `base`."""
+    recipe: str | None = None
+    """Recipe that is trained: a built-in one, or a path that is relative to this recipe's file, as that of `base`."""
+    weights: Path | None = None
+    """Instead of a recipe: a folder or file of weights that `reread convert` reads."""
     overrides: list[str] = []
     """Overrides of that recipe, as on the command line; it is trained on this recipe's corpus."""
     convert: Conversion = Conversion()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Start":
+        if (self.recipe is None) == (self.weights is None):
+            raise ValueError("give either recipe or weights")
+        return self
 
 
 class Published(Settings):
@@ -145,7 +153,7 @@ def load_recipe(
     """Read a recipe by built-in name or path, over the values `beneath`, apply `key=value` overrides and check it.
 
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
-    `scale=NAME` puts those of the recipe's `scales` over it, before the other overrides, and over the recipes of `then`.
+    `scale=NAME` takes values of the recipe's `scales` before the other overrides, and of those of `then`, too.
     Raises `UserError` naming the recipe and each wrong key with the nearest right one, and for a recipe that only
     `reread finetune` can complete.
     """
@@ -232,8 +240,10 @@ def following_run(recipe: Recipe, one: Following) -> str:
 
 
 def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | None]]:
-    """The splits (train, dev) of an entry of `then` that names them -> where they are looked for, and the file or folder
-    there, perhaps compressed; None if there is none."""
+    """Each split (train, dev) that an entry of `then` names -> where it is looked for, and the file or folder there.
+
+    That may be compressed; None if there is none.
+    """
     stated = {"train": one.train, "dev": one.dev}
     places = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
     return {
@@ -286,9 +296,8 @@ def recipe_layers(recipe: str, scale: str | None = None) -> list[tuple[str, dict
     if scale is None:
         return layers
     if scale not in scales:
-        raise UserError(
-            f"recipe {recipe}: {SCALE}={scale}: {nearest(scale, scales, 'it has') if scales else 'it has none'}"
-        )
+        hint = nearest(scale, scales, "its scales") if scales else "the recipe has no `scales`"
+        raise UserError(f"recipe {recipe}: {SCALE}={scale}: {hint}")
     return [*layers, (f"{SCALE}={scale}", scales[scale])]
 
 
@@ -317,7 +326,7 @@ def _resolve(values: dict[str, Any], path: Path) -> None:
     if path.parent == BUILT_IN:
         _find_samples(values)
     start = values.get("start")
-    if isinstance(start, dict) and "recipe" in start:
+    if isinstance(start, dict) and start.get("recipe") is not None:
         values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
     if isinstance(values.get("then"), list):
         values["then"] = [

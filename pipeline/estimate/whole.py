@@ -6,7 +6,7 @@ from pipeline.chain import following
 from pipeline.estimate.arrangement import Arrangement, Estimator
 from pipeline.estimate.disk import quiet
 from pipeline.recipe import Recipe, train_section
-from preprocessing.labelled.examples import ChooseExample, Example, TagExample
+from preprocessing.labelled.examples import AnswerExample, ChooseExample, ClassifyExample, Example, TagExample
 from training.config import TrainSettings
 from training.data.tasks.dataset import examples_of
 from training.data.tasks.settings import TaskSettings
@@ -55,7 +55,11 @@ def _flops(estimator: Estimator, train: TrainSettings) -> float:
 
 def _tokens(settings: TaskSettings, example: Example) -> float:
     """Tokens of all windows of an example, with question, option or second text in each."""
-    text = "".join(example.tokens) if isinstance(example, TagExample) else example.text
+    if isinstance(example, TagExample):
+        text = "".join(example.tokens)
+    else:
+        assert isinstance(example, ClassifyExample | AnswerExample | ChooseExample)
+        text = example.text
     own = max(1, len(text.encode()) // BYTES_A_TOKEN)
     texts = (getattr(example, "second", None), getattr(example, "question", None))
     other = min(settings.other_length, sum(len(one.encode()) // BYTES_A_TOKEN for one in texts if one))

@@ -131,20 +131,23 @@ def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:
 
 
 def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
-    """The jobs of the other recipe's run that makes `train.init`, if it has to be made."""
+    """The jobs that make `train.init` if it has to be made: another recipe's run, and the conversion."""
     init = missing_start(recipe)
     if recipe.start is None or init is None:
         return []
+    options = recipe.start.convert.given()
+    if recipe.start.weights is not None:
+        options["model"] = train_section(recipe).model.get("type", "")
+        return [convert_job(settings, recipe.name, str(recipe.start.weights), init, options)]
     other, arguments, model = start_recipe(recipe)
     if missing_start(other):
         raise UserError(
             f"recipe {other.name}: has a `start` of its own; make it first: reread run {arguments[0]} --slurm"
         )
     _check(other, settings)
-    options = {"model": model, **recipe.start.convert.given()}
     return [
         *training_jobs(settings, other.name, arguments, prefix="start-"),
-        convert_job(settings, recipe.name, f"runs/{other.name}/export", init, options),
+        convert_job(settings, recipe.name, f"runs/{other.name}/export", init, {"model": model, **options}),
     ]
 
 
