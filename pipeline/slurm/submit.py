@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from pipeline.chain import following
-from pipeline.commands import check_model, check_train, missing_start, start_recipe
+from pipeline.commands import check_model, check_train, missing_start, start_recipe, start_weights
 from pipeline.finetune import export_missing, finetune_recipe, seed_runs
 from pipeline.recipe import Recipe, load_recipe, train_section
 from pipeline.run_folder import RUNS, check_same_run
@@ -137,8 +137,8 @@ def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
         return []
     options = recipe.start.convert.given()
     if recipe.start.weights is not None:
-        options["model"] = train_section(recipe).model.get("type", "")
-        return [convert_job(settings, recipe.name, str(recipe.start.weights), init, options)]
+        weights, model = start_weights(recipe)
+        return [convert_job(settings, recipe.name, str(weights), init, {"model": model, **options})]
     other, arguments, model = start_recipe(recipe)
     if missing_start(other):
         raise UserError(
