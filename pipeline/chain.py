@@ -37,7 +37,7 @@ class Finetuning(NamedTuple):
 
 def run(name: str, overrides: list[str]) -> None:
     """Preprocess, train, export, report, and fine-tune by `then`; what is already done is not done again."""
-    recipe = load_recipe(name, overrides)
+    recipe = load_recipe(name, overrides, "train")
     if recipe.train is not None:
         check_train(recipe)
     finetunings = following(recipe)

@@ -186,7 +186,8 @@ def _at_scale(following: Any, scale: str) -> Any:
 
 
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
-    """Set `a.b=value` in nested `values`; a key that begins with no field of a recipe belongs to `section`.
+    """Set `a.b=value` in nested `values`; a key that begins with no field of a recipe belongs to `section`, or to the
+    other of `preprocess` and `train` if only that one has it.
 
     A value that is not YAML is text: `input.paths=*.txt`.
     """
@@ -198,8 +199,15 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         if path[0] == TASK:
             path = ["train", "data", *path[1:]]
         elif section and path[0] not in Recipe.model_fields:
-            path = [section, *path]
+            path = [_section_of(path[0], section), *path]
         _assign(values, path, read_override(text, f"`{override}`"), override)
+
+
+def _section_of(key: str, section: str) -> str:
+    """The section that a key without one belongs to: `preprocess` or `train` if one of them alone has it."""
+    sections = {"preprocess": PreprocessSettings, "train": TrainSettings}
+    having = [name for name, settings in sections.items() if key in settings.model_fields]
+    return having[0] if len(having) == 1 and section in sections else section
 
 
 def split_scale(overrides: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -40,7 +40,7 @@ def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: b
 
     Raises `UserError` for whatever is known to fail before a job has waited in the queue.
     """
-    recipe = load_recipe(name, overrides, beneath={"slurm": site_settings(site)})
+    recipe = load_recipe(name, overrides, "train", beneath={"slurm": site_settings(site)})
     jobs = _jobs(recipe, recipe.slurm or SlurmSettings(), [name, *overrides], dry_run)
     if not jobs:
         log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
