@@ -1,14 +1,28 @@
 """`reread run`: preprocessing, pretraining and export, and the fine-tunings of the recipe's `then`."""
 
+import logging
+from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.commands import check_model, check_train, export, preprocess, train
+from pipeline.commands import check_model, check_train, evaluate, export, preprocess, train
 from pipeline.finetune import finetune, finetune_recipe, seed_runs
-from pipeline.recipe import Recipe, load_recipe, override, recipe_values, train_section
-from pipeline.report.page import report
+from pipeline.recipe import (
+    Following,
+    Recipe,
+    following_run,
+    load_recipe,
+    override,
+    recipe_values,
+    task_files,
+    train_section,
+)
+from pipeline.report.page import print_papers, report, write_report
 from pipeline.run_folder import RUNS, check_same_run
 from preprocessing.errors import UserError
+from training.metrics import read_evaluations
 from training.parallel.place import place
+
+log = logging.getLogger("reread")
 
 
 class Finetuning(NamedTuple):
@@ -23,7 +37,7 @@ class Finetuning(NamedTuple):
 
 def run(name: str, overrides: list[str]) -> None:
     """Preprocess, train, export, report, and fine-tune by `then`; what is already done is not done again."""
-    recipe = load_recipe(name, overrides)
+    recipe = load_recipe(name, overrides, "train")
     if recipe.train is not None:
         check_train(recipe)
     finetunings = following(recipe)
@@ -42,10 +56,16 @@ def run(name: str, overrides: list[str]) -> None:
     for one in finetunings:
         print(f"fine-tuning: {one.recipe.name}")
         finetune(one.name, one.overrides)
+    if recipe.published and not evaluated(recipe):
+        evaluate(RUNS / recipe.name, [], None)
+    if recipe.then or recipe.published:
+        runs = write_report([RUNS / recipe.name])[0]
+        print_papers(runs)
 
 
 def following(recipe: Recipe) -> list[Finetuning]:
-    """The fine-tunings of `recipe.then`, each checked as far as that is possible before the model exists.
+    """The fine-tunings of `recipe.then` whose data are there, each checked as far as that is possible before the model
+    exists; one line is logged for each of the others.
 
     Raises `UserError` for what cannot work, and below torchrun or srun: each fine-tuning starts its own processes.
     """
@@ -58,18 +78,38 @@ def following(recipe: Recipe) -> list[Finetuning]:
         )
     found: list[Finetuning] = []
     for one in recipe.then:
-        name = recipe_values(one.recipe, one.overrides, "train").get("name")
-        given = [*one.overrides, f"name={recipe.name}-{name}", override("init", RUNS / recipe.name)]
+        files = task_files(recipe, one)
+        if missing := [stated for stated, path in files.values() if path is None]:
+            log.info("%s", left_out(one, missing))
+            continue
+        data = [override(f"task.{split}", path) for split, (_, path) in files.items() if path is not None]
+        run = following_run(recipe, one)
+        own = run.removeprefix(f"{recipe.name}-")
+        given = [*data, *one.overrides, f"name={run}", override("init", RUNS / recipe.name)]
         child = finetune_recipe(one.recipe, given, recipe)
         if child.name in [other.recipe.name for other in found]:
             raise UserError(
-                f"recipe {recipe.name}: two of `then` are named {name}; add name=... to the overrides of one"
+                f"recipe {recipe.name}: two of `then` are named {own}; add name=... to the overrides of one"
             )
         _check(child, recipe)
-        for run, of_seed in seed_runs(child, given):
-            check_same_run(RUNS / run, finetune_recipe(one.recipe, of_seed, recipe))
+        for of_one, of_seed in seed_runs(child, given):
+            check_same_run(RUNS / of_one, finetune_recipe(one.recipe, of_seed, recipe))
         found.append(Finetuning(one.recipe, given, child))
     return found
+
+
+def evaluated(recipe: Recipe) -> bool:
+    """Whether the last checkpoint was evaluated on the recipe's own held-out text."""
+    done = [one["step"] for one in read_evaluations(RUNS / recipe.name) if not one["overrides"]]
+    return train_section(recipe).steps in done
+
+
+def left_out(one: Following, missing: list[Path]) -> str:
+    """The line for a fine-tuning without its data: what is missing, who offers it, and the form it is read in."""
+    description = str(recipe_values(one.recipe, one.overrides, "train").get("description", ""))
+    form = description[description.find("Files") :] if "Files" in description else ""
+    names = f"{' and '.join(map(str, missing))} {'is' if len(missing) == 1 else 'are'} not there"
+    return ". ".join(part for part in (f"then: {one.recipe} is left out: {names}", one.owner, form) if part)
 
 
 def _check(child: Recipe, recipe: Recipe) -> None:

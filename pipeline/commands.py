@@ -189,7 +189,9 @@ def check_train(recipe: Recipe) -> None:
     check_model(recipe)
     check_writers(train_section(recipe))
     if missing_start(recipe):
-        if _has_torch():
+        if recipe.start and recipe.start.weights is not None:
+            start_weights(recipe)
+        elif _has_torch():
             check_train(start_recipe(recipe)[0])
         return
     init = train_section(recipe).init
@@ -220,10 +222,41 @@ def make_start(recipe: Recipe) -> None:
         return
     from training.exchange.convert import convert
 
+    options = recipe.start.convert.given()
+    if recipe.start.weights is not None:
+        weights, model = start_weights(recipe)
+        log.info("%s is not there: %s is converted", missing, weights)
+        convert(weights, missing, model, **options)
+        return
     other, arguments, model = start_recipe(recipe)
     log.info("%s is not there: recipe %s is trained and converted", missing, other.name)
     train(other, ["train", *arguments])
-    convert(export(RUNS / other.name, None), missing, model, **recipe.start.convert.given())
+    convert(export(RUNS / other.name, None), missing, model, **options)
+
+
+def start_weights(recipe: Recipe) -> tuple[Path, str]:
+    """The released weights that `recipe.start` converts, and the type of model to make.
+
+    Raises `UserError` if they are not there, and for what the conversion would refuse.
+    """
+    start, model = recipe.start, _convertible(recipe)
+    assert start is not None and start.weights is not None
+    if not start.weights.exists():
+        raise UserError(
+            f"start.weights: {start.weights} is not there, and nothing is downloaded; get it from its owners, and give "
+            "its place by start.weights=FOLDER"
+        )
+    return start.weights, model
+
+
+def _convertible(recipe: Recipe) -> str:
+    """The type of model that `recipe.start` makes; raises `UserError` for options that are not for it."""
+    from training.exchange.convert import forms_of
+    from training.models import model_spec
+
+    model = model_spec(train_section(recipe).model.get("type", "")).name
+    forms_of(model, recipe.start.convert.given() if recipe.start else {})
+    return model
 
 
 def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
@@ -231,20 +264,15 @@ def start_recipe(recipe: Recipe) -> tuple[Recipe, list[str], str]:
 
     Raises `UserError` for what cannot work, before hours of work.
     """
-    from training.exchange.convert import forms_of
-    from training.models import model_spec
-
     settings, start = train_section(recipe), recipe.start
-    assert start is not None
+    assert start is not None and start.recipe is not None
     if not isinstance(settings.data, CorpusSettings):
         raise UserError(f"recipe {recipe.name}: `start` is for pretraining; set start=null and name the model by init")
     overrides = [*corpus_overrides(settings.data), *start.overrides]
     other = load_recipe(start.recipe, overrides, "train")
     if other.name == recipe.name:
         raise UserError(f"recipe {recipe.name}: start.recipe has this name, too, and so the same run folder; change it")
-    model = model_spec(settings.model.get("type", "")).name
-    forms_of(model, start.convert.given())
-    return other, [start.recipe, *overrides], model
+    return other, [start.recipe, *overrides], _convertible(recipe)
 
 
 def corpus_overrides(data: CorpusSettings) -> list[str]:

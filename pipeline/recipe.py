@@ -1,18 +1,20 @@
 """Recipes: YAML over typed settings, with `base:` inheritance and dotted `key=value` overrides."""
 
 import os
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from pipeline.slurm.settings import SlurmSettings
 from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.errors import UserError, nearest
 from preprocessing.files import write_atomically
+from preprocessing.input.streams import SUFFIXES
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
 from training.data.kinds import KINDS
@@ -25,6 +27,8 @@ PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
 TASK = "task"
 """Another name for the section `train.data`, in recipes of `reread finetune`."""
+SCALES, SCALE = "scales", "scale"
+"""`scales` of a recipe has values by name; the override `scale=NAME` puts them over the recipe's own."""
 
 
 def _of_a_folder(name: str) -> str:
@@ -59,13 +63,21 @@ class Conversion(Settings):
 
 
 class Start(Settings):
-    """How `train.init` is made if it does not exist: another recipe is trained and its model converted."""
+    """How `train.init` is made if it does not exist: released weights, or those of another recipe, are converted."""
 
-    recipe: str
-    """Name of a built-in recipe, or a path that is relative to this recipe's file, as that of `base`."""
+    recipe: str | None = None
+    """Recipe that is trained: a built-in one, or a path that is relative to this recipe's file, as that of `base`."""
+    weights: Path | None = None
+    """Instead of a recipe: a folder or file of weights that `reread convert` reads."""
     overrides: list[str] = []
     """Overrides of that recipe, as on the command line; it is trained on this recipe's corpus."""
     convert: Conversion = Conversion()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Start":
+        if (self.recipe is None) == (self.weights is None):
+            raise ValueError("give either recipe or weights")
+        return self
 
 
 class Published(Settings):
@@ -99,6 +111,13 @@ class Following(Settings):
 
     recipe: str
     """Name of a recipe of `reread finetune`, or a path that is relative to this recipe's file, as that of `base`."""
+    train: Path | None = None
+    """File or folder of training examples in the folder `tasks`; it may be compressed there (train.tsv.xz). The task is
+    left out, with one line, if it or `dev` is not there."""
+    dev: Path | None = None
+    """The same of the examples that choose the checkpoint."""
+    owner: Line = ""
+    """The data's name, authors and homepage, printed where the data are not there."""
     overrides: list[str] = []
     """Overrides of that recipe, as on the command line: task.train=FILE, task.dev=FILE."""
 
@@ -116,6 +135,10 @@ class Recipe(Settings):
     finetune: Finetuning | None = None
     then: list[Following] = []
     """What `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
+    tasks: Path = Path("tasks")
+    """The folder of the labelled data that `then` names by `train` and `dev`."""
+    published: list[Published] = []
+    """The paper's figures of the pretrained model; `reread run` computes ours on all held-out text."""
     slurm: SlurmSettings | None = None
     """Settings of `reread run --slurm`, over those of slurm/site.yaml."""
     ablations: list[Ablation] = []
@@ -130,6 +153,7 @@ def load_recipe(
     """Read a recipe by built-in name or path, over the values `beneath`, apply `key=value` overrides and check it.
 
     A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
+    `scale=NAME` takes values of the recipe's `scales` before the other overrides, and of those of `then`, too.
     Raises `UserError` naming the recipe and each wrong key with the nearest right one, and for a recipe that only
     `reread finetune` can complete.
     """
@@ -146,13 +170,24 @@ def recipe_values(
     recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """The values of `load_recipe` before they are checked."""
-    values = _merge(beneath or {}, _read(recipe))
-    apply_overrides(values, overrides, section)
+    scale, others = split_scale(overrides)
+    values = reduce(_merge, (given for _, given in recipe_layers(recipe, scale)), beneath or {})
+    apply_overrides(values, others, section)
+    if scale is not None and isinstance(values.get("then"), list):
+        values["then"] = [_at_scale(one, scale) for one in values["then"]]
     return values
 
 
+def _at_scale(following: Any, scale: str) -> Any:
+    """An entry of `then` whose recipe is read at the scale of this one."""
+    if not isinstance(following, dict) or not isinstance(following.get("overrides", []), list):
+        return following  # which the settings refuse
+    return {**following, "overrides": [f"{SCALE}={scale}", *following.get("overrides", [])]}
+
+
 def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
-    """Set `a.b=value` in nested `values`; a key that begins with no field of a recipe belongs to `section`.
+    """Set `a.b=value` in nested `values`; a key that begins with no field of a recipe belongs to `section`, or to the
+    other of `preprocess` and `train` if only that one has it.
 
     A value that is not YAML is text: `input.paths=*.txt`.
     """
@@ -164,8 +199,22 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
         if path[0] == TASK:
             path = ["train", "data", *path[1:]]
         elif section and path[0] not in Recipe.model_fields:
-            path = [section, *path]
+            path = [_section_of(path[0], section), *path]
         _assign(values, path, read_override(text, f"`{override}`"), override)
+
+
+def _section_of(key: str, section: str) -> str:
+    """The section that a key without one belongs to: `preprocess` or `train` if one of them alone has it."""
+    sections = {"preprocess": PreprocessSettings, "train": TrainSettings}
+    having = [name for name, settings in sections.items() if key in settings.model_fields]
+    return having[0] if len(having) == 1 and section in sections else section
+
+
+def split_scale(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The last `scale=NAME` among overrides, and the others."""
+    begin = f"{SCALE}="
+    named = [one.removeprefix(begin) for one in overrides if one.startswith(begin)]
+    return named[-1] if named else None, [one for one in overrides if not one.startswith(begin)]
 
 
 def override(key: str, path: Path | str) -> str:
@@ -191,6 +240,24 @@ def fine_tunes(values: dict[str, Any]) -> bool:
     data = train.get("data") if isinstance(train, dict) else None
     kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
     return kind is not None and issubclass(kind.settings, TaskSettings)
+
+
+def following_run(recipe: Recipe, one: Following) -> str:
+    """The name of the run of a fine-tuning after `recipe`."""
+    return f"{recipe.name}-{recipe_values(one.recipe, one.overrides, 'train').get('name')}"
+
+
+def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | None]]:
+    """Each split (train, dev) that an entry of `then` names -> where it is looked for, and the file or folder there.
+
+    That may be compressed; None if there is none.
+    """
+    stated = {"train": one.train, "dev": one.dev}
+    places = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
+    return {
+        split: (path, next((found for end in ("", *SUFFIXES) if (found := Path(f"{path}{end}")).exists()), None))
+        for split, path in places.items()
+    }
 
 
 def available_recipes() -> list[str]:
@@ -225,12 +292,24 @@ def written_recipe(path: Path) -> Recipe:
     return Recipe.parse(_values_of(path), str(path))
 
 
-def _read(recipe: str) -> dict[str, Any]:
-    """The values of a recipe over those of its `base`."""
-    return reduce(_merge, (values for _, values in recipe_layers(recipe)))
+def recipe_layers(recipe: str, scale: str | None = None) -> list[tuple[str, dict[str, Any]]]:
+    """What a recipe is made of, each over those before it: the values of its `base` and its own, with the names of the
+    files, and the values of a scale.
+
+    Raises `UserError` for a scale that the recipe does not have.
+    """
+    files = _files_of(recipe)
+    scales: dict[str, Any] = reduce(_merge, (values.pop(SCALES, {}) for _, values in files))
+    layers = [(path.name, values) for path, values in files]
+    if scale is None:
+        return layers
+    if scale not in scales:
+        hint = nearest(scale, scales, "its scales") if scales else "the recipe has no `scales`"
+        raise UserError(f"recipe {recipe}: {SCALE}={scale}: {hint}")
+    return [*layers, (f"{SCALE}={scale}", scales[scale])]
 
 
-def recipe_layers(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
+def _files_of(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
     """The file of a recipe and its values, after those of its `base`; `above` are the files whose base it is."""
     path = Path(recipe) if recipe.endswith((".yaml", ".yml")) else _built_in(recipe)
     if path.resolve() in above:
@@ -240,10 +319,22 @@ def recipe_layers(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path,
     except FileNotFoundError:
         hint = nearest(recipe, [*available_recipes(), *finetuning_recipes()], "built in", cutoff=0.4)
         raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
+    scales = values.get(SCALES, {})
+    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
+        raise UserError(f"{path}: {SCALES}: a mapping of names to sections, for example tiny: {{train: {{steps: 10}}}}")
+    for one in (values, *scales.values()):
+        _resolve(one, path)
+    base = values.pop("base", None)
+    below = [] if base is None else _files_of(_beside(path, base), (*above, path.resolve()))
+    return [*below, (path, values)]
+
+
+def _resolve(values: dict[str, Any], path: Path) -> None:
+    """Replace what the values of the file at `path` abbreviate: paths beside it, samples, the section `task`."""
     if path.parent == BUILT_IN:
         _find_samples(values)
     start = values.get("start")
-    if isinstance(start, dict) and "recipe" in start:
+    if isinstance(start, dict) and start.get("recipe") is not None:
         values["start"] = {**start, "recipe": _beside(path, start["recipe"])}
     if isinstance(values.get("then"), list):
         values["then"] = [
@@ -252,9 +343,6 @@ def recipe_layers(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path,
         ]
     if TASK in values:
         values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
-    base = values.pop("base", None)
-    below = [] if base is None else recipe_layers(_beside(path, base), (*above, path.resolve()))
-    return [*below, (path, values)]
 
 
 def _built_in(name: str) -> Path:
@@ -275,8 +363,11 @@ def _values_of(path: Path) -> dict[str, Any]:
 def _find_samples(values: dict[str, Any]) -> None:
     """Use the installed package's inputs of a built-in recipe where the working folder does not have them."""
     given = values.get("preprocess", {}).get("input", {})
-    if "paths" in given:
-        given["paths"] = [path if os.path.exists(path) else _shipped(path) for path in given["paths"]]
+    for key in ("paths", "validation_paths"):
+        if key in given:
+            given[key] = [path if os.path.exists(path) else _shipped(path) for path in given[key]]
+    if "tasks" in values and not os.path.exists(values["tasks"]):
+        values["tasks"] = _shipped(values["tasks"])
 
 
 def _shipped(path: str) -> str:

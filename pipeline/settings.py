@@ -33,8 +33,9 @@ INTRODUCTION = """# Settings
 
 Made by `reread settings --markdown > docs/settings.md` from the typed models; a test keeps it up to date. A key is
 written in a recipe below its section, or as `section.key=value` on the command line; each command lets you leave out
-its own section's name. `base: NAME` at the root of a recipe begins with the values of another. `task`
-is another name for `train.data` of a recipe that fine-tunes. The keys of `train.model` are those of the model's
+its own section's name. `base: NAME` at the root of a recipe begins with the values of another. `scales` there
+holds values by name, which the override `scale=NAME` puts over the recipe's own and over those of `then`. `task` is
+another name for `train.data` of a recipe that fine-tunes. The keys of `train.model` are those of the model's
 configuration: `reread settings model` ([models.md](models.md)).
 """
 

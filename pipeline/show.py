@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from pipeline.finetune import finetune_recipe
-from pipeline.recipe import Recipe, apply_overrides, fine_tunes, recipe_layers, recipe_values
+from pipeline.recipe import Recipe, apply_overrides, fine_tunes, recipe_layers, recipe_values, split_scale
 from pipeline.values import as_yaml
 
 log = logging.getLogger("reread")
@@ -31,8 +31,9 @@ def show(name: str, overrides: list[str]) -> None:
     else:
         recipe = finetune_recipe(name, overrides)
         chosen, computed = recipe.model_dump(mode="json"), recipe.model_dump(mode="json", exclude_unset=True)
-    layers = [(path.name, given) for path, given in recipe_layers(name)]
-    for override in overrides:
+    scale, others = split_scale(overrides)
+    layers = recipe_layers(name, scale)
+    for override in others:
         given: dict[str, Any] = {}
         apply_overrides(given, [override], "train")
         layers.append(("command line", given))

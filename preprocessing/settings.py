@@ -100,7 +100,7 @@ def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[typ
         nested = [found for annotation in inner for found in sections_in(annotation)]
         if nested and number < len(parts) - 1:
             models = nested
-    return path, models
+    return path or parts, models
 
 
 def _literals(model: type[BaseModel]) -> set[Any]:

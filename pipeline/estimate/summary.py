@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 from pipeline.estimate.arrangement import Arrangement, Estimator
 from pipeline.estimate.disk import corpus_size, tokens_read, vocabulary
 from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster
+from pipeline.estimate.whole import whole
 from pipeline.recipe import Recipe, load_recipe, train_section
 from preprocessing.errors import UserError
 from training.assembly import check_data, spec_of
@@ -53,6 +54,8 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
         console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
+    if recipe.then:
+        console.print(whole(recipe, estimator, own or chosen))
 
 
 def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_size: int) -> PretrainedConfig:
@@ -80,8 +83,10 @@ def _start_values(recipe: Recipe, train: TrainSettings) -> dict[str, Any]:
     """Keys of the model that `start` trains and converts."""
     if recipe.start is None:
         return {}
-    other = load_recipe(recipe.start.recipe, recipe.start.overrides, "train").train
-    values = {} if other is None or other.model.get("type") != train.model.get("type") else dict(other.model)
+    values: dict[str, Any] = {}
+    if recipe.start.recipe is not None:
+        other = load_recipe(recipe.start.recipe, recipe.start.overrides, "train").train
+        values = {} if other is None or other.model.get("type") != train.model.get("type") else dict(other.model)
     window = recipe.start.convert.window
     return values if window is None else {**values, "attention_window": window}
 

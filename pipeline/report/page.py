@@ -10,28 +10,50 @@ import yaml
 
 from pipeline.report import curves, tables
 from pipeline.report.corpus import SOURCE_COLUMNS, corpus_views
+from pipeline.report.papers import as_text, paper_table
 from pipeline.report.runs import HELD_OUT, Run, read_run
 from pipeline.report.samples import Fill, fills, samples
 from pipeline.run_folder import version_of
+from pipeline.scores import print_wide
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 
 
 def report(folders: Sequence[Path], out: Path | None = None) -> dict[int, dict[str, Fill]]:
-    """Write the page, by default to RUN/report.html, of several runs to ./report.html, and print the last figures.
+    """Write the page as `write_report` does, and print the last figures.
 
     `out` is a file, or a folder for report.html. Returns what the first run's model fills in at each checkpoint. Raises
     `UserError` for a folder that is no run's.
+    """
+    runs, filled = write_report(folders, out)
+    for run in runs:
+        _print_figures(run)
+    return filled[0]
+
+
+def write_report(
+    folders: Sequence[Path], out: Path | None = None
+) -> tuple[list[Run], list[dict[int, dict[str, Fill]]]]:
+    """Write the page, by default to RUN/report.html, of several runs to report.html.
+
+    Returns the runs, and what each one's model fills in at each checkpoint. Raises `UserError` for a folder that is no
+    run's.
     """
     runs = [read_run(folder, number) for number, folder in enumerate(folders)]
     place = out or (folders[0] if len(folders) == 1 else Path())
     path = place / "report.html" if place.is_dir() else place
     filled = [fills(run) for run in runs]
     write_atomically(path, _page(runs, filled).encode())
-    for run in runs:
-        _print_figures(run)
     print(f"report: {path}")
-    return filled[0]
+    return runs, filled
+
+
+def print_papers(runs: Sequence[Run]) -> None:
+    """Print the papers' tables beside ours."""
+    for run in runs:
+        if table := paper_table(run):
+            print_wide(as_text(table, f"{run.name} | papers"))
+            print("\n".join(table.notes))
 
 
 def _page(runs: Sequence[Run], filled: Sequence[dict[int, dict[str, Fill]]]) -> str:
@@ -59,6 +81,7 @@ def _page(runs: Sequence[Run], filled: Sequence[dict[int, dict[str, Fill]]]) -> 
         fills=[_by_example(run, one) for run, one in zip(runs, filled, strict=True)],
         evaluations=tables.evaluations(runs),
         finetunings=tables.finetunings(runs),
+        papers=[paper_table(run) for run in runs],
         recipes=[_yaml(run.recipe.model_dump(mode="json")) for run in runs],
     )
 

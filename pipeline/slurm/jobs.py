@@ -78,10 +78,18 @@ def finetuning_jobs(
         )
         for run, given in runs
     ]
-    options = {**_small(settings), "gpus-per-node": 1 if settings.gpus_per_node else None}
-    options["partition"] = settings.partition if settings.gpus_per_node else options["partition"]
     seeds = tuple(job.name for job in jobs)
-    return [*jobs, Job(name, f"{prefix}scores", "scores", [recipe, *overrides], settings, options, seeds)]
+    return [*jobs, Job(name, f"{prefix}scores", "scores", [recipe, *overrides], settings, _one_gpu(settings), seeds)]
+
+
+def evaluation_job(settings: SlurmSettings, run: str) -> Job:
+    """The job that computes the figures of all held-out text, beside the fine-tunings."""
+    return Job(run, "evaluate", "evaluate", [f"runs/{run}"], settings, _one_gpu(settings), after=("export",))
+
+
+def report_job(settings: SlurmSettings, run: str, after: tuple[str, ...]) -> Job:
+    """The job that writes the report once all others are done."""
+    return Job(run, "report", "report", [f"runs/{run}"], settings, _small(settings), after)
 
 
 def convert_job(settings: SlurmSettings, run: str, source: str, output: Path, options: dict[str, Any]) -> Job:
@@ -105,6 +113,12 @@ def _small(settings: SlurmSettings) -> dict[str, Any]:
     """Options of a job that needs no GPU."""
     own = settings.preprocess
     return {"partition": own.partition or settings.partition, "cpus-per-task": own.cpus_per_task}
+
+
+def _one_gpu(settings: SlurmSettings) -> dict[str, Any]:
+    """Options of a job that evaluates in one process."""
+    options = {**_small(settings), "gpus-per-node": 1 if settings.gpus_per_node else None}
+    return {**options, "partition": settings.partition} if settings.gpus_per_node else options
 
 
 def _nodes(settings: SlurmSettings) -> dict[str, Any]:

@@ -6,11 +6,20 @@ import subprocess
 from pathlib import Path
 
 from pipeline.chain import following
-from pipeline.commands import check_model, check_train, missing_start, start_recipe
+from pipeline.commands import check_model, check_train, missing_start, start_recipe, start_weights
 from pipeline.finetune import export_missing, finetune_recipe, seed_runs
 from pipeline.recipe import Recipe, load_recipe, train_section
 from pipeline.run_folder import RUNS, check_same_run
-from pipeline.slurm.jobs import Job, convert_job, export_job, finetuning_jobs, preprocess_jobs, training_jobs
+from pipeline.slurm.jobs import (
+    Job,
+    convert_job,
+    evaluation_job,
+    export_job,
+    finetuning_jobs,
+    preprocess_jobs,
+    report_job,
+    training_jobs,
+)
 from pipeline.slurm.scripts import SCRIPTS, in_order, render, submit_script
 from pipeline.slurm.settings import SlurmSettings, finetuning_settings, site_settings
 from preprocessing.config import PreprocessSettings
@@ -31,7 +40,7 @@ def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: b
 
     Raises `UserError` for whatever is known to fail before a job has waited in the queue.
     """
-    recipe = load_recipe(name, overrides, beneath={"slurm": site_settings(site)})
+    recipe = load_recipe(name, overrides, "train", beneath={"slurm": site_settings(site)})
     jobs = _jobs(recipe, recipe.slurm or SlurmSettings(), [name, *overrides], dry_run)
     if not jobs:
         log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
@@ -67,7 +76,7 @@ def _submit_or_print(jobs: list[Job], folder: Path, dry_run: bool) -> None:
 
 
 def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run: bool) -> list[Job]:
-    """The jobs of a recipe: a chain, then its fine-tunings beside each other."""
+    """The jobs of a recipe: a chain, then its fine-tunings beside each other, and after all of them the report."""
     jobs = []
     if recipe.train is not None:
         _check(recipe, settings)
@@ -93,7 +102,10 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     for number, one in enumerate(finetunings, 1):
         own = finetuning_settings(settings.model_dump(exclude_unset=True), one.recipe.slurm)
         jobs += _finetuning_jobs(one.recipe, own, one.name, one.overrides, f"then{number}-", after=("export",))
-    return jobs
+    if recipe.published:
+        jobs.append(evaluation_job(settings, recipe.name))
+    last = tuple(job.name for job in jobs if job.script in ("scores", "evaluate"))
+    return [*jobs, report_job(settings, recipe.name, last)] if last else jobs
 
 
 def _finetuning_jobs(
@@ -119,20 +131,23 @@ def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:
 
 
 def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
-    """The jobs of the other recipe's run that makes `train.init`, if it has to be made."""
+    """The jobs that make `train.init` if it has to be made: another recipe's run, and the conversion."""
     init = missing_start(recipe)
     if recipe.start is None or init is None:
         return []
+    options = recipe.start.convert.given()
+    if recipe.start.weights is not None:
+        weights, model = start_weights(recipe)
+        return [convert_job(settings, recipe.name, str(weights), init, {"model": model, **options})]
     other, arguments, model = start_recipe(recipe)
     if missing_start(other):
         raise UserError(
             f"recipe {other.name}: has a `start` of its own; make it first: reread run {arguments[0]} --slurm"
         )
     _check(other, settings)
-    options = {"model": model, **recipe.start.convert.given()}
     return [
         *training_jobs(settings, other.name, arguments, prefix="start-"),
-        convert_job(settings, recipe.name, f"runs/{other.name}/export", init, options),
+        convert_job(settings, recipe.name, f"runs/{other.name}/export", init, {"model": model, **options}),
     ]
 
 

@@ -20,7 +20,7 @@ _FRAME_STEP = 1 << 14  # what follows the end of a frame is copied
 _ZSTD_STEP = 1 << 10  # all that it expands to is held at once: up to 128 KiB for each 4 bytes
 _ZSTD_WINDOW, _XZ_MEMORY = 1 << 31, 1 << 30  # what `zstd --long=31` needs; ordinary files need 8 MiB, and xz 65 MiB
 _ARCHIVES = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".tbz": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
-_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -39,7 +39,7 @@ def split_name(path: str) -> tuple[str, str | None]:
     """The name in lower case without the compression's suffix, and that suffix: `a.tgz` -> (`a.tar`, `.gz`)."""
     stem, suffix = os.path.splitext(path.lower())
     stem, suffix = os.path.splitext(stem + _ARCHIVES.get(suffix, suffix))
-    return (stem, suffix) if suffix in _SUFFIXES else (stem + suffix, None)
+    return (stem, suffix) if suffix in SUFFIXES else (stem + suffix, None)
 
 
 def decompress(file: BinaryIO, path: str, spend: Callable[[int], None]) -> BinaryIO:

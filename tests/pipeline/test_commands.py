@@ -111,6 +111,18 @@ def test_a_start_is_trained_exported_and_converted_once(done: list[Any], tmp_pat
     assert len(done) == 3
 
 
+def test_a_start_may_be_released_weights(done: list[Any], tmp_path: Path) -> None:
+    released = ["start.recipe=null", "start.weights=roberta-base"]
+    with pytest.raises(UserError, match=r"start\.weights: roberta-base is not there, and nothing is downloaded"):
+        commands.check_train(recipe_of(tmp_path, *released))
+    with pytest.raises(UserError, match="give either recipe or weights"):
+        recipe_of(tmp_path, "start.weights=roberta-base")
+    (tmp_path / "roberta-base").mkdir()
+    commands.check_train(recipe_of(tmp_path, *released))
+    commands.make_start(recipe_of(tmp_path, *released))
+    assert done == [("roberta-base", "models/start", "longformer", {"length": 48, "window": 8})]
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

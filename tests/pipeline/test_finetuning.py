@@ -88,6 +88,7 @@ def done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]
         monkeypatch.setattr(module, "train", train)
         monkeypatch.setattr(module, "export", export)
     monkeypatch.setattr(chain, "report", lambda run: None)
+    monkeypatch.setattr(chain, "write_report", lambda run: ([], []))
     monkeypatch.setattr(finetune, "figures_of", figures_of)
     monkeypatch.setattr(finetune, "print_scores", lambda recipe, measured: None)
     return calls
@@ -163,15 +164,16 @@ def test_a_chain_is_submitted_with_a_job_for_each_seed_and_one_for_the_scores(
     submit_recipe("pre.yaml", ["slurm.nodes=2", "train.global_batch=16", "slurm.partition=v100"], None, dry_run=True)
     scripts = jobs_of(capsys.readouterr().out)
     tuned = ["then1-finetune", "then1-scores", "then2-finetune-seed0", "then2-finetune-seed1", "then2-scores"]
-    order = ["pretrain", "export", *tuned]
+    order = ["pretrain", "export", *tuned, "report"]
     assert list(scripts) == [*(f"{name}.sbatch" for name in order), "submit.sh"]
     both = "then1-finetune -> then1-scores, then2-finetune-seed0, then2-finetune-seed1 -> then2-scores"
-    assert f"# Submits pre: pretrain -> export -> {both}." in scripts["submit.sh"]
+    assert f"# Submits pre: pretrain -> export -> {both} -> report." in scripts["submit.sh"]
     for seed in ("seed0", "seed1"):  # beside each other and the other fine-tuning
         line = f'submit then2-finetune-{seed} --dependency="afterok:${{jobs[export]}},singleton"\n'
         assert line in scripts["submit.sh"]
     waits = "afterok:${jobs[then2-finetune-seed0]}:${jobs[then2-finetune-seed1]}"
     assert f'submit then2-scores --dependency="{waits}"\n' in scripts["submit.sh"]
+    assert 'report --dependency="afterok:${jobs[then1-scores]}:${jobs[then2-scores]}"' in scripts["submit.sh"]
     text = scripts["then2-finetune-seed1.sbatch"]
     for line in ("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=1", "--partition=v100", "--requeue"):
         assert f"#SBATCH {line}\n" in text

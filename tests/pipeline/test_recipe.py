@@ -20,13 +20,24 @@ from pipeline.recipe import (
     write_recipe,
 )
 from pipeline.run_folder import check_same_run
+from preprocessing.config import PreprocessSettings
 from preprocessing.errors import UserError
 from preprocessing.settings import sections_in
+from training.config import TrainSettings
 
 
 def test_every_built_in_recipe_is_valid() -> None:
     for name in available_recipes():
         assert load_recipe(name, []).name == name
+
+
+@pytest.mark.parametrize("section", ["preprocess", "train"])
+def test_a_key_that_only_one_section_has_needs_no_section(section: str) -> None:
+    """`run` and `ablate` preprocess and train, and their jobs get the same overrides."""
+    recipe = load_recipe("nezha-base", ["input.paths=[zh]", "steps=7", "tokenizer.path=v", "name=x"], section)
+    assert recipe.preprocess and recipe.train
+    assert not set(PreprocessSettings.model_fields) & set(TrainSettings.model_fields)
+    assert (recipe.preprocess.inputs[0].paths, recipe.train.steps, recipe.name) == (["zh"], 7, "x")
 
 
 def test_nezha_recipes_hold_the_papers_numbers() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.recipe import Recipe, apply_overrides, load_recipe, write_recipe, written_recipe
@@ -23,6 +23,7 @@ NAMES = st.sampled_from(sorted({part for key in KEYS for part in key.split(".")}
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=8
 )
+SECTIONS = st.sampled_from([*Recipe.model_fields, "base", "scales"])
 YAML = st.text(alphabet="{}[]&*!|>'\"%@`#?:-,. \n\t\\axyz019eE+_~<=", max_size=24)
 
 
@@ -69,12 +70,18 @@ def test_any_override_is_taken_or_refused_in_one_line(whole, folder, key: str, t
 
 
 @settings(max_examples=60)
-@given(sections=st.dictionaries(st.sampled_from([*Recipe.model_fields, "base"]) | TEXT, VALUES, max_size=4), text=YAML)
+@given(sections=st.dictionaries(SECTIONS | TEXT, VALUES, max_size=4), text=YAML)
+@example(sections={"": None}, text="")
+@example(sections={"scales": {"x": 3}, "then": [3]}, text="scales: 3")
 def test_any_recipe_file_is_taken_or_refused_in_one_line(folder, sections: dict[str, Any], text: str) -> None:
     path = folder / "any.yaml"
     for content in (dumped(sections), text):
         path.write_text(content, encoding="utf-8", errors="surrogatepass")
-        for read in (lambda: load_recipe(str(path), []), lambda: site_settings(path)):
+        for read in (
+            lambda: load_recipe(str(path), []),
+            lambda: load_recipe(str(path), ["scale=x"]),
+            lambda: site_settings(path),
+        ):
             try:
                 read()
             except UserError as error:

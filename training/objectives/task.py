@@ -171,7 +171,8 @@ class _Reading:
     def forward(self, rows: Rows) -> Any:
         put = self.objective.put
         names = ["input_ids", "attention_mask"]
-        if not self.objective.data.bare and rows["token_type_ids"].any():
+        types = getattr(self.model.config, "type_vocab_size", 2)  # RoBERTa has one: both parts of a pair are of type 0
+        if types > 1 and not self.objective.data.bare and rows["token_type_ids"].any():
             names.append("token_type_ids")
         inputs = self.objective.inputs({name: put(rows[name]) for name in names})
         if "lane" not in rows:

@@ -42,6 +42,7 @@ class Drawn:
     """A model whose logits are random, which remembers the rows that it read."""
 
     mems_dim = 0
+    config = SimpleNamespace(type_vocab_size=2)
 
     def __init__(self, kind: str, labels: int) -> None:
         self.kind, self.labels = kind, labels
@@ -368,6 +369,26 @@ def test_padding_and_company_change_nothing(tokenizer: Path, model: str, kind: s
     assert loss_together == pytest.approx(loss, rel=1e-11)
     for one, other in zip(gradients, gradients_together, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-11)
+
+
+def test_a_model_with_one_token_type_reads_pairs_and_options(tokenizer: Path) -> None:
+    """As a Longformer from RoBERTa: both parts have type 0, which two types with equal vectors give, too."""
+    pair = [ClassifyExample("x", "", words(9), words(4), "p"), ClassifyExample("y", "", words(5), words(7), "q")]
+    for kind, examples in (("classify", pair), ("choose", examples_of("choose", (9, 5)))):
+        found = []
+        for types in (1, 2):
+            labels = ["p", "q"] if kind == "classify" else []
+            values = task_values("longformer", kind, tokenizer, sequence_length=30, labels=labels)
+            values["model"]["type_vocab_size"] = types
+            objective = objective_of(values, examples)
+            weights = torch.Generator().manual_seed(3)
+            for name, parameter in objective.model.named_parameters():
+                row = parameter.data[:1] if "token_type" in name else parameter.data
+                drawn = torch.randn(row.shape, generator=weights, dtype=torch.float64) * 0.3
+                parameter.data.copy_(drawn.expand_as(parameter))
+            found.append(outputs_of(objective))
+        for example, outputs in found[0].items():
+            same_outputs(found[1][example], outputs)
 
 
 # ERNIE-Doc's memory

@@ -1,0 +1,75 @@
+"""GPU-hours of a recipe with all the fine-tunings of its `then`."""
+
+from rich.table import Table
+
+from pipeline.chain import following
+from pipeline.estimate.arrangement import Arrangement, Estimator
+from pipeline.estimate.disk import quiet
+from pipeline.recipe import Recipe, train_section
+from preprocessing.labelled.examples import AnswerExample, ChooseExample, ClassifyExample, Example, TagExample
+from training.config import TrainSettings
+from training.data.tasks.dataset import examples_of
+from training.data.tasks.settings import TaskSettings
+from training.data.tasks.windows import window_count
+
+BYTES_A_TOKEN = 3
+"""Bytes of UTF-8: a Chinese character, and fewer than an English token has, so the estimate is rather too high."""
+
+
+def whole(recipe: Recipe, estimator: Estimator, pretraining: Arrangement) -> Table:
+    """GPU-hours of pretraining and of each fine-tuning whose data are there; a line is logged for each of the others.
+
+    A fine-tuning is counted by the FLOPs of its windows, at the share of the peak that pretraining is assumed to reach.
+    """
+    train, cluster = train_section(recipe), estimator.cluster
+    hours = {
+        f"pretraining, {train.steps:,} steps": train.steps * estimator.time(pretraining).total * cluster.gpus / 3600
+    }
+    for one in following(recipe):
+        tuned = train_section(one.recipe)
+        seeds = one.recipe.finetune.seeds if one.recipe.finetune else 1
+        seconds = seeds * _flops(estimator, tuned) / (cluster.gpu.peak * estimator.flop_share)
+        runs = f"{seeds} seeds of {tuned.steps:,} steps" if seeds > 1 else f"{tuned.steps:,} steps"
+        hours[f"{one.recipe.name}, {runs}"] = seconds / 3600
+    table = Table()
+    table.add_column("the whole")
+    table.add_column("GPU-hours", justify="right")
+    for name, value in hours.items():
+        table.add_row(name, _hours(value))
+    table.add_section()
+    table.add_row("in all", _hours(sum(hours.values())), style="bold")
+    return table
+
+
+def _flops(estimator: Estimator, train: TrainSettings) -> float:
+    """Training FLOPs of a fine-tuning, without the head: each step has `global_batch` documents of the mean length."""
+    settings = train.data
+    assert isinstance(settings, TaskSettings)
+    with quiet():
+        examples = examples_of(settings, "train")
+    tokens = sum(_tokens(settings, one) for one in examples) / len(examples) * train.steps * train.global_batch
+    rows = tokens / settings.sequence_length
+    totals = {"rows": rows, "skimmed": rows if settings.retrospective else 0, "predicted": 0}
+    return estimator.spec.flops(estimator.config, settings.sequence_length, totals)
+
+
+def _tokens(settings: TaskSettings, example: Example) -> float:
+    """Tokens of all windows of an example, with question, option or second text in each."""
+    if isinstance(example, TagExample):
+        text = "".join(example.tokens)
+    else:
+        assert isinstance(example, ClassifyExample | AnswerExample | ChooseExample)
+        text = example.text
+    own = max(1, len(text.encode()) // BYTES_A_TOKEN)
+    texts = (getattr(example, "second", None), getattr(example, "question", None))
+    other = min(settings.other_length, sum(len(one.encode()) // BYTES_A_TOKEN for one in texts if one))
+    room = max(1, settings.sequence_length - other)
+    windows = window_count(own, room, settings.step or (max(1, room // 2) if settings.overlaps else room))
+    options = len(example.options) if isinstance(example, ChooseExample) else 1
+    return options * windows * (min(own, room) + other)
+
+
+def _hours(value: float) -> str:
+    if value < 0.01:
+        return "< 0.01"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
