@@ -27,8 +27,11 @@ log = logging.getLogger("reread")
 AddRow = Callable[..., None]
 
 
-def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE) -> None:
-    """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
+def print_estimate(
+    recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE, finetunings: Sequence[Recipe] = ()
+) -> None:
+    """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk; with the
+    fine-tunings that follow, GPU-hours of the whole.
 
     Raises `UserError` for a recipe that the cluster cannot train.
     """
@@ -54,8 +57,8 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
         console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
-    if recipe.then:
-        console.print(whole(recipe, estimator, own or chosen))
+    if finetunings:
+        console.print(whole(recipe, finetunings, estimator, own or chosen))
 
 
 def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_size: int) -> PretrainedConfig:
