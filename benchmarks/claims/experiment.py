@@ -64,8 +64,8 @@ class Condition:
         return value > self.bound if self.above else value < self.bound
 
     def __str__(self) -> str:
-        less = f" less {self.less[0]} at {self.less[1]}" if self.less else ""
-        return f"{self.side} at {self.figure}{less} {'>' if self.above else '<'} {self.bound:g}"
+        less = f" less {self.less[0]} ({self.less[1]})" if self.less else ""
+        return f"{self.side} ({self.figure}){less} {'>' if self.above else '<'} {self.bound:g}"
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.data.rows import Rows
+from training.data.rows import IGNORED, Rows
 from training.models import model_spec
 from training.objectives import OBJECTIVES
 from training.objectives.causal_lm import CausalLMObjective
@@ -143,7 +142,7 @@ class DocumentsWithoutOrder(DocumentObjective):
     def _loss(
         self, rows: Rows, mems: tuple[Tensor, ...], counted: Mapping[str, float]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        unlabelled = np.full_like(rows["reorder_label"], torch.nn.CrossEntropyLoss().ignore_index)
+        unlabelled = np.full_like(rows["reorder_label"], IGNORED)
         return super()._loss({**rows, "reorder_label": unlabelled}, mems, counted)
 
 

@@ -86,13 +86,13 @@ def draw(experiment: Experiment, results: Results, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    seeds, labels = by_seed(experiment, results), [label for label in experiment.points if label != "all"]
+    seeds, labels = by_seed(experiment, results), [label for label in experiment.points if label != "any distance"]
     pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": experiment.name, "font.size": 9})
     figure, axes = pyplot.subplots(figsize=(5.6, 2.8), layout="constrained")
     for number, side in enumerate(experiment.sides):
         values = [[figures[side][label] for figures in seeds.values()] for label in labels]
         means = [sum(one) / len(one) for one in values]
-        axes.plot(labels, means, "osD^v"[number % 5] + "-", label=side, markersize=4)
+        axes.plot(labels, means, "osD^vP"[number % 6] + "-", label=side, markersize=4)
         axes.fill_between(labels, [min(one) for one in values], [max(one) for one in values], alpha=0.2)
     axes.set_xlabel(experiment.axis)
     axes.set_ylabel("loss" if experiment.points[labels[0]].startswith("loss") else "accuracy")

@@ -65,12 +65,12 @@ WHOLE_WORDS = Experiment(
     "frozen states for the class of words that the probe has not seen (chance .13)",
     write,
     sides(1500),
-    {"words": "accuracy"},
+    {"accuracy": "accuracy"},
     (
         Claim(
             "Masking whole words teaches words better than masking tokens",
             "NEZHA, 2.3, Table 5",
-            (Condition("whole words", "words", 0.1, less=("tokens", "words")),),
+            (Condition("whole words", "accuracy", 0.1, less=("tokens", "accuracy")),),
         ),
     ),
     "",
