@@ -205,7 +205,7 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
 
 def _section_of(key: str, section: str) -> str:
     """The section that a key without one belongs to: `preprocess` or `train` if one of them alone has it."""
-    sections = {"preprocess": PreprocessSettings, "train": TrainSettings}
+    sections: dict[str, type[Settings]] = {"preprocess": PreprocessSettings, "train": TrainSettings}
     having = [name for name, settings in sections.items() if key in settings.model_fields]
     return having[0] if len(having) == 1 and section in sections else section
 
