@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from pipeline.recipe import SAMPLES
 from tests.forks import Job
 from tests.runs import finish
@@ -20,6 +22,7 @@ def reached(run: Path, step: int) -> Callable[[], bool]:
     return lambda: (run / "metrics.jsonl").exists() and any(line["step"] >= step for line in read_metrics(run))
 
 
+@pytest.mark.slow
 def test_a_paper_killed_in_pretraining_and_in_a_task_ends_with_its_report(tmp_path: Path) -> None:
     """Only ChnSentiCorp and CMRC2018 are there; what was done before a kill is not done again."""
     for task in ("chnsenticorp", "cmrc2018"):

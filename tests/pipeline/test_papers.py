@@ -26,7 +26,9 @@ from pipeline.report.runs import Run
 from pipeline.show import show
 from pipeline.slurm.submit import submit_recipe
 from preprocessing.errors import UserError
+from tests.conftest import ROOT
 
+MODELS_DOC = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 PAPERS = [name for name in available_recipes() if name.startswith("paper-")]
 TASKS = {
     "paper-nezha": ["xnli", "lcqmc", "chnsenticorp", "peopledaily", "cmrc2018"],
@@ -57,7 +59,9 @@ def test_a_paper_is_its_pretraining_and_tasks_with_their_data(name: str) -> None
     assert [one.recipe.rpartition("-")[2] for one in recipe.then] == TASKS[name]
     assert recipe.then or recipe.published
     for one in recipe.then:
-        assert one.owner and one.train and one.dev
+        assert one.train and str(one.dev) == str(one.train).replace("train", "dev")
+        row = next(line for line in MODELS_DOC.splitlines() if line.startswith(f"| `{one.train}` |"))
+        assert row.endswith(f"| {one.owner} |")
         values = recipe_values(one.recipe, one.overrides, "train")
         assert "Files" in values["description"] and values["finetune"]["published"]
     assert train_section(tiny).steps <= 20
