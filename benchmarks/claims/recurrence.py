@@ -208,7 +208,7 @@ SKIM = Experiment(
     "skim",
     "ERNIE-Doc, 2 layers x 64, on documents of 6 segments; the last one has the answer to the questions of all",
     write_skim,
-    skim_sides(300),
+    skim_sides(500),
     {str(number + 1): f"accuracy_{number}" for number in range(IN_DOCUMENT)},
     (
         Claim(

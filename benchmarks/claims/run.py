@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import json
 import os
+import shutil
 import time
 from typing import Any
 
@@ -72,6 +73,8 @@ def main() -> None:
     chosen = [one for one in EXPERIMENTS if (one.name in options.only if options.only else one.by_default)]
     text = read_text(options.text or sorted(SAMPLE.glob("*.txt")))
     options.out.mkdir(parents=True, exist_ok=True)
+    for stale in options.out.glob("corpus-*"):  # of another text, perhaps, or half written
+        shutil.rmtree(stale)
     path = options.out / "results.jsonl"
     by_name = {one.name: one for one in EXPERIMENTS}
     for result in missing(chosen, options.seeds, text, read_results(path)):

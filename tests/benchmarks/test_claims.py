@@ -105,6 +105,6 @@ def test_reading_twice_reaches_all_segments_with_enhanced_recurrence_and_one_a_l
     shifted = quick("shifted, read twice", 100).run("shifted, read twice", 0, tmp_path)
     assert shifted["1"] > 0.9 and shifted["4"] > 0.9
     assert max(shifted["2"], shifted["3"]) < 2 * CHANCE
-    once = quick("enhanced, read once", 100).run("enhanced, read once", 0, tmp_path)
+    once = quick("enhanced, read once", 220).run("enhanced, read once", 0, tmp_path)
     assert once["4"] > 0.9
     assert max(once["1"], once["2"], once["3"]) < 2 * CHANCE
