@@ -54,7 +54,7 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
         console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
-    if recipe.then:
+    if recipe.then or recipe.published:
         console.print(whole(recipe, estimator, own or chosen))
 
 

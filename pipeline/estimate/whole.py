@@ -31,7 +31,7 @@ def whole(recipe: Recipe, estimator: Estimator, pretraining: Arrangement) -> Tab
         seconds = seeds * _flops(estimator, tuned) / (cluster.gpu.peak * estimator.flop_share)
         runs = f"{seeds} seeds of {tuned.steps:,} steps" if seeds > 1 else f"{tuned.steps:,} steps"
         hours[f"{one.recipe.name}, {runs}"] = seconds / 3600
-    table = Table()
+    table = Table(caption="Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")
     table.add_column("the whole")
     table.add_column("GPU-hours", justify="right")
     for name, value in hours.items():

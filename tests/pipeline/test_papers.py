@@ -12,13 +12,12 @@ import yaml
 from pipeline.chain import following
 from pipeline.estimate.hardware import cluster
 from pipeline.estimate.summary import print_estimate
+from pipeline.following import following_run, task_files
 from pipeline.recipe import (
     SAMPLES,
     available_recipes,
-    following_run,
     load_recipe,
     recipe_values,
-    task_files,
     train_section,
 )
 from pipeline.report.papers import paper_table
@@ -160,7 +159,7 @@ def test_the_papers_table_stands_beside_ours(tmp_path: Path) -> None:
     assert cells["NEZHA-base (dev)", "nezha-xnli, accuracy"] == "81.37"
     number = re.fullmatch(r"86.35 \[(\d)\]", cells["NEZHA-base (dev)", "nezha-cmrc2018, f1"])
     assert number and f"[{number[1]}] learns first occurrences; scores all answers" in table.notes
-    assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv not there. XNLI" in "\n".join(table.notes)
+    assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv are not there. XNLI" in "\n".join(table.notes)
     assert not any("chnsenticorp" in note for note in table.notes)
 
 
