@@ -187,6 +187,7 @@ def plan(
     ] = 0.4,
 ) -> None:
     """Estimate memory on a GPU, the best split, time and disk of a recipe, before any of it exists."""
+    from pipeline.chain import following
     from pipeline.estimate.hardware import cluster
     from pipeline.estimate.summary import print_estimate
 
@@ -196,7 +197,8 @@ def plan(
             "steps shows the time left"
         )
     where = cluster(gpus, gpu, gpus_per_node, network)
-    print_estimate(load_recipe(recipe, overrides or [], "train"), where, share)
+    chosen = load_recipe(recipe, overrides or [], "train")
+    print_estimate(chosen, where, share, [one.recipe for one in following(chosen)])
 
 
 @app.command()

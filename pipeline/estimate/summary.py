@@ -27,8 +27,12 @@ log = logging.getLogger("reread")
 AddRow = Callable[..., None]
 
 
-def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE) -> None:
+def print_estimate(
+    recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE, finetunings: Sequence[Recipe] = ()
+) -> None:
     """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
+
+    If it goes on to tasks, also the GPU-hours of the whole; `finetunings` are those whose data are there.
 
     Raises `UserError` for a recipe that the cluster cannot train.
     """
@@ -55,7 +59,7 @@ def print_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SH
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
     if recipe.then or recipe.published:
-        console.print(whole(recipe, estimator, own or chosen))
+        console.print(whole(recipe, finetunings, estimator, own or chosen))
 
 
 def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_size: int) -> PretrainedConfig:

@@ -1,8 +1,9 @@
 """GPU-hours of a recipe with all the fine-tunings of its `then`."""
 
+from collections.abc import Sequence
+
 from rich.table import Table
 
-from pipeline.chain import following
 from pipeline.estimate.arrangement import Arrangement, Estimator
 from pipeline.estimate.disk import quiet
 from pipeline.recipe import Recipe, train_section
@@ -16,8 +17,8 @@ BYTES_A_TOKEN = 3
 """Bytes of UTF-8: a Chinese character, and fewer than an English token has, so the estimate is rather too high."""
 
 
-def whole(recipe: Recipe, estimator: Estimator, pretraining: Arrangement) -> Table:
-    """GPU-hours of pretraining and of each fine-tuning whose data are there; a line is logged for each of the others.
+def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, pretraining: Arrangement) -> Table:
+    """GPU-hours of pretraining and of each fine-tuning.
 
     A fine-tuning is counted by the FLOPs of its windows, at the share of the peak that pretraining is assumed to reach.
     """
@@ -25,12 +26,12 @@ def whole(recipe: Recipe, estimator: Estimator, pretraining: Arrangement) -> Tab
     hours = {
         f"pretraining, {train.steps:,} steps": train.steps * estimator.time(pretraining).total * cluster.gpus / 3600
     }
-    for one in following(recipe):
-        tuned = train_section(one.recipe)
-        seeds = one.recipe.finetune.seeds if one.recipe.finetune else 1
+    for one in finetunings:
+        tuned = train_section(one)
+        seeds = one.finetune.seeds if one.finetune else 1
         seconds = seeds * _flops(estimator, tuned) / (cluster.gpu.peak * estimator.flop_share)
         runs = f"{seeds} seeds of {tuned.steps:,} steps" if seeds > 1 else f"{tuned.steps:,} steps"
-        hours[f"{one.recipe.name}, {runs}"] = seconds / 3600
+        hours[f"{one.name}, {runs}"] = seconds / 3600
     table = Table(caption="Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")
     table.add_column("the whole")
     table.add_column("GPU-hours", justify="right")

@@ -182,7 +182,7 @@ def test_the_hours_of_the_whole_are_those_of_pretraining_and_of_each_tasks_windo
     sizes = ["model.num_hidden_layers=2", "model.hidden_size=64", "model.num_attention_heads=1"]
     given = ["micro_batch=16", "activation_checkpointing=false", "steps=100", "model.vocab_size=1000", *sizes]
     recipe = load_recipe("paper-nezha", [f"tasks={reviews(tmp_path / 'mine')}", *given], "train")
-    print_estimate(recipe, cluster(8, "v100-32g", 8, "ib100"), 1e-9)
+    print_estimate(recipe, cluster(8, "v100-32g", 8, "ib100"), 1e-9, [one.recipe for one in following(recipe)])
     rows = dict(re.findall(r"│ (\S.*?) +│ +([\d.,e+<-]+) │", capsys.readouterr().out))
     layer = 4 * 64 * 64 + 2 * 64 * 3072
     flops = 3 * 2 * (2 * 1280 * layer + 4 * 1280 * 256 * 64)
