@@ -1,19 +1,15 @@
 """`reread run`: preprocessing, pretraining and export, and the fine-tunings of the recipe's `then`."""
 
 import logging
-from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.commands import check_model, check_train, evaluate, export, preprocess, train
 from pipeline.finetune import finetune, finetune_recipe, seed_runs
+from pipeline.following import following_run, missing_data, task_files
 from pipeline.recipe import (
-    Following,
     Recipe,
-    following_run,
     load_recipe,
     override,
-    recipe_values,
-    task_files,
     train_section,
 )
 from pipeline.report.page import print_papers, report, write_report
@@ -78,10 +74,10 @@ def following(recipe: Recipe) -> list[Finetuning]:
         )
     found: list[Finetuning] = []
     for one in recipe.then:
-        files = task_files(recipe, one)
-        if missing := [stated for stated, path in files.values() if path is None]:
-            log.info("%s", left_out(one, missing))
+        if missing := missing_data(recipe, one):
+            log.info("then: %s is left out: %s", one.recipe, missing)
             continue
+        files = task_files(recipe, one)
         data = [override(f"task.{split}", path) for split, (_, path) in files.items() if path is not None]
         run = following_run(recipe, one)
         own = run.removeprefix(f"{recipe.name}-")
@@ -102,14 +98,6 @@ def evaluated(recipe: Recipe) -> bool:
     """Whether the last checkpoint was evaluated on the recipe's own held-out text."""
     done = [one["step"] for one in read_evaluations(RUNS / recipe.name) if not one["overrides"]]
     return train_section(recipe).steps in done
-
-
-def left_out(one: Following, missing: list[Path]) -> str:
-    """The line for a fine-tuning without its data: what is missing, who offers it, and the form it is read in."""
-    description = str(recipe_values(one.recipe, one.overrides, "train").get("description", ""))
-    form = description[description.find("Files") :] if "Files" in description else ""
-    names = f"{' and '.join(map(str, missing))} {'is' if len(missing) == 1 else 'are'} not there"
-    return ". ".join(part for part in (f"then: {one.recipe} is left out: {names}", one.owner, form) if part)
 
 
 def _check(child: Recipe, recipe: Recipe) -> None:

@@ -197,8 +197,8 @@ def plan(
             "steps shows the time left"
         )
     where = cluster(gpus, gpu, gpus_per_node, network)
-    loaded = load_recipe(recipe, overrides or [], "train")
-    print_estimate(loaded, where, share, [one.recipe for one in following(loaded)])
+    chosen = load_recipe(recipe, overrides or [], "train")
+    print_estimate(chosen, where, share, [one.recipe for one in following(chosen)])
 
 
 @app.command()

@@ -14,7 +14,6 @@ from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.errors import UserError, nearest
 from preprocessing.files import write_atomically
-from preprocessing.input.streams import SUFFIXES
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
 from training.data.kinds import KINDS
@@ -240,24 +239,6 @@ def fine_tunes(values: dict[str, Any]) -> bool:
     data = train.get("data") if isinstance(train, dict) else None
     kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
     return kind is not None and issubclass(kind.settings, TaskSettings)
-
-
-def following_run(recipe: Recipe, one: Following) -> str:
-    """The name of the run of a fine-tuning after `recipe`."""
-    return f"{recipe.name}-{recipe_values(one.recipe, one.overrides, 'train').get('name')}"
-
-
-def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | None]]:
-    """Each split (train, dev) that an entry of `then` names -> where it is looked for, and the file or folder there.
-
-    That may be compressed; None if there is none.
-    """
-    stated = {"train": one.train, "dev": one.dev}
-    places = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
-    return {
-        split: (path, next((found for end in ("", *SUFFIXES) if (found := Path(f"{path}{end}")).exists()), None))
-        for split, path in places.items()
-    }
 
 
 def available_recipes() -> list[str]:

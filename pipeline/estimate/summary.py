@@ -30,8 +30,9 @@ AddRow = Callable[..., None]
 def print_estimate(
     recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE, finetunings: Sequence[Recipe] = ()
 ) -> None:
-    """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk; with the
-    fine-tunings that follow, GPU-hours of the whole.
+    """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
+
+    If it goes on to tasks, also the GPU-hours of the whole; `finetunings` are those whose data are there.
 
     Raises `UserError` for a recipe that the cluster cannot train.
     """
@@ -57,7 +58,7 @@ def print_estimate(
         console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
     console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
-    if finetunings:
+    if recipe.then or recipe.published:
         console.print(whole(recipe, finetunings, estimator, own or chosen))
 
 

@@ -18,7 +18,7 @@ BYTES_A_TOKEN = 3
 
 
 def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, pretraining: Arrangement) -> Table:
-    """GPU-hours of pretraining and of `finetunings`.
+    """GPU-hours of pretraining and of each fine-tuning.
 
     A fine-tuning is counted by the FLOPs of its windows, at the share of the peak that pretraining is assumed to reach.
     """
@@ -32,7 +32,7 @@ def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, p
         seconds = seeds * _flops(estimator, tuned) / (cluster.gpu.peak * estimator.flop_share)
         runs = f"{seeds} seeds of {tuned.steps:,} steps" if seeds > 1 else f"{tuned.steps:,} steps"
         hours[f"{one.name}, {runs}"] = seconds / 3600
-    table = Table()
+    table = Table(caption="Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")
     table.add_column("the whole")
     table.add_column("GPU-hours", justify="right")
     for name, value in hours.items():

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from rich import box
 from rich.table import Table
 
-from pipeline.recipe import Following, Published, Recipe, following_run, recipe_values, task_files
+from pipeline.following import following_run, missing_data
+from pipeline.recipe import Following, Published, recipe_values
 from pipeline.report.runs import Run
 from pipeline.scores import mean_and_deviation
 from preprocessing.errors import UserError
@@ -48,7 +49,7 @@ def paper_table(run: Run) -> PaperTable | None:
         found = measured(run.folder.parent, following_run(run.recipe, one))
         columns += _columns(_task(one), published, _means(found))
         if not found:
-            without.append(f"{one.recipe}: {_why(run.recipe, one)}")
+            without.append(f"{one.recipe}: {missing_data(run.recipe, one) or 'not fine-tuned yet'}")
     if not columns and not without:
         return None
     models = dict.fromkeys(row.model for column in columns for row in column.published)
@@ -108,8 +109,3 @@ def _cell(column: _Column, model: str, notes: list[str]) -> str:
 
 def _task(one: Following) -> str:
     return Path(one.recipe).stem
-
-
-def _why(recipe: Recipe, one: Following) -> str:
-    missing = [str(stated) for stated, path in task_files(recipe, one).values() if path is None]
-    return f"{' and '.join(missing)} not there. {one.owner}" if missing else "not fine-tuned yet"

@@ -50,4 +50,4 @@ def test_a_paper_killed_in_pretraining_and_in_a_task_ends_with_its_report(tmp_pa
     assert theirs.split()[2:5] == ["81.37", "89.98", "94.74"]
     page = (pretraining / "report.html").read_text(encoding="utf-8")
     assert "the paper&#39;s table beside ours" in page or "the paper's table beside ours" in page
-    assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv not there." in page
+    assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv are not there." in page

@@ -12,13 +12,12 @@ import yaml
 from pipeline.chain import following
 from pipeline.estimate.hardware import cluster
 from pipeline.estimate.summary import print_estimate
+from pipeline.following import following_run, task_files
 from pipeline.recipe import (
     SAMPLES,
     available_recipes,
-    following_run,
     load_recipe,
     recipe_values,
-    task_files,
     train_section,
 )
 from pipeline.report.papers import paper_table
@@ -160,7 +159,7 @@ def test_the_papers_table_stands_beside_ours(tmp_path: Path) -> None:
     assert cells["NEZHA-base (dev)", "nezha-xnli, accuracy"] == "81.37"
     number = re.fullmatch(r"86.35 \[(\d)\]", cells["NEZHA-base (dev)", "nezha-cmrc2018, f1"])
     assert number and f"[{number[1]}] learns first occurrences; scores all answers" in table.notes
-    assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv not there. XNLI" in "\n".join(table.notes)
+    assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv are not there. XNLI" in "\n".join(table.notes)
     assert not any("chnsenticorp" in note for note in table.notes)
 
 
@@ -183,8 +182,7 @@ def test_the_hours_of_the_whole_are_those_of_pretraining_and_of_each_tasks_windo
     sizes = ["model.num_hidden_layers=2", "model.hidden_size=64", "model.num_attention_heads=1"]
     given = ["micro_batch=16", "activation_checkpointing=false", "steps=100", "model.vocab_size=1000", *sizes]
     recipe = load_recipe("paper-nezha", [f"tasks={reviews(tmp_path / 'mine')}", *given], "train")
-    tuned = [one.recipe for one in following(recipe)]
-    print_estimate(recipe, cluster(8, "v100-32g", 8, "ib100"), 1e-9, tuned)
+    print_estimate(recipe, cluster(8, "v100-32g", 8, "ib100"), 1e-9, [one.recipe for one in following(recipe)])
     rows = dict(re.findall(r"│ (\S.*?) +│ +([\d.,e+<-]+) │", capsys.readouterr().out))
     layer = 4 * 64 * 64 + 2 * 64 * 3072
     flops = 3 * 2 * (2 * 1280 * layer + 4 * 1280 * 256 * 64)
