@@ -2,7 +2,7 @@
 
 import logging
 
-from pipeline.recipe import Recipe, apply_overrides, differences, load_recipe, train_section
+from pipeline.recipe import Recipe, apply_overrides, differences, load_recipe, override, train_section
 from pipeline.run_folder import RUNS, has_checkpoints, recipe_of
 from preprocessing.errors import UserError
 from training.config import origin_of
@@ -24,7 +24,7 @@ def training_recipe(name: str, overrides: list[str]) -> Recipe:
     origin, rest = origins[-1], [one for one in given if not one.startswith(FROM)]
     run, _ = origin_of(origin)
     begun = recipe_of(run)
-    beginning = [f"train.from_run={origin}", "train.init=null", "start=null"]
+    beginning = [override("train.from_run", origin), "train.init=null", "start=null"]
     if rest and "=" not in rest[0]:
         recipe = load_recipe(rest[0], [*beginning, *rest[1:]], "train")
     else:

@@ -167,9 +167,7 @@ class CheckpointStore:
     def fits(self, step: int, layout: dict[str, Slice]) -> bool:
         """Whether a checkpoint holds all tensors of `layout`, in these shapes."""
         entries = self._index(step)["tensors"]
-        return all(
-            tuple(entries[name]["shape"]) == place.shape for name, place in layout.items() if name in entries
-        ) and (layout.keys() <= entries.keys())
+        return all(name in entries and tuple(entries[name]["shape"]) == one.shape for name, one in layout.items())
 
     def steps(self) -> list[int]:
         """Steps of all checkpoints, damaged ones too. Raises `UserError` if the folder cannot be listed."""

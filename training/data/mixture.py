@@ -168,6 +168,9 @@ class Mixture(Dataset[AnySettings]):
         for part, own in zip(self.parts, settings.parts, strict=True):  # type: ignore[attr-defined]
             part.check(own, seed)
 
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        return [*self.shares(), *super().statistics(batches)]
+
     def shares(self) -> list[tuple[str, str]]:
         """Each corpus' part of the mixture, for `reread inspect`."""
         weights = np.array(self.weights()) / [self._positions_a_unit(part) for part in self.parts]
@@ -179,7 +182,7 @@ class Mixture(Dataset[AnySettings]):
     def _pass(self, part: Any, count: int) -> str:
         return f"a pass of {len(part):,} in {round(len(part) * PERIOD / count):,} positions"
 
-    def _numbered(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(copy, number on from the corpora before) at positions [B]."""
         corpora, own = self.interleaving.locate(positions)
         copies, numbers = np.empty((2, len(positions)), np.int64)
@@ -204,15 +207,9 @@ class MixedRows(Mixture[AnyMasked], RowDataset[AnyMasked]):
     def joins_documents(self) -> bool:  # type: ignore[override]
         return bool(self.parts[0].joins_documents)
 
-    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self._numbered(positions)
-
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         found = self._by_corpus(indices)
         return gathered([(here, self.parts[corpus].at(copies[here], own)) for corpus, here, own in found], len(indices))
-
-    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
-        return [*self.shares(), *super().statistics(batches)]
 
 
 class MixedSegments(Mixture[SegmentSettings], SegmentDataset):
@@ -222,9 +219,6 @@ class MixedSegments(Mixture[SegmentSettings], SegmentDataset):
 
     def _positions_a_unit(self, part: Any) -> float:
         return float(part.corpus.documents / part.corpus.tokens)
-
-    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self._numbered(positions)
 
     def read(
         self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
@@ -252,9 +246,6 @@ class MixedSegments(Mixture[SegmentSettings], SegmentDataset):
             for corpus, here, own in found
         ]
         return gathered(drawn, len(readings))
-
-    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
-        return [*self.shares(), *super().statistics(batches)]
 
 
 class MixedStream(Mixture[StreamSettings], StreamDataset):
