@@ -47,22 +47,8 @@ _ABBREVIATIONS = np.array(
 
 
 # [65536] the kinds of each character.
-(
-    _STOP,
-    _DOT,
-    _OTHER,
-    _OPEN,
-    _CLOSER,
-    _STRAIGHT,
-    _COMMA,
-    _QUOTE,
-    _LINE,
-    _POINT,
-    _ASCII,
-    _LETTER,
-    _BEFORE_WORD,
-    _OPENER,
-) = (1 << bit for bit in range(14))
+_STOP, _DOT, _OTHER, _OPEN, _CLOSER, _STRAIGHT, _COMMA = (1 << bit for bit in range(7))
+_QUOTE, _LINE, _POINT, _ASCII, _LETTER, _BEFORE_WORD, _OPENER = (1 << bit for bit in range(7, 14))
 _KINDS = np.zeros(1 << 16, np.uint16)
 for _kind, _characters in (
     (_STOP, [*_FULL_STOPS, "．"]),
@@ -143,7 +129,7 @@ def _marks(text: str, kinds: NDArray[np.uint16]) -> NDArray[np.int64]:
     """Places in `kinds` [len(text) + 3] of the line ends, the stops outside of titles and remarks, and the remarks that
     may be a sentence.
     """
-    marks = np.flatnonzero(kinds & (_STOP | _OTHER | _OPEN | _LINE))[1:-2]
+    marks = np.flatnonzero(kinds & (_STOP | _OTHER | _OPEN | _LINE) != 0)[1:-2]
     is_open = kinds[marks] & _OPEN != 0
     if not is_open.any():
         return marks
