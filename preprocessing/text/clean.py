@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,11 +193,10 @@ def _touched(nfkc: bool) -> NDArray[np.bool_]:
     if nfkc:
         # Han and Hangul syllables never change, and nothing does from plane 3 on.
         scanned = (range(0x80, 0x3400), range(0xA000, 0xAC00), range(0xD7B0, 0x20000), range(0x2F800, 0x2FA20))
-        for code in (code for part in scanned for code in part):
-            character = chr(code)
-            if unicodedata.combining(character) or not unicodedata.is_normalized("NFKC", character):
-                touched[code] = True
-            parts = unicodedata.decomposition(character).split()
+        characters = list(map(chr, chain.from_iterable(scanned)))
+        found = [c for c in characters if unicodedata.combining(c) or not unicodedata.is_normalized("NFKC", c)]
+        touched[list(map(ord, found))] = True
+        for parts in map(str.split, filter(None, map(unicodedata.decomposition, characters))):
             if len(parts) == 2 and parts[0][0] != "<":
                 touched[int(parts[1], 16)] = True
         touched[0x1161:0x1176] = touched[0x11A8:0x11C3] = True  # Hangul vowels and finals
