@@ -147,7 +147,7 @@ def _chinese_starts(rjieba_cut: Cut, text: str, signs: NDArray[np.uint8]) -> NDA
     starts = _cut_starts(rjieba_cut, known)
     if ((signs[:-1] & _TIE_FIRST != 0) & (signs[1:] & _TIE_SECOND != 0)).any():
         _correct_ties(starts, known)
-    return _with_ascii_words(starts, text, signs, np.flatnonzero(signs & _SIGN).tolist())
+    return _with_ascii_words(starts, text, signs, np.flatnonzero(signs & _SIGN != 0).tolist())
 
 
 def _western_starts(text: str, codes: NDArray[np.uint32], signs: NDArray[np.uint8]) -> NDArray[np.bool_]:
