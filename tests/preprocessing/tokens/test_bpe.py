@@ -98,6 +98,29 @@ def test_the_cache_is_bounded_and_forgetting_changes_nothing(monkeypatch: pytest
     assert len(fast._cache) < 150
 
 
+def test_pieces_that_share_a_slot_or_do_not_fit_into_one_keep_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(piece_cache, "SLOT_BITS", 3)
+    fast = FastBpe(BACKENDS[False], False)
+    long = "internationalisation"
+    words = [
+        "abc",
+        "abcя",
+        "abc\x00",
+        "abc\x01",
+        "abcж",
+        "é’",
+        "á”",
+        long[:15],
+        long[:16],
+        long,
+        long + "s",
+        "中",
+        "문",
+    ]
+    for _ in range(2):  # learnt, then looked up
+        assert_same(fast, BACKENDS[False], " ".join(words + words[::-1]))
+
+
 def test_a_wrong_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = fast_bpe._character_kinds().copy()
     kinds[ord("'")] = kinds[ord(".")]
