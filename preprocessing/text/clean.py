@@ -38,7 +38,7 @@ _DROPPED = [
 ]
 _DROPPED_RUN = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _DROPPED)}]+")
 _MOST_MARKS = 128
-_TOUCHED, _BLANK, _OTHER_BLANK, _FULL_STOP = (np.uint8(1 << bit) for bit in range(4))
+_TOUCHED, _BLANK, _OTHER_BLANK, _FULL_STOP = (np.uint8(1 << bit) for bit in range(4))  # kinds of characters
 _POINT = re.compile("．(?<=[0-9A-Za-z]．)(?=[0-9A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _HAN = re.compile("[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
