@@ -42,11 +42,11 @@ def test_a_paper_killed_in_pretraining_and_in_a_task_ends_with_its_report(tmp_pa
     left_out = [line.split()[1] for line in output.splitlines() if line.startswith("then: ")]
     assert left_out == ["nezha-xnli", "nezha-lcqmc", "nezha-peopledaily"]
 
-    f1 = json.loads((tmp_path / "runs" / "paper-nezha-tiny-nezha-cmrc2018" / "scores.json").read_text())[0]["f1"]
+    f1 = json.loads((tmp_path / "runs" / "paper-nezha-tiny-nezha-cmrc2018" / "scores.json").read_text())["dev"]["f1"]
     table = output[output.index("paper-nezha-tiny | papers") :]
-    ours = next(line for line in table.splitlines() if line.startswith("  ours "))
+    ours = next(line for line in table.splitlines() if line.startswith("  ours (dev) "))
     theirs = next(line for line in table.splitlines() if line.startswith("  NEZHA-base (dev) "))
-    assert ours.split()[1:3] == ["-", "-"] and ours.split()[-1] == f"{f1:.2f}"
+    assert ours.split()[2:4] == ["-", "-"] and ours.split()[-1] == f"{f1:.2f}"
     assert theirs.split()[2:5] == ["81.37", "89.98", "94.74"]
     page = (pretraining / "report.html").read_text(encoding="utf-8")
     assert "the paper&#39;s table beside ours" in page or "the paper's table beside ours" in page
