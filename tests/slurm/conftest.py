@@ -51,7 +51,8 @@ def use_cluster(configuration: str, rank: int) -> None:
 def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str, str]]]:
     """`submit(*overrides, site={}, preprocess={}, corpus=None, then=[], **train)`: `reread run tiny.yaml --slurm`.
 
-    It is started in `tmp_path`. Returns the jobs by name. With a `corpus` there is nothing to preprocess, with `preprocess` values nothing to train.
+    It is started in `tmp_path`. Returns the jobs by name. With a `corpus` there is nothing to preprocess, with
+    `preprocess` values nothing to train.
     """
     cluster.wait(lambda: cluster.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
 
