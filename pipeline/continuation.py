@@ -44,7 +44,7 @@ def training_recipe(name: str, overrides: list[str]) -> Recipe:
 
 
 def _begun(run: Path, name: str | None) -> Recipe:
-    """The recipe of `run`; if that is gone, that of the new run `name`, which can go on without it once it has begun."""
+    """The recipe of `run`; if that is gone, that of the new run `name`, which needs no other once it has begun."""
     if name is not None and not (run / "recipe.yaml").exists() and has_checkpoints(RUNS / name):
         log.info("from: %s is not there; %s goes on with its own recipe", run, RUNS / name)
         return recipe_of(RUNS / name)
