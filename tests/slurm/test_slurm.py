@@ -48,7 +48,7 @@ def write_task(folder: Path) -> dict[str, Any]:
     return {"recipe": "tune.yaml"}
 
 
-def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node_to_its_report(
+def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
     """Preprocessing, pretraining, export, an array of fine-tunings of two seeds, and the report."""
