@@ -52,7 +52,9 @@ def write_scores(run: Path, scores: dict[str, Scores]) -> None:
 
 def read_scores(runs: Path, name: str) -> tuple[list[Path], dict[str, list[Scores]]]:
     """The runs of a fine-tuning in the folder `runs` that have scores, one for each seed, and split -> their scores."""
-    seeds = [path for path in runs.glob(f"{name}-seed*") if re.fullmatch(r".*-seed\d+", path.name)]
+    seeds = [
+        path for path in runs.glob(f"{name}-seed*") if re.fullmatch(r"\d+", path.name.removeprefix(f"{name}-seed"))
+    ]
     known = {folder: scores for folder in sorted(seeds) if (scores := _scores_of(folder))}
     if not known and (scores := _scores_of(runs / name)):
         known = {runs / name: scores}
@@ -66,7 +68,12 @@ def _scores_of(run: Path) -> dict[str, Scores]:
         found = json.loads((run / SCORES).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return {k: v for k, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
+    splits = found if isinstance(found, dict) else {}
+    return {split: scores for split, scores in splits.items() if isinstance(scores, dict) and _numbers(scores)}
+
+
+def _numbers(scores: dict[str, object]) -> bool:
+    return all(isinstance(value, int | float) for value in scores.values())
 
 
 def print_scores(recipe: Recipe, measured: dict[str, list[Scores]]) -> None:
