@@ -23,7 +23,7 @@ from pipeline.recipe import (
     train_section,
 )
 from pipeline.run_folder import RUNS, has_checkpoints
-from pipeline.scores import mean_and_deviation, print_wide
+from pipeline.scores import means, print_wide
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 from training.parallel.place import place
@@ -82,12 +82,9 @@ def _ablate_finetuning(name: str, overrides: list[str]) -> None:
     measured = {}
     for row, changed, one in zip(recipe.ablations, changes, tuned, strict=True):
         _announce(row)
-        measured[row.name] = train_seeds(one, name, changed)
+        measured[row.name] = train_seeds(one, name, changed)["dev"]
     _keep(recipe, measured)
-    cells = {
-        row: {score: mean_and_deviation([one[score] for one in seeds]) for score in seeds[0]}
-        for row, seeds in measured.items()
-    }
+    cells = {row: means(seeds) for row, seeds in measured.items()}
     size = Path(train_section(tuned[0]).data.held_out).name
     print_wide(table(f"paper (its own size) | ours ({size})", recipe.ablations, cells))
 

@@ -78,6 +78,8 @@ def following(recipe: Recipe) -> list[Finetuning]:
             log.info("then: %s is left out: %s", one.recipe, missing)
             continue
         files = task_files(recipe, one)
+        if "test" in files and files["test"][1] is None:
+            log.info("then: %s is scored on dev alone: %s is not there", one.recipe, files["test"][0])
         data = [override(f"task.{split}", path) for split, (_, path) in files.items() if path is not None]
         run = following_run(recipe, one)
         own = run.removeprefix(f"{recipe.name}-")

@@ -296,10 +296,12 @@ def report(
     ] = None,
 ) -> None:
     """Write one page about runs: losses, speed, faults, corpus, samples, scores; print the last figures."""
-    from pipeline.report.page import report as report_runs
+    from pipeline.report.page import print_figures, print_papers, write_report
 
     with writing(out or run_folders[0]):
-        report_runs(run_folders, out)
+        runs, _ = write_report(run_folders, out)
+    print_figures(runs)
+    print_papers(runs)
 
 
 @app.command()

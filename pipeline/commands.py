@@ -139,7 +139,7 @@ def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, flo
     if isinstance(data, TaskSettings):
         from pipeline.scores import print_scores
 
-        print_scores(recipe, [figures])
+        print_scores(recipe, {"dev": [figures]})
     return figures
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.commands import check_model, export, figures_of, train
-from pipeline.recipe import Recipe, fine_tunes, recipe_values, train_section
+from pipeline.recipe import Recipe, fine_tunes, override, recipe_values, train_section
 from pipeline.run_folder import RUNS, has_checkpoints
-from pipeline.scores import print_scores
+from pipeline.scores import Scores, print_scores, write_scores
 from preprocessing.errors import UserError, nearest
-from preprocessing.files import write_atomically
 from preprocessing.labelled.splits import check_labels, duplicates, labels_of
 from training.data.kinds import KINDS
 from training.data.tasks.dataset import TaskDataset, examples_of
@@ -35,20 +34,27 @@ def finetune(name: str, overrides: list[str]) -> None:
     check_model(recipe)
     measured = train_seeds(recipe, name, overrides)
     if measured:
-        path = RUNS / (f"{recipe.name}-seeds.json" if len(measured) > 1 else f"{recipe.name}/scores.json")
-        write_atomically(path, json.dumps(measured, indent=1).encode())
         print_scores(recipe, measured)
 
 
-def train_seeds(recipe: Recipe, name: str, overrides: list[str]) -> list[dict[str, float]]:
-    """Train each seed of a recipe from `finetune_recipe`; the scores of each, none if no examples are held out."""
+def train_seeds(recipe: Recipe, name: str, overrides: list[str]) -> dict[str, list[Scores]]:
+    """Train each seed of a recipe from `finetune_recipe`; split (dev, test) -> the scores of each seed, which are kept
+    in its run, too."""
     make_export(recipe)
     report_reading(recipe)
-    measured = []
+    data = train_section(recipe).data
+    assert isinstance(data, TaskSettings)
+    splits = {
+        split: [] if split == "dev" else [override("task.dev", one.held_out)] for split, one in data.splits.items()
+    }
+    measured: dict[str, list[Scores]] = {split: [] for split in splits}
     for run, given in seed_runs(recipe, overrides):
         train(finetune_recipe(name, given), ["finetune", name, *given])
-        if train_section(recipe).best_by is not None:
-            measured.append(figures_of(RUNS / run, [], None)[1])
+        scores = {split: figures_of(RUNS / run, others, None)[1] for split, others in splits.items()}
+        if scores:
+            write_scores(RUNS / run, scores)
+        for split, one in scores.items():
+            measured[split].append(one)
     return measured
 
 
@@ -100,7 +106,8 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     assert isinstance(settings.data, TaskSettings)
     examples, held_out = (examples_of(settings.data, split) for split in ("train", "validation"))
     filled["data"]["labels"] = settings.data.labels or labels_of(examples)
-    check_labels(examples, held_out)
+    for one in settings.data.splits.values():
+        check_labels(examples, examples_of(one, "validation"))
     an_epoch = len(examples) / settings.global_batch
     steps = settings.steps if "steps" in train else math.ceil(finetuning.epochs * an_epoch)
     every = max(1, round(an_epoch / finetuning.evaluations))
@@ -133,13 +140,15 @@ def report_reading(recipe: Recipe) -> None:
     """Log how much of the text the windows read, and how many held-out texts are among the training texts."""
     settings = train_section(recipe).data
     assert isinstance(settings, TaskSettings)
-    splits = {split: KINDS[settings.kind].open(settings, 0, split) for split in ("train", "validation")}
+    kind, held_out = KINDS[settings.kind], settings.splits
+    splits = {"train": kind.open(settings, 0, "train")}
+    splits |= {split: kind.open(one, 0, "validation") for split, one in held_out.items()}
     for split, data in splits.items():
         assert isinstance(data, TaskDataset)
         if len(data):
             log.info(
-                "%s: %s",
-                "task.train" if split == "train" else "task.dev",
+                "task.%s: %s",
+                split,
                 ", ".join(
                     f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.reading()
                 ),
@@ -149,9 +158,9 @@ def report_reading(recipe: Recipe) -> None:
             "task.learns is last, but task.predict is mean: windows without a loss are averaged with the last one; "
             "set predict to last, or learns to all, if that is not what you want"
         )
-    known = duplicates(examples_of(settings, "train"), examples_of(settings, "validation"))
-    if known:
-        log.info("task.dev: %d of %d texts are in task.train, too", known, len(splits["validation"]))
+    for split, one in held_out.items():
+        if known := duplicates(examples_of(settings, "train"), examples_of(one, "validation")):
+            log.info("task.%s: %d of %d texts are in task.train, too", split, known, len(splits[split]))
 
 
 def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tuple[Path, Path | None]:

@@ -12,11 +12,11 @@ def following_run(recipe: Recipe, one: Following) -> str:
 
 
 def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | None]]:
-    """Each split (train, dev) that an entry of `then` names -> where it is looked for, and the file or folder there.
+    """Each split (train, dev, test) that an entry of `then` names -> its path, and the file or folder that is there.
 
-    That may be compressed; None if there is none.
+    The latter may be compressed; None if there is none.
     """
-    stated = {"train": one.train, "dev": one.dev}
+    stated = {"train": one.train, "dev": one.dev, "test": one.test}
     places = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
     return {
         split: (path, next((found for end in ("", *SUFFIXES) if (found := Path(f"{path}{end}")).exists()), None))
@@ -25,11 +25,12 @@ def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | N
 
 
 def missing_data(recipe: Recipe, one: Following) -> str:
-    """Which files of a task are not there, who offers them, and the form they are read in; empty if none is missing."""
-    missing = [str(stated) for stated, path in task_files(recipe, one).values() if path is None]
+    """Which files that a task needs are not there, who offers them, and the form they are read in; empty if none is."""
+    files = task_files(recipe, one)
+    missing = [str(stated) for split, (stated, path) in files.items() if path is None and split != "test"]
     if not missing:
         return ""
-    files = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there"
+    absent = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there"
     description = str(recipe_values(one.recipe, one.overrides, "train").get("description", ""))
     form = description[description.find("Files") :] if "Files" in description else ""
-    return ". ".join(part for part in (files, one.owner, form) if part)
+    return ". ".join(part for part in (absent, one.owner, form) if part)

@@ -115,6 +115,8 @@ class Following(Settings):
     left out, with one line, if it or `dev` is not there."""
     dev: Path | None = None
     """The same of the examples that choose the checkpoint."""
+    test: Path | None = None
+    """The same of labelled examples that the chosen checkpoint is scored on, too; left out if it is not there."""
     owner: Line = ""
     """The data's name, authors and homepage, printed where the data are not there."""
     overrides: list[str] = []

@@ -1,10 +1,12 @@
 """The scores of fine-tuned runs beside baselines without a neural network and the papers' scores."""
 
+import json
 import logging
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from rich.table import Table
 
 from pipeline.recipe import Published, Recipe, train_section
 from preprocessing.errors import UserError
+from preprocessing.files import write_atomically
 from training.data.kinds import KINDS
 from training.data.tasks.dataset import TaskDataset, examples_of
 from training.data.tasks.settings import TaskSettings
@@ -32,29 +35,71 @@ log = logging.getLogger("reread")
 Predictions = Mapping[int, Any]
 """Example -> prediction, as `TaskDataset.decode` makes them."""
 
+Scores = dict[str, float]
+"""Name -> score."""
+
+SCORES = "scores.json"
+"""In the folder of a fine-tuning: split (dev, test) -> scores."""
+
 MANY_LABELS = 20
 """With more labels the bag of characters is a support vector machine, which is much faster there."""
 
 
-def print_scores(recipe: Recipe, measured: list[dict[str, float]]) -> None:
-    """Print a table of our scores (one mapping for each seed), the baselines' and the papers'."""
+def write_scores(run: Path, scores: dict[str, Scores]) -> None:
+    """Keep the scores of a run, by split."""
+    write_atomically(run / SCORES, json.dumps(scores, indent=1).encode())
+
+
+def read_scores(runs: Path, name: str) -> tuple[list[Path], dict[str, list[Scores]]]:
+    """The runs of a fine-tuning in the folder `runs` that have scores, one for each seed, and split -> their scores."""
+    seeds = [
+        path for path in runs.glob(f"{name}-seed*") if re.fullmatch(r"\d+", path.name.removeprefix(f"{name}-seed"))
+    ]
+    known = {folder: scores for folder in sorted(seeds) if (scores := _scores_of(folder))}
+    if not known and (scores := _scores_of(runs / name)):
+        known = {runs / name: scores}
+    splits = dict.fromkeys(split for scores in known.values() for split in scores)
+    return list(known), {split: [scores[split] for scores in known.values() if split in scores] for split in splits}
+
+
+def _scores_of(run: Path) -> dict[str, Scores]:
+    """Split -> scores of a run; empty if there are none that can be read."""
+    try:
+        found = json.loads((run / SCORES).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    splits = found if isinstance(found, dict) else {}
+    return {split: scores for split, scores in splits.items() if isinstance(scores, dict) and _numbers(scores)}
+
+
+def _numbers(scores: dict[str, object]) -> bool:
+    return all(isinstance(value, int | float) for value in scores.values())
+
+
+def print_scores(recipe: Recipe, measured: dict[str, list[Scores]]) -> None:
+    """Print a table of our scores (split -> those of each seed), the baselines' of dev and the papers'."""
     settings = train_section(recipe).data
     assert isinstance(settings, TaskSettings)
     held_out = KINDS[settings.kind].open(settings, 0, "validation")
     assert isinstance(held_out, TaskDataset)
-    size, found = "scored on what it learned from", []
-    if len(held_out):
-        size = f"{len(held_out):,} examples of {settings.held_out.name}"
-        if settings.train.exists():
-            train = examples_of(settings, "train")
-            size = f"{len(train):,} training examples, {size}"
-            found = [(name, held_out.scores(predictions)) for name, predictions in baselines(train, held_out)]
-        else:
-            log.info("%s is not there, so no baselines are computed", settings.train)
+    sizes = {
+        split: f"{len(examples_of(one, 'validation')):,} examples of {one.held_out.name}"
+        for split, one in settings.splits.items()
+        if split in measured
+    }
+    found = []
+    if not len(held_out):
+        sizes["dev"] = "scored on what it learned from"
+    elif settings.train.exists():
+        train = examples_of(settings, "train")
+        sizes["dev"] = f"{len(train):,} training examples, {sizes['dev']}"
+        found = [(name, held_out.scores(predictions)) for name, predictions in baselines(train, held_out)]
+    else:
+        log.info("%s is not there, so no baselines are computed", settings.train)
     for _, scores in found:
         scores.pop("auc", None)  # needs probabilities
     published = recipe.finetune.published if recipe.finetune else []
-    print_wide(score_table(measured, size, found, published))
+    print_wide(score_table(measured, sizes, found, published))
 
 
 def print_wide(table: Table) -> None:
@@ -65,18 +110,23 @@ def print_wide(table: Table) -> None:
 
 
 def score_table(
-    measured: list[dict[str, float]],
-    size: str,
-    baselines: list[tuple[str, dict[str, float]]],
+    measured: dict[str, list[Scores]],
+    sizes: dict[str, str],
+    baselines: list[tuple[str, Scores]],
     published: list[Published],
 ) -> Table:
-    """Our scores, with more than one seed as mean and standard deviation; the baselines' and the papers' below."""
+    """Our scores by split, with more than one seed as mean and standard deviation, and the `sizes` of the splits; the
+    baselines' and the papers' below."""
     result = Table(box=box.SIMPLE)
-    names = list(dict.fromkeys([*measured[0], *(name for row in published for name in row.scores)]))
+    rows = [one for seeds in measured.values() for one in seeds] + [row.scores for row in published]
+    names = list(dict.fromkeys(name for row in rows for name in row))
     for column in ("", *names, "what differs"):
         result.add_column(column)
-    ours = [mean_and_deviation([scores[name] for scores in measured if name in scores]) for name in names]
-    result.add_row("ours" if len(measured) == 1 else f"ours, {len(measured)} seeds", *ours, size)
+    for split, seeds in measured.items():
+        ours = means(seeds)
+        label = "ours" if split == "dev" else f"ours ({split})"
+        label = label if len(seeds) == 1 else f"{label}, {len(seeds)} seeds"
+        result.add_row(label, *(ours.get(name, "-") for name in names), sizes[split])
     for name, scores in baselines:
         result.add_row(f"baseline: {name}", *(f"{scores[one]:.2f}" if one in scores else "-" for one in names), "")
     for row in published:
@@ -85,9 +135,13 @@ def score_table(
     return result
 
 
+def means(seeds: list[Scores]) -> dict[str, str]:
+    """Each score's mean over the seeds that have it, with its standard deviation."""
+    names = dict.fromkeys(name for scores in seeds for name in scores)
+    return {name: mean_and_deviation([scores[name] for scores in seeds if name in scores]) for name in names}
+
+
 def mean_and_deviation(values: list[float]) -> str:
-    if not values:
-        return "-"
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{deviation}"
 

@@ -92,8 +92,8 @@ class CleanSettings(Settings):
 
 
 class NearDuplicateSettings(Settings):
-    """Near-duplicates by MinHash over n-grams. Of a cluster the first document in source order stays, but one of
-    `input.validation_paths` before all others."""
+    """Near-duplicates by MinHash over n-grams. Of a cluster the first document in source order stays, where those
+    of `input.validation_paths` come before all others."""
 
     similarity: float = Field(default=0.8, gt=0, lt=1)
     """Two documents are the same from this Jaccard similarity of their sets of n-grams on, as MinHash estimates it:

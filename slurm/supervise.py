@@ -35,7 +35,7 @@ def main(run, command):
         "nodes": os.environ.get("SLURM_JOB_NODELIST", ""),
         "began": now(),
     }
-    report("attempt {} of job {} on {}".format(attempt["restart"] + 1, job, attempt["nodes"]))
+    report("attempt {} of job {} on {}: {}".format(attempt["restart"] + 1, job, attempt["nodes"], run))
     status, asked = run_to_end(command, job)
     attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
     try:

@@ -26,8 +26,7 @@ def report(folders: Sequence[Path], out: Path | None = None) -> dict[int, dict[s
     `UserError` for a folder that is no run's.
     """
     runs, filled = write_report(folders, out)
-    for run in runs:
-        _print_figures(run)
+    print_figures(runs)
     return filled[0]
 
 
@@ -103,8 +102,13 @@ def _yaml(values: Any) -> str:
     return yaml.safe_dump(values, allow_unicode=True, sort_keys=False)
 
 
+def print_figures(runs: Sequence[Run]) -> None:
+    """Print the first and last figures of training, and the last ones of held-out text."""
+    for run in runs:
+        _print_figures(run)
+
+
 def _print_figures(run: Run) -> None:
-    """The first and last figures of training, and the last ones of held-out text."""
     changes, held_out = [], []
     for name in run.figures:
         steps, values = run.points(name)

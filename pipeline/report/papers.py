@@ -1,21 +1,22 @@
 """The paper's table beside ours: a column for each score of the pretrained model and of the tasks of `then`."""
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich import box
 from rich.table import Table
 
 from pipeline.following import following_run, missing_data
-from pipeline.recipe import Following, Published, recipe_values
+from pipeline.recipe import Finetuning, Following, Published, recipe_values
 from pipeline.report.runs import Run
-from pipeline.scores import mean_and_deviation
+from pipeline.scores import means, read_scores
 from preprocessing.errors import UserError
+
+SPLITS = "(dev): the examples that choose the checkpoint; (test): others. A paper's row without either names no split."
 
 
 class PaperTable(NamedTuple):
-    """The first row is ours, the others the papers'."""
+    """The first rows are ours, the others the papers'."""
 
     columns: list[str]
     """Task and score."""
@@ -28,36 +29,45 @@ class PaperTable(NamedTuple):
 class _Column(NamedTuple):
     task: str
     score: str
-    ours: str
+    ours: dict[str, str]
+    """Split (dev, test) -> our score."""
     published: list[Published]
 
 
 def paper_table(run: Run) -> PaperTable | None:
     """The table of a run whose recipe has `published` figures or goes on to tasks; None for others.
 
-    A task without scores has the paper's alone. Ours are those of the held-out examples.
+    A task without scores has the paper's alone. A score that the paper lacks has a column if the task has no other.
     """
-    columns = _columns("held-out text", run.recipe.published, _evaluated(run))
+    columns = _columns("held-out text", run.recipe.published, {"dev": _evaluated(run)} if run.recipe.published else {})
     without = []
     for one in run.recipe.then:
         try:
             values = recipe_values(one.recipe, one.overrides, "train")
-            published = [Published.parse(row, one.recipe) for row in values.get("finetune", {}).get("published", [])]
+            finetuning = Finetuning.parse(values.get("finetune", {}), one.recipe)
         except UserError as error:
             without.append(f"{one.recipe}: not shown ({error})")
             continue
-        found = measured(run.folder.parent, following_run(run.recipe, one))
-        columns += _columns(_task(one), published, _means(found))
-        if not found:
+        children, measured = read_scores(run.folder.parent, following_run(run.recipe, one))
+        ours = {split: means(seeds) for split, seeds in measured.items()}
+        columns += _columns(_task(one), finetuning.published, ours)
+        if not children:
             without.append(f"{one.recipe}: {missing_data(run.recipe, one) or 'not fine-tuned yet'}")
+        elif len(children) < finetuning.seeds:
+            without.append(f"{one.recipe}: {len(children)} of {finetuning.seeds} seeds")
     if not columns and not without:
         return None
     models = dict.fromkeys(row.model for column in columns for row in column.published)
     notes = list(dict.fromkeys(row.differs for column in columns for row in column.published if row.differs))
-    rows = [("ours", [column.ours for column in columns])]
+    splits = dict.fromkeys(["dev", *(split for column in columns for split in column.ours)])
+    rows = [
+        (f"ours ({split})" if run.recipe.then else "ours", [column.ours.get(split, "-") for column in columns])
+        for split in splits
+    ]
     rows += [(model, [_cell(column, model, notes) for column in columns]) for model in models]
+    explained = [SPLITS] if run.recipe.then else []
     numbered = [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
-    return PaperTable([f"{column.task}, {column.score}" for column in columns], rows, [*numbered, *without])
+    return PaperTable([f"{column.task}, {column.score}" for column in columns], rows, [*numbered, *explained, *without])
 
 
 def as_text(table: PaperTable, title: str) -> Table:
@@ -71,32 +81,19 @@ def as_text(table: PaperTable, title: str) -> Table:
     return result
 
 
-def measured(runs: Path, name: str) -> list[dict[str, float]]:
-    """The scores of each seed of a fine-tuning in the folder `runs`; none if it has not ended."""
-    for path in (runs / f"{name}-seeds.json", runs / name / "scores.json"):
-        try:
-            found: Any = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(found, list) and all(isinstance(one, dict) for one in found):
-            return found
-    return []
-
-
-def _columns(task: str, published: list[Published], ours: dict[str, str]) -> list[_Column]:
-    scores = dict.fromkeys(score for row in published for score in row.scores)
-    return [_Column(task, score, ours.get(score, "-"), published) for score in scores]
+def _columns(task: str, published: list[Published], ours: dict[str, dict[str, str]]) -> list[_Column]:
+    theirs = [score for row in published for score in row.scores]
+    scores = dict.fromkeys(theirs or [score for row in ours.values() for score in row])
+    return [
+        _Column(task, score, {split: row[score] for split, row in ours.items() if score in row}, published)
+        for score in scores
+    ]
 
 
 def _evaluated(run: Run) -> dict[str, str]:
     """The last figures of all held-out text, as the run reads it."""
     figures = [one["figures"] for one in run.evaluations if not one["overrides"]]
     return {name: f"{value:.2f}" for name, value in figures[-1].items()} if figures else {}
-
-
-def _means(found: list[dict[str, float]]) -> dict[str, str]:
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: mean_and_deviation([one[name] for one in found if name in one]) for name in names}
 
 
 def _cell(column: _Column, model: str, notes: list[str]) -> str:

@@ -1,6 +1,7 @@
 """Tables of a report: the runs, how their recipes differ, and the scores of evaluation and fine-tuning."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 from pipeline.report.charts import short
 from pipeline.report.curves import duration, title_of
 from pipeline.report.runs import HELD_OUT, Run
-from pipeline.scores import mean_and_deviation
+from pipeline.scores import SCORES, means, read_scores
 from pipeline.values import read_values
 from preprocessing.errors import UserError
 
@@ -83,17 +84,14 @@ def finetunings(runs: Sequence[Run]) -> list[Scores]:
     folders = [run.folder.resolve() for run in runs]
     rows = []
     for parent in dict.fromkeys(folder.parent for folder in folders):
-        for path in sorted([*parent.glob("*/scores.json"), *parent.glob("*-seeds.json")]):
-            child = path.parent if path.name == "scores.json" else _first_seed(path)
-            started = _start(child)
-            if child in folders or started in folders:
-                rows.append(_row(path, child, started))
-    return [row for row in rows if row is not None]
-
-
-def _first_seed(path: Path) -> Path:
-    name = path.name.removesuffix("-seeds.json")
-    return next(iter(sorted(path.parent.glob(f"{name}-seed[0-9]*"))), path.parent / name)
+        for name in dict.fromkeys(
+            re.sub(r"-seed\d+$", "", path.parent.name) for path in sorted(parent.glob(f"*/{SCORES}"))
+        ):
+            children, splits = read_scores(parent, name)
+            started = _start(children[0]) if children else None
+            if started in folders or any(child in folders for child in children):
+                rows += [_row(name, split, seeds, started) for split, seeds in splits.items()]
+    return rows
 
 
 def _start(child: Path) -> Path | None:
@@ -108,13 +106,7 @@ def _start(child: Path) -> Path | None:
     return found.parent if found.name == "export" else found
 
 
-def _row(path: Path, child: Path, started: Path | None) -> Scores | None:
-    try:
-        measured: list[dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
-        names = dict.fromkeys(name for one in measured for name in one)
-        scores = {name: mean_and_deviation([one[name] for one in measured if name in one]) for name in names}
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
+def _row(name: str, split: str, measured: list[dict[str, float]], started: Path | None) -> Scores:
     seeds = f"{len(measured)} seeds" if len(measured) > 1 else "one seed"
-    name = child.name if path.name == "scores.json" else path.name.removesuffix("-seeds.json")
-    return Scores(name, f"{seeds}, from {started.name}" if started else seeds, scores)
+    name = name if split == "dev" else f"{name} ({split})"
+    return Scores(name, f"{seeds}, from {started.name}" if started else seeds, means(measured))

@@ -1,12 +1,22 @@
 """The jobs of a recipe, and the options of sbatch that each needs."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.slurm.settings import SlurmSettings
 from preprocessing.execution.stages import Stage
+
+
+class Element(NamedTuple):
+    """One task of an array of fine-tunings."""
+
+    run: str
+    """Name of its run: runs/<run>."""
+    arguments: list[str]
+    """Recipe and overrides."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +32,11 @@ class Job:
     settings: SlurmSettings
     options: dict[str, Any] = field(default_factory=dict)
     """Options of sbatch that replace those of the template; None removes one."""
-    after: tuple[str, ...] | None = None
-    """Names of the jobs that must have succeeded before it begins; None is the one before it in the list."""
+    after: dict[str, str] | None = None
+    """Job that it waits for -> kind of sbatch's dependency (afterok, ...); None: the job before it in the list must
+    have succeeded."""
+    elements: list[Element] = field(default_factory=list)
+    """The tasks of an array of fine-tunings."""
 
 
 def preprocess_jobs(settings: SlurmSettings, run: str, stages: list[Stage], arguments: list[str]) -> list[Job]:
@@ -52,43 +65,52 @@ def export_job(settings: SlurmSettings, run: str, prefix: str = "") -> Job:
     return Job(run, f"{prefix}export", "export", [f"runs/{run}"], settings, _small(settings))
 
 
-def finetuning_jobs(
-    settings: SlurmSettings,
-    name: str,
-    runs: list[tuple[str, list[str]]],
-    recipe: str,
-    overrides: list[str],
-    prefix: str = "",
-    after: tuple[str, ...] = (),
+def finetuning_arrays(
+    run: str, elements: Iterable[tuple[SlurmSettings, Element]], after: dict[str, str] | None
 ) -> list[Job]:
-    """The jobs that fine-tune: one for each of `runs` (name of a seed's run, its overrides), which all begin once those
-    of `after` are done, then the scores of all.
+    """The arrays that fine-tune: one, or one for each of the different settings, since all tasks of an array get the
+    same resources. `run` is the one in whose folder the scripts lie."""
+    groups: dict[str, tuple[SlurmSettings, list[Element]]] = {}
+    for settings, element in elements:
+        groups.setdefault(settings.model_dump_json(), (settings, []))[1].append(element)
+    jobs = []
+    for number, (settings, tasks) in enumerate(groups.values(), 1):
+        at_once = f"%{settings.at_once}" if settings.at_once else ""
+        options = {**_training(settings), "array": f"0-{len(tasks) - 1}{at_once}"}
+        name = "finetune" if number == 1 else f"finetune-{number}"
+        jobs.append(Job(run, name, "finetune", [], settings, options, after, tasks))
+    return jobs
 
-    `name` is that of `recipe` with the `overrides`, which the scores are printed by.
-    """
-    jobs = [
-        Job(
-            run,
-            f"{prefix}finetune{run.removeprefix(name)}",
-            "finetune",
-            [recipe, *given],
-            settings,
-            _training(settings),
-            after,
+
+def score_arrays(finetunings: Iterable[Job]) -> list[Job]:
+    """For each array of fine-tunings on several processes, one that computes their scores in one process each; a
+    fine-tuning on one process computes them itself."""
+    return [
+        replace(
+            job,
+            name=job.name.replace("finetune", "scores"),
+            script="scores",
+            options={**_one_gpu(job.settings), "array": job.options["array"]},
+            after={job.name: "aftercorr"},
         )
-        for run, given in runs
+        for job in finetunings
+        if job.settings.nodes * job.settings.tasks > 1
     ]
-    seeds = tuple(job.name for job in jobs)
-    return [*jobs, Job(name, f"{prefix}scores", "scores", [recipe, *overrides], settings, _one_gpu(settings), seeds)]
+
+
+def scores_job(settings: SlurmSettings, run: str, arguments: list[str], after: dict[str, str]) -> Job:
+    """The job that prints the scores of all seeds of a fine-tuning, by its recipe and overrides."""
+    return Job(run, "scores", "scores", arguments, settings, _one_gpu(settings), after)
 
 
 def evaluation_job(settings: SlurmSettings, run: str) -> Job:
     """The job that computes the figures of all held-out text, beside the fine-tunings."""
-    return Job(run, "evaluate", "evaluate", [f"runs/{run}"], settings, _one_gpu(settings), after=("export",))
+    return Job(run, "evaluate", "evaluate", [f"runs/{run}"], settings, _one_gpu(settings), {"export": "afterok"})
 
 
-def report_job(settings: SlurmSettings, run: str, after: tuple[str, ...]) -> Job:
-    """The job that writes the report once all others are done."""
+def report_job(settings: SlurmSettings, run: str, scored: list[Job]) -> Job:
+    """The job that writes the report once those that compute scores have ended, also if some of them failed."""
+    after = {"export": "afterok", **{job.name: "afterany" for job in scored}}
     return Job(run, "report", "report", [f"runs/{run}"], settings, _small(settings), after)
 
 

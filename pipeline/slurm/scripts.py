@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.slurm.jobs import Job
+from pipeline.slurm.jobs import Element, Job
 from pipeline.slurm.settings import SlurmSettings
 from preprocessing.errors import CONTROL, UserError
 
@@ -19,14 +19,14 @@ def render(job: Job, folder: Path) -> str:
     """
     if CONTROL.search(str(Path.cwd())):
         raise UserError(f"{Path.cwd()}: a job's folder has no control characters in its name; rename it")
-    settings, arrays = job.settings, job.script == "preprocess"
+    settings, number = job.settings, "%A_%a" if "array" in job.options else "%j"
     options = {
-        "job-name": job.run if job.script in ("pretrain", "finetune") else f"{job.run}-{job.name}",
+        "job-name": job.run if job.script == "pretrain" else f"{job.run}-{job.name}",
         "partition": settings.partition,
         "account": settings.account,
         "qos": settings.qos,
         "chdir": Path.cwd(),
-        "output": folder / f"{job.name}-{'%A_%a' if arrays else '%j'}.log",
+        "output": folder / f"{job.name}-{number}.log",
         **job.options,
     }
     # above `set -eu`, which setup lines of sites seldom survive
@@ -36,9 +36,17 @@ def render(job: Job, folder: Path) -> str:
     lines.append(f"export TASKS_PER_NODE={settings.tasks} CPUS_PER_TASK={settings.cpus_per_task}")
     if settings.container:
         lines.append(f"export CONTAINER={shlex.quote(settings.container)}")
-    lines.append(f"set -- {shlex.join(job.arguments)}")
+    lines += _table(job.elements) if job.elements else [f"set -- {shlex.join(job.arguments)}"]
     text = (SCRIPTS / f"{job.script}.sbatch").read_text(encoding="utf-8")
     return _with_options(text, options, settings.options).replace("#SITE\n", "\n".join(lines) + "\n")
+
+
+def _table(elements: list[Element]) -> list[str]:
+    """The shell lines with which each task of an array finds its run and arguments; Slurm keeps them with the job."""
+    tasks = [f"    {at}) set -- {shlex.join([one.run, *one.arguments])} ;;" for at, one in enumerate(elements)]
+    head = ["# task of the array: run, recipe, overrides", 'case "$SLURM_ARRAY_TASK_ID" in']
+    other = '    *) echo "this script has no task $SLURM_ARRAY_TASK_ID" >&2; exit 2 ;;'
+    return [*head, *tasks, other, "esac", 'export RUN="runs/$1"', "shift"]
 
 
 def submit_script(jobs: list[Job], folder: Path) -> str:
@@ -73,13 +81,13 @@ def in_order(jobs: list[Job], numbers: dict[str, str] | None = None) -> str:
 
 def _submission(job: Job, before: str | None) -> str:
     """The line of submit.sh that submits `job`; `before` is the job of the line before."""
-    names = job.after if job.after is not None else (before,) if before else ()
-    if not names:
+    after = job.after if job.after is not None else {before: "afterok"} if before else {}
+    if not after:
         return f"submit {shlex.quote(job.name)}"
-    # sbatch's --dependency replaces that of the script
-    singleton = ",singleton" if job.options.get("dependency") == "singleton" else ""
-    numbers = ":".join(f"${{jobs[{name}]}}" for name in names)
-    return f'submit {shlex.quote(job.name)} --dependency="afterok:{numbers}{singleton}"'
+    waits = [f"{kind}:${{jobs[{name}]}}" for name, kind in after.items()]
+    if job.options.get("dependency") == "singleton":
+        waits.append("singleton")  # sbatch's --dependency replaces that of the script
+    return f'submit {shlex.quote(job.name)} --dependency="{",".join(waits)}"'
 
 
 def _environment(settings: SlurmSettings) -> list[str]:

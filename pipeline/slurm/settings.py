@@ -61,6 +61,8 @@ class SlurmSettings(Settings):
     """Time limit of one attempt; the run continues in the next."""
     warning_seconds: int = Field(default=300, ge=0)
     """How long before the time limit the checkpoint is requested."""
+    at_once: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Tasks of the array of fine-tunings that run at the same time (sbatch --array=0-N%AT_ONCE); null: all that fit."""
     preprocess: PreprocessJobs = PreprocessJobs()
 
     @model_validator(mode="after")
@@ -88,7 +90,6 @@ def finetuning_settings(site: dict[str, Any], own: SlurmSettings | None) -> Slur
     """Settings of fine-tuning: one process on one GPU unless its recipe asks for more, since its batches are small."""
     known = SlurmSettings.parse(site, "slurm")
     one = {**site, "nodes": 1, "minimum_nodes": None, "gpus_per_node": min(known.gpus_per_node, 1), "tasks_per_node": 1}
-    log.info("slurm: fine-tuning takes one process, unless `slurm` of its own recipe or command sets more")
     return SlurmSettings.parse({**one, **(own.model_dump(exclude_unset=True) if own else {})}, "slurm")
 
 

@@ -11,13 +11,16 @@ from pipeline.finetune import export_missing, finetune_recipe, seed_runs
 from pipeline.recipe import Recipe, load_recipe, train_section
 from pipeline.run_folder import RUNS, check_same_run
 from pipeline.slurm.jobs import (
+    Element,
     Job,
     convert_job,
     evaluation_job,
     export_job,
-    finetuning_jobs,
+    finetuning_arrays,
     preprocess_jobs,
     report_job,
+    score_arrays,
+    scores_job,
     training_jobs,
 )
 from pipeline.slurm.scripts import SCRIPTS, in_order, render, submit_script
@@ -32,6 +35,8 @@ from training.data.settings import CorpusSettings
 from training.data.tasks.settings import check_groups
 
 log = logging.getLogger("reread")
+
+ONE_PROCESS = "slurm: fine-tuning takes one process, unless `slurm` of its own recipe or command sets more"
 
 
 def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
@@ -49,16 +54,22 @@ def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: b
 
 
 def submit_finetuning(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
-    """Submit a job for each seed of a fine-tuning, and one for the scores of all; or only print the scripts.
+    """Submit an array of the seeds of a fine-tuning, and a job for the scores of all; or only print the scripts.
 
     Raises `UserError` for whatever is known to fail before a job has waited in the queue.
     """
     recipe = finetune_recipe(name, overrides)
     check_model(recipe)
     settings = finetuning_settings(site_settings(site), recipe.slurm)
+    log.info(ONE_PROCESS)
     init = train_section(recipe).init
     jobs = [export_job(settings, init.parent.name)] if init is not None and export_missing(recipe) else []
-    jobs += _finetuning_jobs(recipe, settings, name, overrides, after=tuple(job.name for job in jobs))
+    elements = _elements(recipe, settings, name, overrides)
+    arrays = finetuning_arrays(recipe.name, elements, {job.name: "afterok" for job in jobs})
+    jobs += arrays
+    if len(elements) > 1 or score_arrays(arrays):
+        after = {job.name: "afterok" for job in arrays}
+        jobs.append(scores_job(settings, recipe.name, [name, *overrides], after))
     _submit_or_print(jobs, RUNS / recipe.name / "slurm", dry_run)
 
 
@@ -70,13 +81,16 @@ def _submit_or_print(jobs: list[Job], folder: Path, dry_run: bool) -> None:
         return
     submitted = submit(jobs, folder)
     print("submitted: " + in_order(jobs, submitted))
+    for job in jobs:
+        if job.elements:
+            print(f"tasks:     {submitted[job.name]}_[{job.options['array']}] are listed in {folder / job.name}.sbatch")
     print(f"follow:    squeue --job {','.join(submitted.values())}; tail -F {folder}/*.log")
     print(f"stop:      scancel {' '.join(submitted.values())}   (training saves a checkpoint first)")
     print("the same command again continues from whatever is done by then")
 
 
 def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run: bool) -> list[Job]:
-    """The jobs of a recipe: a chain, then its fine-tunings beside each other, and after all of them the report."""
+    """The jobs of a recipe: a chain, then an array of fine-tunings over tasks and seeds, and after it the report."""
     jobs = []
     if recipe.train is not None:
         _check(recipe, settings)
@@ -99,28 +113,27 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
         )
     jobs += _start_jobs(recipe, settings)
     jobs += training_jobs(settings, recipe.name, arguments)
-    for number, one in enumerate(finetunings, 1):
+    elements = []
+    if finetunings:
+        log.info(ONE_PROCESS)
+    for one in finetunings:
         own = finetuning_settings(settings.model_dump(exclude_unset=True), one.recipe.slurm)
-        jobs += _finetuning_jobs(one.recipe, own, one.name, one.overrides, f"then{number}-", after=("export",))
+        elements += _elements(one.recipe, own, one.name, one.overrides)
+    scored = finetuning_arrays(recipe.name, elements, {"export": "afterok"})
+    scored += score_arrays(scored)
     if recipe.published:
-        jobs.append(evaluation_job(settings, recipe.name))
-    last = tuple(job.name for job in jobs if job.script in ("scores", "evaluate"))
-    return [*jobs, report_job(settings, recipe.name, last)] if last else jobs
+        scored.append(evaluation_job(settings, recipe.name))
+    return [*jobs, *scored, report_job(settings, recipe.name, scored)] if scored else jobs
 
 
-def _finetuning_jobs(
-    recipe: Recipe,
-    settings: SlurmSettings,
-    name: str,
-    overrides: list[str],
-    prefix: str = "",
-    after: tuple[str, ...] = (),
-) -> list[Job]:
-    """The jobs of a recipe from `finetune_recipe`, whose name on the command line and overrides are given."""
+def _elements(
+    recipe: Recipe, settings: SlurmSettings, name: str, overrides: list[str]
+) -> list[tuple[SlurmSettings, Element]]:
+    """The seeds of a recipe from `finetune_recipe`, whose name on the command line and overrides are given."""
     _check_split(recipe, settings)
     train = train_section(recipe)
     check_groups(train.global_batch, train.micro_batch, settings.nodes * settings.tasks // train.parallel.tensor)
-    return finetuning_jobs(settings, recipe.name, seed_runs(recipe, overrides), name, overrides, prefix, after)
+    return [(settings, Element(run, [name, *given])) for run, given in seed_runs(recipe, overrides)]
 
 
 def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:

@@ -1,7 +1,5 @@
 """The stages that find near-duplicates: signatures of documents, pairs, and clusters of pairs."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +50,10 @@ def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     within = (work.path("signatures", part, ".edges.npy") for part in range(work.parts))
     tasks = work.result("near-duplicates", 0)["tasks"]
     files = [*within, *(work.path("near-duplicates", task, ".npy") for task in range(tasks))]
-    # What the user holds out stays whole, and the training documents near it go.
-    clusters = clusters_of(files, partial(_where, work, work.of_validation_paths))
+    clusters = clusters_of(files)
     dropped = clusters.dropped
     save_array(attempt / f"{number:05d}.npy", duplicates_of(dropped))
-    held_out = _where(work, work.held_out, clusters.documents)
+    held_out = _held_out(work, clusters.documents)
     kept_held_out = held_out[np.searchsorted(clusters.documents, clusters.kept)]
     return {
         "dropped": len(dropped),
@@ -66,15 +63,13 @@ def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     }
 
 
-def _where(
-    work: Work, is_true: Callable[[NDArray[Any]], NDArray[np.bool_]], documents: NDArray[np.uint64]
-) -> NDArray[np.bool_]:
-    """bool [n]: what `is_true` finds in the tables of the parts for these documents [n], which increase."""
+def _held_out(work: Work, documents: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """bool [n]: which documents [n], which increase, belong to the validation split."""
     found = np.zeros(len(documents), bool)
     parts, places = place_of(documents)
     for part in np.unique(parts).tolist():
         own = slice(*np.searchsorted(parts, [part, part + 1]))
-        found[own] = is_true(work.documents(part))[places[own]]
+        found[own] = work.held_out(work.documents(part))[places[own]]
     return found
 
 

@@ -38,20 +38,26 @@ def _add(counts: Counter[str], name: str) -> None:
     counts[name] += 1
 
 
+class Unreadable:
+    """Input that could not be read: how much, and the first `LISTED_PROBLEMS` of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.listed: list[Problem] = []
+
+    def report(self, problem: Problem) -> None:
+        self.count += 1
+        if len(self.listed) < LISTED_PROBLEMS:
+            self.listed.append(problem)
+
+
 def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     settings, cleaner = work.settings, work.new_cleaner()
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
     contaminated = Contaminated()
     encodings: dict[int, Counter[str]] = {}
-    problems: list[Problem] = []
-    unreadable = 0
-
-    def report(problem: Problem) -> None:
-        nonlocal unreadable
-        unreadable += 1
-        if len(problems) < LISTED_PROBLEMS:
-            problems.append(problem)
+    unreadable = Unreadable()
 
     def cleaned() -> Iterator[tuple[int, str]]:
         """Entry of `input` and text of each document that no filter drops."""
@@ -59,7 +65,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
             count = counts.setdefault(source, Counter())
             add = partial(_add, encodings.setdefault(source, Counter()))
             section = settings.inputs[piece["section"]]
-            for document in read(Piece(**piece), section, report, add):
+            for document in read(Piece(**piece), section, unreadable.report, add):
                 text = cleaner.clean(document.text)
                 count["documents_read"] += 1
                 if reason := cleaner.reason_to_drop(text):
@@ -99,8 +105,8 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         "contaminated": contaminated.files,
         "contaminated_examples": contaminated.examples,
         "encodings": encodings,
-        "unreadable": unreadable,
-        "problems": [problem._asdict() for problem in problems],
+        "unreadable": unreadable.count,
+        "problems": [problem._asdict() for problem in unreadable.listed],
     }
 
 

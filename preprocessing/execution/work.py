@@ -126,11 +126,7 @@ class Work:
     def held_out(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
         """bool [n]: which documents [n] of a part's table belong to the validation split."""
         by_share = documents["high"] < int(self.settings.validation_share * 2**64)
-        return by_share | self.of_validation_paths(documents)
-
-    def of_validation_paths(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
-        """bool [n]: which of them are held out by `input.validation_paths`."""
-        return documents["source"] >= sum(len(section.paths) for section in self.settings.inputs)
+        return by_share | (documents["source"] >= sum(len(section.paths) for section in self.settings.inputs))
 
     def is_held_out(self, digest: bytes, source: int) -> bool:
         """The same for one document, by its MD5 and its entry of `input`."""

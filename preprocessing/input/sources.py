@@ -54,7 +54,8 @@ def entries_of(inputs: Sequence[InputSettings]) -> list[Entry]:
 
 
 def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> list[Source]:
-    """Every input file once, with its format, in the order of `entries_of`, sorted within each.
+    """Every input file once, with its format: those of `validation_paths` before all others, since of equal texts the
+    first one stays; else in the order of `entries_of`, sorted within each.
 
     Folders are walked; hidden files in them are skipped, and so are files in `output`. Raises `UserError` for a path
     that matches nothing or is not a regular file.
@@ -84,6 +85,7 @@ def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> l
     for path in paths:
         section = entries[named[path][0]].section
         sources.append(_source(path, inputs[section].format, section, named[path][1]))
+    sources.sort(key=lambda source: not entries[source.entry].is_held_out)  # stable
     automatic = [source.format for source in sources if inputs[source.section].format == "auto"]
     for name, count in Counter(automatic).items():
         by_name = "" if name == PROSE else "by the name "

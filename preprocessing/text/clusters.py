@@ -1,7 +1,7 @@
 """Clusters of near-duplicates: union-find over the documents that have one, and which of each cluster stays."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +32,8 @@ class Clusters(NamedTuple):
         return Counter(1 << power for power in powers.tolist())
 
 
-def clusters_of(files: Sequence[Path], is_preferred: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> Clusters:
-    """The clusters that the EDGEs in `files` connect; the first preferred document of one stays, or else the first.
+def clusters_of(files: Sequence[Path]) -> Clusters:
+    """The clusters that the EDGEs in `files` connect; the first document of each stays.
 
     Memory is about 100 bytes for each document that has a near-duplicate, and a million edges at a time.
     """
@@ -44,13 +44,7 @@ def clusters_of(files: Sequence[Path], is_preferred: Callable[[NDArray[np.uint64
         for begin in range(0, len(edges), _AT_ONCE):
             some = edges[begin : begin + _AT_ONCE]
             unite(parents, *(np.searchsorted(documents, some[end]) for end in _ENDS))
-    roots = root_of(parents, np.arange(len(parents)))
-    order = np.lexsort((documents, ~is_preferred(documents), roots))
-    first = np.ones(len(order), bool)
-    first[1:] = roots[order][1:] != roots[order][:-1]
-    kept = documents.copy()
-    kept[roots[order[first]]] = documents[order[first]]
-    return Clusters(documents, kept[roots])
+    return Clusters(documents, documents[root_of(parents, np.arange(len(parents)))])
 
 
 def unite(parents: NDArray[np.int64], first: NDArray[np.int64], later: NDArray[np.int64]) -> None:

@@ -93,6 +93,12 @@ def scores(folder: Path, name: str = "tiny") -> dict[int, float]:
     return {line["step"]: line["validation_accuracy"] for line in lines if "validation_accuracy" in line}
 
 
+def kept_scores(folder: Path, name: str = "tiny") -> dict[str, float]:
+    """Accuracy of the chosen checkpoint by split."""
+    kept = json.loads((folder / "runs" / name / "scores.json").read_text())
+    return {split: one["accuracy"] for split, one in kept.items()}
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a run that nothing happened to, and what it printed; leave the run as it is."""
@@ -148,7 +154,7 @@ def test_the_score_of_the_paper_and_the_share_read_are_printed(whole: tuple[Path
     assert "tokens read 100.00 %" in output
     best = max(scores(whole[0]).values())
     assert re.search(rf"ours\W+{best:.2f}", output)
-    assert json.loads((whole[0] / "runs" / "tiny" / "scores.json").read_text())[0]["accuracy"] == best
+    assert kept_scores(whole[0]) == {"dev": best}
 
 
 def test_a_run_its_export_and_two_processes_predict_the_same(whole: tuple[Path, str], tmp_path: Path) -> None:
@@ -180,13 +186,20 @@ def test_evaluations_without_a_better_score_end_the_run(whole: tuple[Path, str],
     assert "nothing to do" in again
 
 
-def test_seeds_give_mean_and_standard_deviation(tmp_path: Path) -> None:
+def test_seeds_give_mean_and_standard_deviation_on_dev_and_on_test(tmp_path: Path) -> None:
     folder = prepare(tmp_path / "seeds")
-    output = finish(finetune(folder, "finetune.seeds=2", "finetune.epochs=2", "optimizer.learning_rate=0.01"))
-    found = json.loads((folder / "runs" / "tiny-seeds.json").read_text())
-    assert len(found) == 2
+    given = ("finetune.seeds=2", "finetune.epochs=2", "optimizer.learning_rate=0.01", "task.test=train.jsonl")
+    output = finish(finetune(folder, *given))
     both = [max(scores(folder, f"tiny-seed{number}").values()) for number in range(2)]
-    assert [one["accuracy"] for one in found] == both
+    found = [kept_scores(folder, f"tiny-seed{number}") for number in range(2)]
+    assert [one["dev"] for one in found] == both
+    assert "task.test: 40 of 40 texts are in task.train, too" in output
+    reread(folder, "predict", "runs/tiny-seed1", "train.jsonl", "--output", "predicted.jsonl")
+    expected = [json.loads(line)["label"] for line in (folder / "train.jsonl").read_text().splitlines()]
+    predicted = [json.loads(line)["label"] for line in (folder / "predicted.jsonl").read_text().splitlines()]
+    right = sum(a == b for a, b in zip(predicted, expected, strict=True))
+    assert found[1]["test"] == pytest.approx(100 * right / 40)
+    assert re.search(rf"ours \(test\), 2 seeds\W+{np.mean([one['test'] for one in found]):.2f} ±", output)
     assert f"{np.mean(both):.2f} ± {np.std(both, ddof=1):.2f}" in output
     assert "ours, 2 seeds" in output
 

@@ -73,13 +73,13 @@ def test_of_near_duplicates_the_first_stays_and_the_report_shows_the_others(raw:
         assert examples[0]["dropped"] in report
 
 
-def test_training_documents_near_a_validation_file_are_dropped_and_it_stays_whole(raw: Path, tmp_path: Path) -> None:
+def test_training_documents_like_a_validation_file_are_dropped_and_it_stays_whole(raw: Path, tmp_path: Path) -> None:
     generator = random.Random(1)
     held_out, other = sentences(generator, 20), sentences(generator, 20)
-    training = {"0": changed(held_out, generator), "1": other, "2": changed(held_out, generator)}
+    training = {"0": changed(held_out, generator), "1": other, "2": changed(held_out, generator), "3": held_out}
     inputs = write(tmp_path / "texts", training) | {"validation_paths": write(tmp_path / "v", {"v": held_out})["paths"]}
     manifest = make(raw, tmp_path / "corpus", input=inputs, **NEAR)
-    assert manifest.dropped == {"near-duplicate documents": 2}
+    assert manifest.dropped == {"duplicate documents": 1, "near-duplicate documents": 2}
     assert manifest.statistics["near_duplicates"]["dropped_near_held_out"] == 2
     assert kept(raw, tmp_path / "corpus") == [other]
     assert kept(raw, tmp_path / "corpus", "validation") == [held_out]

@@ -27,6 +27,7 @@ def test_a_paper_killed_in_pretraining_and_in_a_task_ends_with_its_report(tmp_pa
     """Only ChnSentiCorp and CMRC2018 are there; what was done before a kill is not done again."""
     for task in ("chnsenticorp", "cmrc2018"):
         shutil.copytree(SAMPLES / "tasks" / task, tmp_path / "tasks" / task)
+    shutil.copy(tmp_path / "tasks/chnsenticorp/dev.tsv", tmp_path / "tasks/chnsenticorp/test.tsv")
     pretraining = tmp_path / "runs" / "paper-nezha-tiny"
     with paper(tmp_path) as job:
         job.wait(reached(pretraining, 8))
@@ -39,14 +40,16 @@ def test_a_paper_killed_in_pretraining_and_in_a_task_ends_with_its_report(tmp_pa
     output = finish(paper(tmp_path))
     assert "nothing to do: all 20 steps are done" in output
     assert {path: path.stat().st_mtime_ns for path in pretrained} == pretrained
-    left_out = [line.split()[1] for line in output.splitlines() if line.startswith("then: ")]
+    left_out = [line.split()[1] for line in output.splitlines() if "is left out" in line]
     assert left_out == ["nezha-xnli", "nezha-lcqmc", "nezha-peopledaily"]
 
-    f1 = json.loads((tmp_path / "runs" / "paper-nezha-tiny-nezha-cmrc2018" / "scores.json").read_text())[0]["f1"]
+    f1 = json.loads((tmp_path / "runs" / "paper-nezha-tiny-nezha-cmrc2018" / "scores.json").read_text())["dev"]["f1"]
     table = output[output.index("paper-nezha-tiny | papers") :]
-    ours = next(line for line in table.splitlines() if line.startswith("  ours "))
+    ours = next(line for line in table.splitlines() if line.startswith("  ours (dev) "))
+    on_test = next(line for line in table.splitlines() if line.startswith("  ours (test) "))
+    assert on_test.split()[2:] == ["-", "-", ours.split()[4], "-", "-", "-"]
     theirs = next(line for line in table.splitlines() if line.startswith("  NEZHA-base (dev) "))
-    assert ours.split()[1:3] == ["-", "-"] and ours.split()[-1] == f"{f1:.2f}"
+    assert ours.split()[2:4] == ["-", "-"] and ours.split()[-1] == f"{f1:.2f}"
     assert theirs.split()[2:5] == ["81.37", "89.98", "94.74"]
     page = (pretraining / "report.html").read_text(encoding="utf-8")
     assert "the paper&#39;s table beside ours" in page or "the paper's table beside ours" in page

@@ -1,6 +1,7 @@
 """The recipe of `reread train from=RUN`."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,18 @@ def test_it_is_that_of_the_run_with_overrides_and_the_changes_are_logged(begun: 
 def test_another_recipe_may_be_given(begun: str) -> None:
     recipe = training_recipe("nezha-small", [f"from={begun}", "name=other", "seed=3"])
     assert (train_section(recipe).seed, train_section(recipe).from_run) == (3, begun)
+
+
+@pytest.mark.parametrize("recipe", [[], ["nezha-small"]])
+def test_a_run_that_has_begun_goes_on_without_the_one_it_began_from(begun: str, recipe: list[str], caplog: Any) -> None:
+    command = [*recipe, f"from={begun}", "name=more", "steps=200"]
+    first = training_recipe(command[0], command[1:])
+    (Path("runs/more") / "checkpoints" / "step-00000150").mkdir(parents=True)
+    write_recipe(first, Path("runs/more/recipe.yaml"))
+    shutil.rmtree(begun)
+    with caplog.at_level(logging.INFO, "reread"):
+        assert training_recipe(command[0], command[1:]) == first
+    assert caplog.messages == ["from: runs/first is not there; runs/more goes on with its own recipe"]
 
 
 def test_mistakes_are_one_line(begun: str) -> None:

@@ -107,7 +107,8 @@ def test_run_fine_tunes_what_it_has_pretrained(done: list[tuple[str, ...]], fold
         ("evaluate", "pre-again-seed1"),
     ]
     assert done.index(("export", "pre")) == 1
-    assert len(json.loads((folder / "runs" / "pre-again-seeds.json").read_text())) == 2
+    kept = [json.loads((folder / "runs" / f"pre-again-seed{seed}" / "scores.json").read_text()) for seed in (0, 1)]
+    assert all(one["dev"]["accuracy"] > 50 for one in kept)
 
 
 MISTAKES = [
@@ -158,34 +159,74 @@ def jobs_of(shown: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def test_a_chain_is_submitted_with_a_job_for_each_seed_and_one_for_the_scores(
+def element(script: str, number: int | str) -> tuple[int, list[str]]:
+    """The status of the lines with which a task of an array finds its arguments, and those arguments after its run."""
+    lines = script[script.index('case "$SLURM_ARRAY_TASK_ID" in') : script.index("set -euo pipefail")]
+    command = ["bash", "-c", f'{lines}\nprintf "%s\\n" "$RUN" "$@"']
+    done = subprocess.run(
+        command, env={"SLURM_ARRAY_TASK_ID": str(number)}, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_a_chain_is_submitted_with_one_array_over_tasks_and_seeds(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    submit_recipe("pre.yaml", ["slurm.nodes=2", "train.global_batch=16", "slurm.partition=v100"], None, dry_run=True)
+    given = ["slurm.nodes=2", "train.global_batch=16", "slurm.partition=v100", "slurm.at_once=2"]
+    submit_recipe("pre.yaml", given, None, dry_run=True)
     scripts = jobs_of(capsys.readouterr().out)
-    tuned = ["then1-finetune", "then1-scores", "then2-finetune-seed0", "then2-finetune-seed1", "then2-scores"]
-    order = ["pretrain", "export", *tuned, "report"]
+    order = ["pretrain", "export", "finetune", "report"]
     assert list(scripts) == [*(f"{name}.sbatch" for name in order), "submit.sh"]
-    both = "then1-finetune -> then1-scores, then2-finetune-seed0, then2-finetune-seed1 -> then2-scores"
-    assert f"# Submits pre: pretrain -> export -> {both} -> report." in scripts["submit.sh"]
-    for seed in ("seed0", "seed1"):  # beside each other and the other fine-tuning
-        line = f'submit then2-finetune-{seed} --dependency="afterok:${{jobs[export]}},singleton"\n'
-        assert line in scripts["submit.sh"]
-    waits = "afterok:${jobs[then2-finetune-seed0]}:${jobs[then2-finetune-seed1]}"
-    assert f'submit then2-scores --dependency="{waits}"\n' in scripts["submit.sh"]
-    assert 'report --dependency="afterok:${jobs[then1-scores]}:${jobs[then2-scores]}"' in scripts["submit.sh"]
-    text = scripts["then2-finetune-seed1.sbatch"]
+    assert f"# Submits pre: {' -> '.join(order)}." in scripts["submit.sh"]
+    assert 'submit finetune --dependency="afterok:${jobs[export]},singleton"\n' in scripts["submit.sh"]
+    # a failed fine-tuning leaves the others their report
+    assert 'submit report --dependency="afterok:${jobs[export]},afterany:${jobs[finetune]}"\n' in scripts["submit.sh"]
+    text = scripts["finetune.sbatch"]
     for line in ("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=1", "--partition=v100", "--requeue"):
         assert f"#SBATCH {line}\n" in text
-    assert "#SBATCH --job-name=pre-again-seed1\n" in text
-    assert "RUN=runs/pre-again-seed1\n" in text
-    assert "init=runs/pre train.seed=1 name=pre-again-seed1 finetune.seeds=1\n" in text
-    assert 'reread finetune "$@" name="$SLURM_JOB_NAME"' in text
+    for line in ("--array=0-2%2", "--job-name=pre-finetune", "--output=runs/pre/slurm/finetune-%A_%a.log"):
+        assert f"#SBATCH {line}\n" in text
+    assert [element(text, number)[1][0] for number in range(3)] == [
+        "runs/pre-tune",
+        "runs/pre-again-seed0",
+        "runs/pre-again-seed1",
+    ]
+    assert element(text, 2)[1][1:] == [
+        "tune.yaml",
+        "name=again",
+        "finetune.seeds=2",
+        "name=pre-again",
+        "init=runs/pre",
+        "train.seed=1",
+        "name=pre-again-seed1",
+        "finetune.seeds=1",
+    ]
+    assert element(text, 3) == (2, [])
     assert "#SBATCH --nodes=2\n" in scripts["pretrain.sbatch"]
-    assert "#SBATCH --job-name=pre-again-then2-scores\n" in scripts["then2-scores.sbatch"]
     for script in scripts.values():
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     assert not (corpus / "runs").exists()
+
+
+def test_fine_tunings_with_other_resources_are_an_array_of_their_own(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One on two processes is scored by a job of one process, as soon as it has ended."""
+    two = {"recipe": "tune.yaml", "overrides": ["name=two", "finetune.seeds=2", "slurm.tasks_per_node=2"]}
+    then = [{"recipe": "tune.yaml"}, two, {"recipe": "tune.yaml", "overrides": ["name=again"]}]
+    submit_recipe("pre.yaml", [f"then={json.dumps(then)}"], None, dry_run=True)
+    scripts = jobs_of(capsys.readouterr().out)
+    assert [element(scripts["finetune.sbatch"], number)[1][0] for number in (0, 1)] == [
+        "runs/pre-tune",
+        "runs/pre-again",
+    ]
+    assert "#SBATCH --array=0-1\n" in scripts["finetune-2.sbatch"]
+    assert "#SBATCH --ntasks-per-node=2\n" in scripts["finetune-2.sbatch"]
+    assert element(scripts["scores-2.sbatch"], 1) == element(scripts["finetune-2.sbatch"], 1)
+    assert "finetune -> " not in scripts["submit.sh"] and "finetune, finetune-2 -> scores-2" in scripts["submit.sh"]
+    assert 'submit scores-2 --dependency="aftercorr:${jobs[finetune-2]}"\n' in scripts["submit.sh"]
+    waits = ",".join(f"afterany:${{jobs[{name}]}}" for name in ("finetune", "finetune-2", "scores-2"))
+    assert f'submit report --dependency="afterok:${{jobs[export]}},{waits}"\n' in scripts["submit.sh"]
 
 
 def begin_pretraining(folder: Path) -> None:
@@ -200,9 +241,13 @@ def test_fine_tuning_is_submitted_after_the_export_that_it_starts_from(
     begin_pretraining(folder)
     submit_finetuning("tune.yaml", ["init=runs/pre"], None, dry_run=True)
     scripts = jobs_of(capsys.readouterr().out)
-    assert list(scripts) == ["export.sbatch", "finetune.sbatch", "scores.sbatch", "submit.sh"]
+    assert list(scripts) == ["export.sbatch", "finetune.sbatch", "submit.sh"]  # which prints its scores itself
     assert "set -- runs/pre\n" in scripts["export.sbatch"]
+    submit_finetuning("tune.yaml", ["init=runs/pre", "finetune.seeds=3"], None, dry_run=True)
+    scripts = jobs_of(capsys.readouterr().out)
     assert "# Submits tune: export -> finetune -> scores." in scripts["submit.sh"]
+    assert "#SBATCH --array=0-2\n" in scripts["finetune.sbatch"]
+    assert "set -- tune.yaml init=runs/pre finetune.seeds=3\n" in scripts["scores.sbatch"]
     assert [path.name for path in (folder / "runs").iterdir()] == ["pre"]
 
 
@@ -357,12 +402,14 @@ def test_the_bag_of_characters_without_scikit_learn_is_one_line(
 
 def test_the_papers_scores_stand_below_ours_with_what_differs() -> None:
     published = [Published(model="NEZHA", scores={"accuracy": 94.7}, differs="9,600 to train")]
-    table = score_table([{"accuracy": 80.0, "auc": 1.0}], "300 examples", [("majority", {"accuracy": 50.0})], published)
+    measured = {"dev": [{"accuracy": 80.0, "auc": 1.0}], "test": [{"accuracy": 79.0, "auc": 0.5}]}
+    sizes = {"dev": "300 examples", "test": "200 examples"}
+    table = score_table(measured, sizes, [("majority", {"accuracy": 50.0})], published)
     assert [list(column.cells) for column in table.columns] == [
-        ["ours", "baseline: majority", "paper: NEZHA"],
-        ["80.00", "50.00", "94.7"],
-        ["1.00", "-", "-"],
-        ["300 examples", "", "9,600 to train"],
+        ["ours", "ours (test)", "baseline: majority", "paper: NEZHA"],
+        ["80.00", "79.00", "50.00", "94.7"],
+        ["1.00", "0.50", "-", "-"],
+        ["300 examples", "200 examples", "", "9,600 to train"],
     ]
 
 

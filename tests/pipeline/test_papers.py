@@ -59,6 +59,7 @@ def test_a_paper_is_its_pretraining_and_tasks_with_their_data(name: str) -> None
     assert recipe.then or recipe.published
     for one in recipe.then:
         assert one.train and str(one.dev) == str(one.train).replace("train", "dev")
+        assert str(one.test) in ("None", str(one.train).replace("train", "test"))
         row = next(line for line in MODELS_DOC.splitlines() if line.startswith(f"| `{one.train}` |"))
         assert row.endswith(f"| {one.owner} |")
         values = recipe_values(one.recipe, one.overrides, "train")
@@ -66,8 +67,8 @@ def test_a_paper_is_its_pretraining_and_tasks_with_their_data(name: str) -> None
     assert train_section(tiny).steps <= 20
     assert [one.overrides for one in tiny.then] == [["scale=tiny"]] * len(tiny.then)
     for one in tiny.then:
-        for stated, found in task_files(tiny, one).values():
-            assert found == stated and found.is_relative_to(SAMPLES)
+        for split, (stated, found) in task_files(tiny, one).items():
+            assert split == "test" or (found == stated and found.is_relative_to(SAMPLES))
     assert [one.recipe.name for one in following(tiny)] == [following_run(tiny, one) for one in tiny.then]
 
 
@@ -142,25 +143,33 @@ def test_a_scale_that_is_not_there_or_not_one_is_one_line(recipe: str, message: 
 
 
 def test_the_papers_table_stands_beside_ours(tmp_path: Path) -> None:
-    """A column for each score, a note for each difference, and a line for each task without scores."""
+    """A row for each split, a column for each score, a note for each difference, and a line for each task without
+    scores or without some of its seeds."""
     runs = tmp_path / "runs"
-    (runs / "paper-nezha-nezha-cmrc2018").mkdir(parents=True)
-    (runs / "paper-nezha-nezha-cmrc2018" / "scores.json").write_text('[{"em": 60.0, "f1": 80.5, "average": 70}]')
-    seeds = [{"accuracy": 90.0}, {"accuracy": 92.0}]
-    (runs / "paper-nezha-nezha-chnsenticorp-seeds.json").write_text(json.dumps(seeds))
+    scores = {
+        "cmrc2018": {"dev": {"em": 60.0, "f1": 80.5, "average": 70}},
+        "chnsenticorp-seed0": {"dev": {"accuracy": 90.0}, "test": {"accuracy": 89.0}},
+        "chnsenticorp-seed1": {"dev": {"accuracy": 92.0}, "test": {"accuracy": 89.0}},
+    }
+    for name, kept in scores.items():
+        (runs / f"paper-nezha-nezha-{name}").mkdir(parents=True)
+        (runs / f"paper-nezha-nezha-{name}" / "scores.json").write_text(json.dumps(kept))
     reviews(tmp_path / "tasks")
-    table = paper_table(Run(runs / "paper-nezha", 0, load_recipe("paper-nezha", []), [], [], []))
+    recipe = load_recipe("paper-nezha", [])
+    recipe.then[2].overrides.append("finetune.seeds=3")
+    table = paper_table(Run(runs / "paper-nezha", 0, recipe, [], [], []))
     assert table is not None
     cells = {(model, name): cell for model, row in table.rows for name, cell in zip(table.columns, row, strict=True)}
-    assert table.rows[0][0] == "ours"
-    assert cells["ours", "nezha-cmrc2018, f1"] == "80.50"
-    assert cells["ours", "nezha-chnsenticorp, accuracy"] == "91.00 ± 1.41"
-    assert cells["ours", "nezha-xnli, accuracy"] == "-"
+    assert [model for model, _ in table.rows[:3]] == ["ours (dev)", "ours (test)", "NEZHA-base (dev)"]
+    assert cells["ours (dev)", "nezha-cmrc2018, f1"] == "80.50"
+    assert cells["ours (dev)", "nezha-chnsenticorp, accuracy"] == "91.00 ± 1.41"
+    assert cells["ours (test)", "nezha-chnsenticorp, accuracy"] == "89.00 ± 0.00"
+    assert cells["ours (dev)", "nezha-xnli, accuracy"] == "-"
     assert cells["NEZHA-base (dev)", "nezha-xnli, accuracy"] == "81.37"
     number = re.fullmatch(r"86.35 \[(\d)\]", cells["NEZHA-base (dev)", "nezha-cmrc2018, f1"])
     assert number and f"[{number[1]}] learns first occurrences; scores all answers" in table.notes
     assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv are not there. XNLI" in "\n".join(table.notes)
-    assert not any("chnsenticorp" in note for note in table.notes)
+    assert [note for note in table.notes if "chnsenticorp" in note] == ["nezha-chnsenticorp: 2 of 3 seeds"]
 
 
 def test_a_language_models_perplexity_stands_beside_the_papers(tmp_path: Path) -> None:
@@ -192,21 +201,21 @@ def test_the_hours_of_the_whole_are_those_of_pretraining_and_of_each_tasks_windo
     assert whole == pytest.approx(float(rows["pretraining, 100 steps"].replace(",", "")) + hours, rel=0.01)
 
 
-def test_a_paper_is_one_chain_of_jobs_with_tasks_and_seeds_beside_each_other(
+def test_a_paper_is_one_chain_of_jobs_with_an_array_over_tasks_and_seeds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     submit_recipe("paper-longformer", ["scale=tiny", "slurm.gpus_per_node=1"], None, dry_run=True)
     shown = capsys.readouterr().out
     waits = dict(re.findall(r'^submit (\S+)(?: --dependency="afterok:(\S+?)(?:,singleton)?")?$', shown, re.MULTILINE))
-    tuned = ["then1-finetune", "then2-finetune", "then3-finetune", "then4-finetune-seed0", "then4-finetune-seed1"]
-    for job in tuned:
-        assert waits[job] == "${jobs[export]}"
     assert waits["convert"] == "${jobs[start-export]}" and waits["pretrain"] == "${jobs[convert]}"
-    assert waits["then4-scores"] == "${jobs[then4-finetune-seed0]}:${jobs[then4-finetune-seed1]}"
-    assert waits["report"] == ":".join(f"${{jobs[then{number}-scores]}}" for number in (1, 2, 3, 4))
+    assert waits["finetune"] == "${jobs[export]}"
+    assert waits["report"] == "${jobs[export]},afterany:${jobs[finetune]}"
     assert list(waits)[-1] == "report"
+    tasks = ["wikihop", "triviaqa", "imdb", "hyperpartisan-seed0", "hyperpartisan-seed1"]
+    tuned = [f"paper-longformer-tiny-longformer-{task}" for task in tasks]
+    assert re.findall(r"^ +\d\) set -- (\S+)", shown, re.MULTILINE) == tuned
 
     submit_recipe("paper-ernie-doc-lm", ["scale=tiny"], None, dry_run=True)
     shown = capsys.readouterr().out
     assert 'submit evaluate --dependency="afterok:${jobs[export]}"\n' in shown
-    assert 'submit report --dependency="afterok:${jobs[evaluate]}"\n' in shown
+    assert 'submit report --dependency="afterok:${jobs[export]},afterany:${jobs[evaluate]}"\n' in shown

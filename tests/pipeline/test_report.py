@@ -78,7 +78,7 @@ def trained(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     train(recipe.train, folder)
     keep_evaluation(folder, {"step": 4, "overrides": [], "held_out": str(sample_corpus)}, {"masked_lm_loss": 7.125})
     tuned = write_run(folder.parent / "tuned", sample_corpus, [], init=str(folder / "export"))
-    (tuned / "scores.json").write_text('[{"accuracy": 71.5}]')
+    (tuned / "scores.json").write_text('{"dev": {"accuracy": 71.5}}')
     return folder
 
 

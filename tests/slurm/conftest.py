@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,10 @@ def use_cluster(configuration: str, rank: int) -> None:
 
 @pytest.fixture
 def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str, str]]]:
-    """`submit(*overrides, site={}, preprocess={}, corpus=None, **train)`: `reread run tiny.yaml --slurm` in `tmp_path`.
+    """`submit(*overrides, site={}, preprocess={}, corpus=None, then=[], **train)`: `reread run tiny.yaml --slurm`.
 
-    Returns the jobs by name. With a `corpus` there is nothing to preprocess, with `preprocess` values nothing to train.
+    It is started in `tmp_path`. Returns the jobs by name. With a `corpus` there is nothing to preprocess, with
+    `preprocess` values nothing to train.
     """
     cluster.wait(lambda: cluster.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
 
@@ -60,9 +61,10 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., dict[str,
         site: dict[str, Any] | None = None,
         preprocess: dict[str, Any] | None = None,
         corpus: Path | None = None,
+        then: Sequence[dict[str, Any]] = (),
         **train: Any,
     ) -> dict[str, str]:
-        recipe: dict[str, Any] = {"name": "tiny"}
+        recipe: dict[str, Any] = {"name": "tiny", "then": list(then)}
         if corpus is None:
             recipe["preprocess"] = preprocess or preprocess_values(tmp_path / "corpus")
         if preprocess is None:

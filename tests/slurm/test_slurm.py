@@ -8,12 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import yaml
 
 from pipeline.recipe import load_recipe
 from tests.conftest import not_here, train_values
 from tests.distributed.test_training import no_dropout
+from tests.forks import Job
+from tests.runs import finish
 from tests.slurm.cluster import Cluster
 from training.metrics import read_metrics
 from training.trainer import train
@@ -30,15 +34,32 @@ ENDLESS = {
 }
 
 
+def write_task(folder: Path) -> dict[str, Any]:
+    """Labelled texts and the recipe of a task with two seeds in `folder`; the entry of `then`."""
+    lines = [{"id": str(number), "text": "我喜欢读书" * (1 + number), "label": "xy"[number % 2]} for number in range(8)]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tune = {
+        "name": "tune",
+        "task": {"kind": "classify", "sequence_length": 24, "train": "texts.jsonl", "dev": "texts.jsonl"},
+        "finetune": {"epochs": 1, "seeds": 2},
+        "train": {"global_batch": 4, "optimizer": {"name": "adam", "learning_rate": 0.001}, "peak_tflops": 1.0},
+    }
+    (folder / "tune.yaml").write_text(yaml.safe_dump(tune))
+    return {"recipe": "tune.yaml"}
+
+
 def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
+    """Preprocessing, pretraining, export, an array of fine-tunings of two seeds, and the report."""
     steps = 30
     optimizer = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # LAMB would amplify rounding
     checkpoint = {"every_steps": 5, "keep": 2}
     model = no_dropout(train_values(tmp_path))["model"]  # dropout depends on how rows are shared out
-    jobs = submit(steps=steps, model=model, optimizer=optimizer, checkpoint=checkpoint, validate_every=steps)
-    assert list(jobs) == ["read", "duplicates", "vocabulary", "encode", "merge", "pretrain", "export"]
+    then = [write_task(tmp_path)]
+    jobs = submit(steps=steps, model=model, optimizer=optimizer, checkpoint=checkpoint, validate_every=steps, then=then)
+    stages = ["read", "duplicates", "vocabulary", "encode", "merge"]
+    assert list(jobs) == [*stages, "pretrain", "export", "finetune", "report"]
     wait_for_step(cluster, tmp_path, 7)
     cluster.run("scancel", "--batch", "--signal=USR1", jobs["pretrain"])  # what Slurm sends before the time limit
     cluster.wait(lambda: len(attempts(tmp_path, jobs["pretrain"])) == 1, "the end of the first attempt")
@@ -47,7 +68,7 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     wait_for_step(cluster, tmp_path, stopped["checkpoint"] + 7)
     cluster.kill_node("n1")  # the one with the batch script
     try:
-        assert cluster.ended(jobs["export"]) == "COMPLETED", log_of(tmp_path)
+        assert cluster.ended(jobs["report"]) == "COMPLETED", log_of(tmp_path) + log_of(tmp_path, "finetune")
     finally:
         cluster.start_node("n1")
     last = attempts(tmp_path, jobs["pretrain"])[-1]
@@ -64,7 +85,19 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     tokens, losses = ([[row[name] for row in rows] for rows in of_steps] for name in ("tokens", "loss"))
     assert tokens[0] == tokens[1]
     assert losses[0] == pytest.approx(losses[1], abs=1e-3)  # float32 on another number of processes
-    assert (tmp_path / "runs/tiny/export/config.json").exists()
+
+    # each task of the array is a seed, with the scores that it has on one machine
+    scores = []
+    for seed in (0, 1):
+        run = tmp_path / f"runs/tiny-tune-seed{seed}"
+        (attempt,) = (json.loads(line) for line in (run / "attempts.jsonl").read_text().splitlines())
+        assert (attempt["job"], attempt["status"]) == (f"{jobs['finetune']}_{seed}", 0)
+        scores.append(json.loads((run / "scores.json").read_text()))
+    finish(Job(tmp_path, "finetune", "tune.yaml", "init=runs/tiny", "name=here", processes=1))
+    assert scores == [json.loads((tmp_path / f"runs/here-seed{seed}/scores.json").read_text()) for seed in (0, 1)]
+    mean, deviation = (f([one["dev"]["accuracy"] for one in scores]) for f in (np.mean, np.std))
+    row = next(line for line in log_of(tmp_path, "report").splitlines() if line.startswith("  ours (dev) "))
+    assert f" {mean:.2f} ± {deviation * 2**0.5:.2f} " in row
 
 
 def test_the_time_limit_and_preemption_requeue_and_scancel_ends(

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given
 from hypothesis.strategies import integers, lists, tuples
-from numpy.typing import NDArray
 
 from preprocessing.text.clusters import clusters_of, duplicates_of, unite
-from preprocessing.text.minhash import EDGE, number_of, place_of
+from preprocessing.text.minhash import EDGE, number_of
 
 
 def reached(first: int, pairs: list[tuple[int, int]]) -> set[int]:
@@ -52,22 +51,18 @@ def write_edges(folder: Path, edges: list[list[tuple[int, int, int, int, int]]])
     return files
 
 
-def nobody(documents: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    return np.zeros(len(documents), bool)
-
-
 def test_the_first_of_a_cluster_stays_over_files_and_parts(tmp_path: Path) -> None:
     files = write_edges(tmp_path, [[(2, 5, 2, 9, 120)], [], [(0, 7, 2, 9, 120), (1, 1, 1, 2, 126)]])
-    clusters = clusters_of(files, nobody)
+    clusters = clusters_of(files)
     dropped = duplicates_of(clusters.dropped)
     assert [(int(part), int(place)) for place, part in dropped.tolist()] == [(1, 2), (2, 5), (2, 9)]
     assert clusters.sizes() == {2: 2}
-    assert clusters_of(files[::-1], nobody).dropped.tolist() == clusters.dropped.tolist()
-    assert not len(clusters_of(files[1:2], nobody).dropped)
+    assert clusters_of(files[::-1]).dropped.tolist() == clusters.dropped.tolist()
+    assert not len(clusters_of(files[1:2]).dropped)
 
 
-def test_a_preferred_document_stays_and_the_others_of_its_cluster_go(tmp_path: Path) -> None:
+def test_of_a_chain_of_near_duplicates_one_document_stays(tmp_path: Path) -> None:
     files = write_edges(tmp_path, [[(0, 0, 0, 1, 120), (0, 1, 3, 0, 120), (3, 0, 3, 1, 120), (0, 4, 0, 5, 120)]])
-    clusters = clusters_of(files, lambda documents: place_of(documents)[0] == 3)
-    assert clusters.dropped.tolist() == number_of([0, 0, 0, 3], [0, 1, 5, 1]).tolist()
+    clusters = clusters_of(files)
+    assert clusters.dropped.tolist() == number_of([0, 0, 3, 3], [1, 5, 0, 1]).tolist()
     assert clusters.sizes() == {4: 1, 2: 1}

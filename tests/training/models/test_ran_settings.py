@@ -240,7 +240,7 @@ def parameters_of(kind: Any, **values: Any) -> float:
 
 
 def test_sizes_are_those_of_the_paper() -> None:
-    """96 million for classification are 12 heads of 768 each; with 64 each it were 42. Table 6 is 300 wide, 8 x 128."""
+    """96 million for classification are 12 heads of 768 each; 64 each would be 42. Table 6 is 300 wide, 8 x 128."""
     assert parameters_of(RanForSequenceClassification) == pytest.approx(95.5, abs=0.05)
     assert parameters_of(RanForMaskedLM) == pytest.approx(93.8, abs=0.05)
     assert parameters_of(RanForMaskedLM, vocab_size=33000) == pytest.approx(95.7, abs=0.05)

@@ -19,7 +19,7 @@ class TaskSettings(DataSettings):
     `reread finetune` fills in what the model it starts from determines: `tokenizer`, `frame` and `labels`.
     """
 
-    elastic = frozenset({"train", "dev", "tokenizer"})
+    elastic = frozenset({"train", "dev", "test", "tokenizer"})
 
     framings = (False, True)
 
@@ -27,6 +27,8 @@ class TaskSettings(DataSettings):
     """File or folder of training examples."""
     dev: Path | None = None
     """Examples that choose the checkpoint; null: none are held out."""
+    test: Path | None = None
+    """Examples that the chosen checkpoint is scored on, too; they choose nothing."""
     format: str | None = None
     """Format of the files (preprocessing/labelled/formats.py); null: by their names."""
     columns: Mapping[str, str] = {}
@@ -63,6 +65,12 @@ class TaskSettings(DataSettings):
     @property
     def held_out(self) -> Path:
         return self.dev or self.train
+
+    @property
+    def splits(self) -> "dict[str, TaskSettings]":
+        """Each of dev and test that is given -> these settings with its examples as `dev`."""
+        given = {"dev": self.dev, "test": self.test}
+        return {name: self.model_copy(update={"dev": path}) for name, path in given.items() if path is not None}
 
     @property
     def label_form(self) -> Literal["one", "set", "number"]:

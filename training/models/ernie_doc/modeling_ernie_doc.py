@@ -282,10 +282,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         official = self.config.official_memory
         if official and gap:
             raise ValueError("official_memory remembers padding, so none can be left out")
-        mems = mems or (self.empty_mems(batch) if official else ())
-        if mems and len(mems) != (self.config.num_hidden_layers if self.config.slots else 0):
-            raise ValueError(f"{len(mems)} mems, but the model has {len(self.empty_mems(0))}")
-        mems = tuple(memory.to(hidden.dtype) for memory in mems)
+        mems = self._given(mems or (self.empty_mems(batch) if official else ()), hidden.dtype)
         slots = mems[0].shape[1] if mems else 0
         filled = mems[0].any(-1) if mems else hidden.new_ones(batch, 0, dtype=torch.bool)
         tokens = torch.ones(batch, length, dtype=torch.bool, device=hidden.device)
@@ -302,10 +299,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             mask = (~torch.cat([filled, tokens], dim=1))[:, None, None].to(hidden.dtype) * MASKED
         types = key_types = None
         if token_type_ids is not None:
-            types = self.embeddings.types()
-            first = token_type_ids[:1, :1] if official else token_type_ids[:, :1]
-            key_types = torch.cat([first.expand(batch, slots), token_type_ids], dim=1).long()
-            key_types = F.one_hot(key_types, self.config.type_vocab_size).to(hidden.dtype)
+            types, key_types = self.embeddings.types(), self._key_types(token_type_ids, slots).to(hidden.dtype)
         around = Surroundings(self.embeddings.positions(length + gap, slots), types, key_types, mask, gap)
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         weights = attention_weights(output_attentions, self.config)
@@ -318,6 +312,17 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             attentions=None if weights is None else tuple(weights),
         )
         return returned(self, output, return_dict)
+
+    def _given(self, mems: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """`mems` in `dtype`; raises ValueError if there are not as many as layers that remember."""
+        if mems and len(mems) != (layers := len(self.empty_mems(0))):
+            raise ValueError(f"{len(mems)} mems, but the model has {layers}")
+        return tuple(memory.to(dtype) for memory in mems)
+
+    def _key_types(self, types: Tensor, slots: int) -> Tensor:
+        """[B, S, type_vocab_size] int64: one-hot types of `slots` of memory and of the tokens, types [B, T]."""
+        first = types[:1, :1] if self.config.official_memory else types[:, :1]
+        return F.one_hot(torch.cat([first.expand(len(types), slots), types], dim=1).long(), self.config.type_vocab_size)
 
     def read(self, input_ids: Tensor, *, retrospective: bool = True) -> ErnieDocModelOutput:
         """Read a whole document of any length: input_ids [n], without special tokens.
