@@ -1,6 +1,5 @@
 """The `reread` command. Torch is imported only by the commands that train or convert, so help starts at once."""
 
-import gc
 import logging
 import os
 import sys
@@ -350,7 +349,6 @@ def settings(
 
 
 def main() -> None:
-    gc.freeze()  # what was imported stays, so later passes of the garbage collector leave it out
     os.environ["HF_HUB_OFFLINE"] = "1"  # before its libraries are imported: nothing is ever downloaded
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("reread").setLevel(logging.INFO)

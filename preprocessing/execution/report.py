@@ -1,4 +1,4 @@
-"""The report of a corpus, made from its manifest: `report.md` and two pictures (SVG, which needs no library)."""
+"""The report of a corpus, made from its manifest: `report.md` and two pictures."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from preprocessing.corpus import Manifest
 from preprocessing.files import write_atomically
 from preprocessing.tokens.encode import LONGEST_WORD
 
-WORDS_IMAGE, DOCUMENTS_IMAGE = "word-lengths.svg", "document-lengths.svg"
+WORDS_IMAGE, DOCUMENTS_IMAGE = "word-lengths.png", "document-lengths.png"
 
 
 def write_report(folder: Path, manifest: Manifest) -> None:
@@ -127,22 +127,22 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
 
 
 def _bars(path: Path, bars: dict[str, int], title: str, label: str, counted: str) -> None:
-    """A picture of horizontal bars, one below the other, each between its label and its count."""
-    row, begin, longest = 22, 150, 420
-    height = row * (len(bars) + 3)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="700" height="{height}" '
-        'font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{begin}" y="{row}" font-size="16">{title}</text>',
-        f'<text x="{begin - 8}" y="{2 * row}" text-anchor="end" fill="#555">{label}</text>',
-        f'<text x="{begin}" y="{2 * row}" fill="#555">{counted}</text>',
-    ]
-    for number, (name, count) in enumerate(bars.items(), 3):
-        width = longest * count / max(bars.values())
-        lines += [
-            f'<text x="{begin - 8}" y="{number * row}" text-anchor="end">{name}</text>',
-            f'<rect x="{begin}" y="{number * row - 14}" width="{width:.1f}" height="18" fill="#3b6ea5"/>',
-            f'<text x="{begin + width + 6:.1f}" y="{number * row}">{count:,}</text>',
-        ]
-    write_atomically(path, "\n".join([*lines, "</svg>", ""]).encode())
+    """A picture of horizontal bars, one below the other, so that no label meets another."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 1.2 + 0.28 * len(bars)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    drawn = axes.barh(list(bars), list(bars.values()), color="#3b6ea5")
+    axes.invert_yaxis()
+    axes.set_title(title)
+    axes.set_ylabel(label)
+    axes.set_xlabel(counted)
+    axes.set_xlim(0, 1.15 * max(bars.values()))  # room for the longest bar's label
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.bar_label(drawn, fmt=lambda value: f"{value:,.0f}", padding=3, fontsize=8)
+    figure.savefig(path, dpi=120, metadata={"Software": None})
