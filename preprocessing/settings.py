@@ -27,7 +27,7 @@ Line = Annotated[str, AfterValidator(_check_line)]
 class Settings(BaseModel):
     """A frozen section of a recipe. An unknown key is an error, never ignored, and numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*")
     @classmethod

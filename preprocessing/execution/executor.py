@@ -78,7 +78,7 @@ class ProcessExecutor(Executor):
     def __init__(self, workers: int) -> None:
         super().__init__(workers or len(os.sched_getaffinity(0)))
         self._context = multiprocessing.get_context("spawn")
-        self._bytes_done = self._context.Value("q", 0)
+        self._bytes_done: Any = None
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "ProcessExecutor":
@@ -133,6 +133,7 @@ class ProcessExecutor(Executor):
 
     def _run_in_pool(self, work: Work, stage: Stage, numbers: list[int], show: Callable[[int], None]) -> None:
         if self._pool is None:
+            self._bytes_done = self._context.Value("q", 0)  # starts a process, which a single worker does not need
             self._pool = ProcessPoolExecutor(
                 min(self.workers, work.parts), self._context, _start_worker, (self._bytes_done,)
             )

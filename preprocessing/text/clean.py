@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ _LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 _SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 BLANKS = "".join(dict.fromkeys(_SPACES + "".join(_LINE_ENDS)))
 """Characters that cleaning turns into a space or a line end."""
-_OTHER_BLANK = re.compile(f"[{BLANKS.replace(chr(10), '')}]")
 _CONTROLS = "0-8 e-1f 7f-84 86-9f"
 _FORMAT = (
     "ad-ad 34f-34f 600-605 61c-61c 6dd-6dd 70f-70f 890-891 8e2-8e2 180b-180f 200b-200f 202a-202e 2060-206f fe00-fe0f "
@@ -38,6 +38,7 @@ _DROPPED = [
 ]
 _DROPPED_RUN = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _DROPPED)}]+")
 _MOST_MARKS = 128
+_TOUCHED, _BLANK, _OTHER_BLANK, _FULL_STOP = (np.uint8(1 << bit) for bit in range(4))  # kinds of characters
 _POINT = re.compile("．(?<=[0-9A-Za-z]．)(?=[0-9A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _HAN = re.compile("[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
@@ -82,18 +83,23 @@ class Cleaner:
             self.changed.setdefault(option, Counter()).update(documents=1, characters=characters)
 
     def _in_normal_form(self, text: str) -> str:
-        if _OTHER_BLANK.search(text):
+        settings = self.settings
+        kinds = _kinds_of(text, settings.nfkc)
+        if _is_normal(kinds) and not (settings.simplify or settings.join_wrapped_lines):
+            return text
+        if (kinds & _OTHER_BLANK).any():
             for mark in _LINE_ENDS:
                 text = text.replace(mark, "\n")
             for space in _SPACES:
                 text = text.replace(space, " ")
-        text = _without_unwanted(text, self.settings.nfkc)
-        if self.settings.nfkc and "．" in text:
+            kinds = _kinds_of(text, settings.nfkc)
+        text = _without_unwanted(text, kinds, settings.nfkc)
+        if settings.nfkc and "．" in text:
             text = _POINT.sub(".", text)  # ３．５ is a number
-        if self.settings.simplify:
+        if settings.simplify:
             text = simplify(text)
         text = re.sub("  +", " ", text).replace(" \n", "\n").replace("\n ", "\n")
-        if self.settings.join_wrapped_lines:
+        if settings.join_wrapped_lines:
             text = _WRAP.sub(" ", _WRAP_IN_CHINESE.sub("", text))
         return re.sub("\n\n+", "\n", text).strip(" \n")
 
@@ -118,10 +124,22 @@ def _too_few(pattern: re.Pattern[str], text: str, minimum: float) -> bool:
     return minimum > 0 and len("".join(pattern.findall(text))) < minimum
 
 
-def _without_unwanted(text: str, nfkc: bool) -> str:
+def _kinds_of(text: str, nfkc: bool) -> NDArray[np.uint8]:
+    """[len(text)]: the kinds of the characters."""
+    return _kinds(nfkc).take(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), mode="clip")
+
+
+def _is_normal(kinds: NDArray[np.uint8]) -> bool:
+    """Whether nothing has to be changed in a text: no character, and no blank at an end or beside another."""
+    is_blank = kinds == _BLANK
+    return not (
+        (kinds & ~_BLANK).any() or is_blank[:1].any() or is_blank[-1:].any() or (is_blank[1:] & is_blank[:-1]).any()
+    )
+
+
+def _without_unwanted(text: str, kinds: NDArray[np.uint8], nfkc: bool) -> str:
     """`text` without invisible characters, and in NFKC except for `KEPT_PUNCTUATION`."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    found = np.flatnonzero(_touched(nfkc)[codes])
+    found = np.flatnonzero(kinds & _TOUCHED != 0)
     if not len(found):
         return text
     gaps = np.flatnonzero(np.diff(found) > 1)
@@ -157,6 +175,15 @@ def _marks() -> re.Pattern[str]:
 
 
 @cache
+def _kinds(nfkc: bool) -> NDArray[np.uint8]:
+    """[code points]: what each character is to cleaning."""
+    kinds = _touched(nfkc) * _TOUCHED
+    kinds[list(map(ord, " \n"))] = _BLANK
+    kinds[[ord(blank) for blank in BLANKS if blank != "\n"]] |= _OTHER_BLANK
+    kinds[ord("．")] |= _FULL_STOP
+    return kinds
+
+
 def _touched(nfkc: bool) -> NDArray[np.bool_]:
     """[code points]: the characters that are dropped or that NFKC changes, reorders or composes with the one before.
 
@@ -166,11 +193,10 @@ def _touched(nfkc: bool) -> NDArray[np.bool_]:
     if nfkc:
         # Han and Hangul syllables never change, and nothing does from plane 3 on.
         scanned = (range(0x80, 0x3400), range(0xA000, 0xAC00), range(0xD7B0, 0x20000), range(0x2F800, 0x2FA20))
-        for code in (code for part in scanned for code in part):
-            character = chr(code)
-            if unicodedata.combining(character) or not unicodedata.is_normalized("NFKC", character):
-                touched[code] = True
-            parts = unicodedata.decomposition(character).split()
+        characters = list(map(chr, chain.from_iterable(scanned)))
+        found = [c for c in characters if unicodedata.combining(c) or not unicodedata.is_normalized("NFKC", c)]
+        touched[list(map(ord, found))] = True
+        for parts in map(str.split, filter(None, map(unicodedata.decomposition, characters))):
             if len(parts) == 2 and parts[0][0] != "<":
                 touched[int(parts[1], 16)] = True
         touched[0x1161:0x1176] = touched[0x11A8:0x11C3] = True  # Hangul vowels and finals

@@ -1,6 +1,7 @@
 """Where sentences and paragraphs end, for Chinese, English and their mixture."""
 
 import re
+import string
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ _CANDIDATE = re.compile(
 _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
 _BEFORE_LAST_WORD = re.compile(r".*[\s“‘(\[\"'，。、_—-]", re.DOTALL)
 _LONGEST_WORD = 24
+_SHORT_WORD = 15
+"""A longer word before a stop is rare enough to be looked at one by one."""
 
 # Abbreviations before a name or the rest of a phrase, before a number, and words that begin a sentence after one.
 _NAME_FOLLOWS = """
@@ -37,10 +40,15 @@ _STARTERS = """
     But And Or So If When While After Before Since Although However There Then What Who Why How No Not
 """
 _NAMES, _NUMBERED, _FIRST = (frozenset(words.split()) for words in (_NAME_FOLLOWS, _NUMBER_FOLLOWS, _STARTERS))
+_ABBREVIATIONS = np.array(
+    sorted(int.from_bytes(word.encode(), "big") for word in _NAMES | _NUMBERED if word.isalpha()), np.uint64
+)
+"""As numbers, the last letter of a word in the lowest byte."""
 
 
 # [65536] the kinds of each character.
-_STOP, _DOT, _OTHER, _OPEN, _CLOSER, _STRAIGHT, _COMMA, _QUOTE, _LINE, _POINT, _ASCII = (1 << bit for bit in range(11))
+_STOP, _DOT, _OTHER, _OPEN, _CLOSER, _STRAIGHT, _COMMA = (1 << bit for bit in range(7))
+_QUOTE, _LINE, _POINT, _ASCII, _LETTER, _BEFORE_WORD, _OPENER = (1 << bit for bit in range(7, 14))
 _KINDS = np.zeros(1 << 16, np.uint16)
 for _kind, _characters in (
     (_STOP, [*_FULL_STOPS, "．"]),
@@ -54,6 +62,9 @@ for _kind, _characters in (
     (_LINE, "\n"),
     (_POINT, ".!?"),
     (_ASCII, "".join(map(chr, range(33, 127)))),
+    (_LETTER, string.ascii_letters),
+    (_BEFORE_WORD, " \n“‘([\"'，。、_—-"),
+    (_OPENER, _OPENERS.replace("\\", "")),
 ):
     _KINDS[[ord(character) for character in _characters]] |= _kind
 
@@ -85,10 +96,14 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     marks -= 1
     lines = marks[is_line]
     line_of = np.searchsorted(lines, marks)
-    # So is a single English stop: it ends no sentence before a letter, and `_is_western_end` decides before a blank.
-    is_point = (mark & _POINT != 0) & (before & (_ASCII | _STOP | _OTHER | _QUOTE) == _ASCII)
-    is_point &= (after & (_STOP | _OTHER | _CLOSER) == 0) & ~_is_digit(codes[marks])
-    is_point &= (after & (_ASCII | _LINE) != 0) | (codes[marks + 2] == ord(" "))
+    # So is a single English stop: it ends no sentence before a letter, and `_western_ends` decides before a blank,
+    # which may come after one closing mark.
+    is_point = (mark & _POINT != 0) & ~_is_digit(codes[marks])
+    is_point &= (before & (_ASCII | _STOP | _OTHER | _QUOTE) == _ASCII) | (codes[marks] == ord(" "))
+    is_open = (after & (_STOP | _OTHER | _CLOSER) == 0) & (after & (_ASCII | _LINE) != 0)
+    closes = is_point & (after & (_STOP | _OTHER | _CLOSER) == _CLOSER)
+    behind = marks + 2 + closes
+    is_point &= (is_open & ~closes) | (codes[behind] == ord(" ")) | (closes & (kinds[behind] & _LINE != 0))
     is_other |= (mark & _OTHER != 0) & ~is_point
     has_stops, has_points = np.zeros((2, len(lines) + 1), bool)
     has_stops[line_of[is_stop]] = True
@@ -100,15 +115,13 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     for begin, end in zip(begins[~is_plain].tolist(), ends[~is_plain].tolist(), strict=True):
         _find_ends(text, begin, end, within)
     in_plain = is_plain[line_of]
-    points = marks[is_point & in_plain]
-    points = points[codes[points + 2] == ord(" ")]
-    points = points[~_is_lower(codes[points + 3])]
-    within += [point + 1 for point in points.tolist() if _is_western_end(text, point, point + 1, point + 1, 0)]
+    is_point &= in_plain & (codes[behind] == ord(" ")) & ~_is_lower(codes[behind + 1])
+    western = _western_ends(text, codes, kinds, marks[is_point], behind[is_point] - 1)
     is_end = np.zeros(len(text) + 1, bool)
     is_end[ends[begins < ends]] = True
     is_single &= in_plain
     is_end[marks[is_single] + 1 + is_closed[is_single]] = True
-    is_end[within] = True
+    is_end[within] = is_end[western] = True
     return np.flatnonzero(is_end)
 
 
@@ -116,7 +129,7 @@ def _marks(text: str, kinds: NDArray[np.uint16]) -> NDArray[np.int64]:
     """Places in `kinds` [len(text) + 3] of the line ends, the stops outside of titles and remarks, and the remarks that
     may be a sentence.
     """
-    marks = np.flatnonzero(kinds & (_STOP | _OTHER | _OPEN | _LINE))[1:-2]
+    marks = np.flatnonzero(kinds & (_STOP | _OTHER | _OPEN | _LINE) != 0)[1:-2]
     is_open = kinds[marks] & _OPEN != 0
     if not is_open.any():
         return marks
@@ -129,6 +142,34 @@ def _marks(text: str, kinds: NDArray[np.uint16]) -> NDArray[np.int64]:
     is_inside = np.searchsorted(begins, marks, "right") > np.searchsorted(ends, marks, "right")
     may_end = (kinds[ends - 2] & (_STOP | _OTHER) != 0) & (kinds[begins - 1] & (_STOP | _OTHER | _CLOSER | _LINE) != 0)
     return np.sort(np.concatenate((marks[~is_open & ~is_inside], begins[may_end])))
+
+
+def _western_ends(
+    text: str,
+    codes: NDArray[np.uint32],
+    kinds: NDArray[np.uint16],
+    points: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Those of `ends` that end a sentence: of single stops at `points`, closed at `ends`, before a blank.
+
+    `codes` and `kinds` begin a place before the text. Before a capital, "!", "?" and stops after a blank or a short
+    word of letters that is no abbreviation are sure; `_is_western_end` decides about all others.
+    """
+    places = np.maximum(points[:, None] - np.arange(_SHORT_WORD + 1), 0)  # of the characters before, the last one first
+    letters = kinds[places] & _LETTER != 0
+    length = np.argmin(letters, axis=1)  # of the word; 0 if all are letters
+    row = np.arange(len(points))
+    is_word = (length > 1) & (kinds[places[row, length]] & _BEFORE_WORD != 0)
+    lower = np.where(np.arange(8) < length[:, None], codes[places[:, :8]] | 0x20, 0).astype(np.uint8)
+    words = lower.view(np.uint64).ravel()
+    is_word &= (length > 8) | (_ABBREVIATIONS.take(np.searchsorted(_ABBREVIATIONS, words), mode="clip") != words)
+    is_word |= (codes[points] == ord(" ")) | (codes[points + 1] != ord("."))
+    next_ = codes[ends + 2 + (kinds[ends + 2] & _OPENER != 0)]
+    is_sure = is_word & (next_ >= ord("A")) & (next_ <= ord("Z"))
+    unsure = zip(points[~is_sure].tolist(), ends[~is_sure].tolist(), strict=True)
+    decided = [end for point, end in unsure if _is_western_end(text, point, point + 1, end, 0)]
+    return np.concatenate((ends[is_sure], np.array(decided, np.int64)))
 
 
 def _is_digit(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:

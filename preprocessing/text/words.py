@@ -19,9 +19,10 @@ import re
 import string
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import md5
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,15 @@ for _pair in _TIE.pattern.split("|"):
     _SIGNS[ord(_pair[0])] |= _TIE_FIRST
     _SIGNS[[ord(c) for c in _pair[1:] if c not in "[]"]] |= _TIE_SECOND
 
-# Words, separated by blanks, that rjieba with the corrections above must find; checked at the start.
+# Words, separated by blanks, that rjieba with the corrections above must find; checked when it is loaded.
 _PROBE = "他 来到 了 网易 杭研 大厦 。 Pro - BTC 约 3 - 5.2% 的 AT&T 用 C++ 11 写 㐀 㐁 鿖 鿗 hizhu . com2"
 
 
 class WordSegmenter:
-    """Word boundaries of a text; `engine` is the one chosen, `description` the identity of its boundaries.
+    """Word boundaries of a text; `description` is the identity of the boundaries.
 
-    Raises `UserError` for a user dictionary that is missing or not UTF-8, or one together with rjieba.
+    Raises `UserError` for a user dictionary that is missing or not UTF-8, or one together with rjieba. rjieba is loaded
+    for the first text with Han characters, since its dictionary takes longer than a small English corpus.
     """
 
     def __init__(self, settings: WordSettings) -> None:
@@ -84,58 +86,84 @@ class WordSegmenter:
         if dictionaries:
             contents = [md5(_read_dictionary(path)).hexdigest() for path in dictionaries]
             self.description += f", user dictionaries {' '.join(contents)}"
-        cut: Cut | None = None
-        if settings.engine != "jieba" and not dictionaries:
-            cut = _load_rjieba()
-            if cut is None and settings.engine == "rjieba":
-                raise UserError("words.engine: rjieba cannot be used (see the line above); write `auto` or `jieba`")
-        self.engine = "jieba" if cut is None else "rjieba"
-        self._cut = cut or _load_jieba(dictionaries)
-        if cut is not None:
+        self._dictionaries = dictionaries
+        is_there = find_spec("rjieba") is not None
+        self._prefers_rjieba = settings.engine != "jieba" and not dictionaries and is_there
+        if self._prefers_rjieba:
             logger.info("words: rjieba %s (the boundaries of jieba, about 15 times faster)", version("rjieba"))
         elif dictionaries:
             logger.info("words: jieba itself, since only it takes user dictionaries")
         else:
-            logger.info("words: jieba itself")
+            logger.info("words: jieba itself%s", "" if is_there else ", since rjieba is not installed")
+        is_loaded_now = dictionaries or settings.engine != "auto"  # so that a mistake shows before hours of work
+        if is_loaded_now and self.engine == "jieba" and settings.engine == "rjieba":
+            raise UserError("words.engine: rjieba cannot be used (see the line above); write `auto` or `jieba`")
+
+    @property
+    def engine(self) -> str:
+        """`jieba` or `rjieba`, whichever cuts Chinese."""
+        return self._engine[0]
+
+    @cached_property
+    def _engine(self) -> tuple[str, Cut]:
+        if self._prefers_rjieba and (cut := _load_rjieba()) is not None:
+            return "rjieba", cut
+        return "jieba", _load_jieba(self._dictionaries)
 
     def starts(self, text: str) -> NDArray[np.bool_]:
         """[len(text)], True at the first character of each word; every character belongs to a word."""
-        starts_of = _cut_starts if self.engine == "jieba" else _corrected_starts
         starts = np.empty(len(text), np.bool_)
         begin = 0
         for piece in _pieces(text):
-            starts[begin : begin + len(piece)] = starts_of(self._cut, piece)
+            starts[begin : begin + len(piece)] = self._starts(piece)
             begin += len(piece)
         return starts
+
+    def _starts(self, text: str) -> NDArray[np.bool_]:
+        codes = _codes(text)
+        signs = _SIGNS.take(codes, mode="clip")
+        has_han = bool(np.bitwise_or.reduce(signs) & (_HAN | _UNKNOWN))
+        if not self._prefers_rjieba or (has_han and self.engine == "jieba"):
+            return _cut_starts(self._engine[1], text)
+        return _chinese_starts(self._engine[1], text, signs) if has_han else _western_starts(text, codes, signs)
+
+
+def _codes(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 def _cut_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     # Words joined by NUL are found in one pass; a NUL in the text becomes \1, which is never joined either.
     words = "\0".join(cut(text.replace("\0", "\1")))
-    ends = np.flatnonzero(np.frombuffer(words.encode("utf-32-le", "surrogatepass"), np.uint32) == 0)
+    ends = np.flatnonzero(_codes(words) == 0)
     starts = np.zeros(len(text), np.bool_)
     starts[:1] = True
     starts[ends - np.arange(len(ends))] = True
     return starts
 
 
-def _corrected_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    signs = _SIGNS.take(codes, mode="clip")
-    seen = int(np.bitwise_or.reduce(signs))
-    if seen & (_HAN | _UNKNOWN):
-        known = _UNKNOWN_HAN.sub("。", text) if seen & _UNKNOWN else text
-        starts = _cut_starts(cut, known)
-        if ((signs[:-1] & _TIE_FIRST != 0) & (signs[1:] & _TIE_SECOND != 0)).any():
-            _correct_ties(starts, known)
-        found = np.flatnonzero(signs & _SIGN).tolist()
-    else:  # words are runs of letters and digits, runs of the other joined characters, and single characters
-        starts = signs == 0
-        starts[0] = True
-        starts[1:] |= signs[1:] != signs[:-1]
-        starts[1:] &= (codes[1:] != ord("\n")) | (codes[:-1] != ord("\r"))
-        mixed = _MIXED if any(sign in text for sign in "%+#&") else _DECIMAL
-        found = [match.start() for match in mixed.finditer(text)] if seen & _SIGN else []
+def _chinese_starts(rjieba_cut: Cut, text: str, signs: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    known = _UNKNOWN_HAN.sub("。", text) if (signs & _UNKNOWN).any() else text
+    starts = _cut_starts(rjieba_cut, known)
+    if ((signs[:-1] & _TIE_FIRST != 0) & (signs[1:] & _TIE_SECOND != 0)).any():
+        _correct_ties(starts, known)
+    return _with_ascii_words(starts, text, signs, np.flatnonzero(signs & _SIGN != 0).tolist())
+
+
+def _western_starts(text: str, codes: NDArray[np.uint32], signs: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Words are runs of letters and digits, runs of the other joined characters, and single characters."""
+    starts = signs == 0
+    starts[0] = True
+    starts[1:] |= signs[1:] != signs[:-1]
+    starts[1:] &= (codes[1:] != ord("\n")) | (codes[:-1] != ord("\r"))
+    mixed = _MIXED if any(sign in text for sign in "%+#&") else _DECIMAL
+    return _with_ascii_words(starts, text, signs, [match.start() for match in mixed.finditer(text)])
+
+
+def _with_ascii_words(
+    starts: NDArray[np.bool_], text: str, signs: NDArray[np.uint8], found: list[int]
+) -> NDArray[np.bool_]:
+    """`starts` with the words of the ASCII runs that hold the characters `found`."""
     if not found:
         return starts
     flags = bytearray(starts.tobytes() + b"\1")
@@ -215,12 +243,13 @@ def _load_rjieba() -> Cut | None:
     try:
         import rjieba
     except ImportError as error:
-        logger.info("words: rjieba is not used: %s", error)
+        logger.warning("words: rjieba is not used: %s", error)
         return None
     words = _PROBE.split()
-    found = _corrected_starts(rjieba.cut, "".join(words)).tobytes()
+    text = "".join(words)
+    found = _chinese_starts(rjieba.cut, text, _SIGNS.take(_codes(text), mode="clip")).tobytes()
     if found != b"".join(b"\1" + bytes(len(word) - 1) for word in words):
-        logger.info("words: rjieba %s is not used: it splits the test sentence unlike jieba", version("rjieba"))
+        logger.warning("words: rjieba %s is not used: it splits the test sentence unlike jieba", version("rjieba"))
         return None
     return rjieba.cut
 

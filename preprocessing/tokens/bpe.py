@@ -15,6 +15,11 @@ from preprocessing.tokens.fast_bpe import FastBpe
 logger = logging.getLogger("reread")
 
 
+def merges_of(path: Path) -> Path:
+    """The file of merges that belongs to a vocabulary."""
+    return path.with_name("vocab.bpe" if path.name == "encoder.json" else "merges.txt")
+
+
 class ByteLevelBpe(BackedTokenizer):
     """Byte-level BPE (GPT-2, RoBERTa), from a tokenizer.json or from vocab.json and merges.txt beside it."""
 
@@ -26,6 +31,7 @@ class ByteLevelBpe(BackedTokenizer):
         names = {role: known[0] if bracketed else known[-1] for role, known in SPECIAL_NAMES.items()}
         values = json.loads(backend.to_str())
         super().__init__(path, backend, names, values)
+        self._model = values["model"]
         split = values["pre_tokenizer"]
         known = split["type"] == "ByteLevel" and split.get("use_regex", True)
         plain = known and values["normalizer"] is None
@@ -55,9 +61,8 @@ class ByteLevelBpe(BackedTokenizer):
         return encode_in_pieces(self.backend, text, self._cuts)
 
     def _save_vocabulary(self, folder: Path) -> None:
-        model = json.loads(self.backend.to_str())["model"]
-        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-        write_atomically(folder / "vocab.json", json.dumps(model["vocab"], ensure_ascii=False).encode())
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in self._model["merges"]]
+        write_atomically(folder / "vocab.json", json.dumps(self._model["vocab"], ensure_ascii=False).encode())
         write_atomically(folder / "merges.txt", "\n".join(["#version: 0.2", *merges, ""]).encode())
 
     @staticmethod
@@ -75,7 +80,7 @@ class ByteLevelBpe(BackedTokenizer):
 
     @staticmethod
     def _from_merges(path: Path) -> Backend:
-        merges = path.with_name("vocab.bpe" if path.name == "encoder.json" else "merges.txt")
+        merges = merges_of(path)
         if not merges.exists():
             raise UserError(f"{path}: byte-level BPE needs {merges.name} beside it")
         try:

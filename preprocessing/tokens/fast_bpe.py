@@ -19,7 +19,7 @@ in any version.
 import re
 import unicodedata
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,8 +81,8 @@ class FastBpe:
         return ids, np.maximum(starts - prefix, 0)
 
     def _encode_part(self, text: str) -> Encoding:
-        pieces, begins = split_pieces(text)
-        return self._cache.encode(pieces, begins)
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        return self._cache.encode(text, codes, piece_begins(codes))
 
     def _encode_pieces(self, pieces: list[str]) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64]]:
         plain = [number for number, piece in enumerate(pieces) if _PLAIN.fullmatch(piece)]
@@ -118,23 +118,14 @@ class FastBpe:
         return np.stack([np.array(numbers)[words], encoding.ids, local_starts("".join(chosen), offsets) - begins])
 
 
-def split_pieces(text: str) -> tuple[list[str], NDArray[np.int64]]:
-    """The pieces [n] of a text that is not empty, and where each begins [n]."""
-    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+def piece_begins(codes: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Where each piece of a text of `codes` [n > 0] begins."""
     kinds = _character_kinds().take(codes, mode="clip")
     pairs = _PAIRS.ravel().take(kinds[:-1] * 8 + kinds[1:])
     cut = pairs == _CUT
     single = np.flatnonzero(pairs == _CUT_IF_SINGLE)
     cut[single[(single == 0) | cut[single - 1]]] = True  # white space after a cut is the first of its run
-    ends = np.flatnonzero(cut) + 1
-    begins = np.concatenate(([0], ends))
-    if "\0" in text:
-        return [text[begin:end] for begin, end in pairwise([*begins.tolist(), len(text)])], begins
-    separated = np.zeros(len(codes) + len(ends), np.uint32)
-    is_text = np.ones(len(separated), np.bool_)
-    is_text[ends + np.arange(len(ends))] = False
-    separated[is_text] = codes
-    return separated.tobytes().decode("utf-32-le").split("\0"), begins
+    return np.concatenate(([0], np.flatnonzero(cut) + 1))
 
 
 @cache

@@ -56,7 +56,7 @@ class FastWordPiece:
         """Token ids [n] and the character of `text` at which each begins [n]."""
         ids, starts = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
         for begin, codes, kinds in self._pieces(text):
-            piece_ids, piece_starts = self._encode_piece(codes, kinds)
+            piece_ids, piece_starts = self._encode_piece(text[begin : begin + len(codes)], codes, kinds)
             ids.append(piece_ids)
             starts.append(piece_starts + begin)
         return np.concatenate(ids), np.concatenate(starts)
@@ -77,7 +77,7 @@ class FastWordPiece:
             begin, size = begin + len(kinds), PIECE_CHARACTERS
 
     def _encode_piece(
-        self, codes: NDArray[np.uint32], kinds: NDArray[np.int32]
+        self, text: str, codes: NDArray[np.uint32], kinds: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         in_run = kinds == _RUN
         unit = kinds != _SPACE  # a unit is a character that stands alone, or the first character of a run
@@ -87,11 +87,12 @@ class FastWordPiece:
         runs = np.flatnonzero(values == _RUN)
         if len(runs) == 0:
             return values.astype(np.uint32), starts
-        run_counts, first = self._cache.look_up(_runs(codes, in_run))
+        run_begins = starts[runs]
+        run_ends = np.flatnonzero(in_run & ~np.append(in_run[1:], False)) + 1
+        run_counts, first = self._cache.look_up(text, codes, run_begins, run_ends)
         flat_ids, flat_starts = self._cache.tokens
         counts = np.ones(len(values), np.int64)
         counts[runs] = run_counts
-        run_begins = starts[runs]
         values[runs] = flat_ids[first]
         starts[runs] += flat_starts[first]
         several = np.flatnonzero(run_counts != 1)
@@ -113,17 +114,6 @@ class FastWordPiece:
         ids, starts = encode_by_tokenizers(self._backend, " ".join(runs))
         owners = np.searchsorted(begins, starts, "right") - 1
         return owners, ids, starts - begins[owners]
-
-
-def _runs(codes: NDArray[np.uint32], in_run: NDArray[np.bool_]) -> list[str]:
-    """Each run, in text order."""
-    keep = in_run.copy()
-    keep[1:] |= in_run[:-1]  # one character after each run becomes the blank that separates it from the next
-    joined = np.where(in_run, codes, np.uint32(ord(" ")))[keep].tobytes().decode("utf-32-le", "surrogatepass")
-    runs = joined.split(" ")
-    if not runs[-1]:
-        runs.pop()
-    return runs
 
 
 def encode_by_tokenizers(backend: Tokenizer, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

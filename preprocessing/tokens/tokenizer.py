@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from preprocessing.config import TokenizerSettings
 from preprocessing.errors import UserError
 from preprocessing.tokens.base import Encoding
-from preprocessing.tokens.bpe import ByteLevelBpe
+from preprocessing.tokens.bpe import ByteLevelBpe, merges_of
 from preprocessing.tokens.unigram import SentencePiece
 from preprocessing.tokens.vocabulary import read_vocabulary
 from preprocessing.tokens.wordlevel import Words, read_words_json
@@ -88,8 +88,10 @@ def _type_of(path: Path) -> str:
         return "sentencepiece"
     if path.suffix != ".json":
         return "wordpiece"
+    if path.name in ("vocab.json", "encoder.json") and merges_of(path).exists():
+        return "bpe"
     values = json.loads(path.read_text(encoding="utf-8"))
-    model = values["model"].get("type") if isinstance(values.get("model"), dict) else "BPE"  # else a vocab.json
+    model = values["model"].get("type") if isinstance(values.get("model"), dict) else "BPE"  # a vocab.json alone
     if model == "Unigram":
         raise UserError(f"{path}: a Unigram model; give the SentencePiece .model it was made from")
     return {"WordPiece": "wordpiece", "WordLevel": "words"}.get(model, "bpe")

@@ -21,11 +21,13 @@ def reread(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
-def test_help_and_preprocessing_import_no_torch() -> None:
+def test_help_and_preprocessing_of_english_import_neither_torch_nor_dictionaries() -> None:
     code = (
         "import sys, pipeline.cli, pipeline.commands, preprocessing.execution.build, training.config, "
         "training.data.samples, training.data.materialize, pipeline.inspect, pipeline.report.page; "
-        "heavy = {'torch', 'transformers', 'matplotlib', 'megatron', 'jinja2'} & "
+        "from preprocessing.config import WordSettings; from preprocessing.text.words import WordSegmenter; "
+        "WordSegmenter(WordSettings()).starts('English needs no dictionary'); "
+        "heavy = {'torch', 'transformers', 'matplotlib', 'megatron', 'jinja2', 'jieba', 'rjieba'} & "
         "set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -25,8 +25,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from rich.console import Console
-from rich.progress import track
 
 from preprocessing.corpus import (
     Corpus,
@@ -101,6 +99,9 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
     ]
     shards = _run(tasks, workers or os.cpu_count() or 1)
     if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track
+
         shards = iter(track(shards, "writing samples", len(tasks), console=Console(stderr=True)))
     values["shards"] = list(shards)
     write_atomically(path, seal(out, values))

@@ -127,7 +127,8 @@ MARKED = st.lists(
     st.sampled_from(
         [
             *"aZ5 \n.!?。！…\"')(（）《》“”’,，、²éÉ\t\x1f１-\\",
-            *[" A", " b", "Mr", "U.S", "e.g", "no", "I", "The", "messrs", "。”", "（甲。）", "（甲。乙）", "《甲。》"],
+            *[" A", " b", "Mr", "U.S", "e.g", "no", "I", "The", "messrs", " Smith", "electricity", " .", ".' "],
+            *["。”", "（甲。）", "（甲。乙）", "《甲。》"],
         ]
     ),
     max_size=30,

@@ -19,7 +19,7 @@ from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens import base, fast_bpe, piece_cache
 from preprocessing.tokens.bpe import ByteLevelBpe
 from preprocessing.tokens.encode import Encoder
-from preprocessing.tokens.fast_bpe import FastBpe, split_pieces
+from preprocessing.tokens.fast_bpe import FastBpe, piece_begins
 from preprocessing.tokens.tokenizer import load_tokenizer
 from tests.conftest import shared
 
@@ -82,7 +82,8 @@ def test_every_character_is_cut_as_the_expression_cuts_it() -> None:
     for pattern in ("a{0}a1{0}1.{0}.", "{0} \n{0}\t{0}"):
         text = "".join(pattern.format(chr(code)) for code in codes)
         places = {begin for _, (begin, _) in pre_tokenizers.ByteLevel(False).pre_tokenize_str(text)}
-        assert places.issuperset(split_pieces(text)[1].tolist())
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        assert places.issuperset(piece_begins(codes).tolist())
 
 
 def test_the_cache_is_bounded_and_forgetting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +96,29 @@ def test_the_cache_is_bounded_and_forgetting_changes_nothing(monkeypatch: pytest
     monkeypatch.setattr(piece_cache, "CACHED_CHARACTERS", 500)
     assert_same(fast, BACKENDS[False], " ".join(f"theab{number}中文." for number in range(2_000)))
     assert len(fast._cache) < 150
+
+
+def test_pieces_that_share_a_slot_or_do_not_fit_into_one_keep_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(piece_cache, "SLOT_BITS", 3)
+    fast = FastBpe(BACKENDS[False], False)
+    long = "internationalisation"
+    words = [
+        "abc",
+        "abcя",
+        "abc\x00",
+        "abc\x01",
+        "abcж",
+        "é’",
+        "á”",
+        long[:15],
+        long[:16],
+        long,
+        long + "s",
+        "中",
+        "문",
+    ]
+    for _ in range(2):  # learnt, then looked up
+        assert_same(fast, BACKENDS[False], " ".join(words + words[::-1]))
 
 
 def test_a_wrong_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
