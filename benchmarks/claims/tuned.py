@@ -1,0 +1,99 @@
+"""The papers' claims, judged by fine-tuning: one table.
+
+    python benchmarks/claims/tuned.py --novels A.txt B.txt C.txt --only far
+
+Models that differ in one thing are pretrained, fine-tuned and scored by the functions of `reread preprocess`, `train`,
+`finetune` and `evaluate`, by the recipes in benchmarks/claims/recipes. The last checkpoint is scored, once, on texts
+that nothing was chosen by. A claim holds if the one row is better than the other by two standard errors, of seeds and
+test texts together, and does not if it is worse by as much; else it is not decided. OUT/results.jsonl gets each result
+as it is done, and runs are kept, so a run that was killed goes on; `--publish` writes the table into docs/claims.md. An
+experiment whose data is not given is left out. One thread.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import logging
+import os
+import time
+from typing import Any
+
+from benchmarks.claims.run import add, read_results
+from benchmarks.claims.tuned_experiment import DATA, Judged, Tuned
+from benchmarks.claims.tuned_table import TUNED, publish, table
+from benchmarks.harness import parser
+from pipeline.recipe import Ablation
+
+OPTIONS = {
+    "novels": "Chinese novels, .txt or .txt.xz",
+    "ner": "People's Daily: train.txt or train.txt.xz",
+    "reviews": "ChnSentiCorp: train.tsv and dev.tsv",
+    "books": "English books, .txt or .txt.xz",
+    "imdb": "aclImdb/train, or a tar archive of it",
+}
+
+
+def missing(
+    chosen: list[Tuned], seeds: list[int], results: list[dict[str, Any]]
+) -> list[tuple[Tuned, Ablation, Judged, dict[str, Any]]]:
+    """What is to be run, each with its result's line without figures: all of a seed before those of the next."""
+    there = {tuple(one[name] for name in ("experiment", "row", "task", "seed", "key")) for one in results}
+    wanted = [
+        (one, row, judged, {"experiment": one.name, "row": row.name, "task": task, "seed": seed, "key": key})
+        for seed in seeds
+        for one in chosen
+        for row in one.rows
+        for task, judged in one.tasks.items()
+        if (one.name, row.name, task, seed, key := one.key(row, judged)) not in there
+    ]
+    return wanted
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    for name, about in OPTIONS.items():
+        arguments.add_argument(f"--{name}", nargs="+", type=Path, default=[], help=about)
+    arguments.add_argument("--only", nargs="+", choices=[one.name for one in TUNED])
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    arguments.add_argument("--out", type=Path, default=Path("runs/claims-tuned"))
+    arguments.add_argument("--publish", action="store_true")
+    options = arguments.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    data = {name: [path.resolve() for path in getattr(options, name)] for name in OPTIONS}
+    chosen = [
+        one for one in TUNED if one.name in (options.only or [one.name]) and all(data[name] for name in one.needs)
+    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    os.chdir(options.out)
+    path = Path("results.jsonl")
+    for one in chosen:
+        one.write(DATA / one.name, data, options.seeds)
+    for experiment, row, judged, result in missing(chosen, options.seeds, read_results(path)):
+        begin = time.process_time()
+        scores = experiment.run(row, result["seed"], judged)
+        spent = round(time.process_time() - begin, 1)
+        add(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
+        print(f"{' | '.join(map(str, result.values()))}: {sum(scores) / len(scores):.1f}, {spent} s", flush=True)
+    keys = {
+        (one.name, row.name, task): one.key(row, judged)
+        for one in TUNED
+        for row in one.rows
+        for task, judged in one.tasks.items()
+    }
+    results = [
+        one for one in read_results(path) if keys.get((one["experiment"], one["row"], one["task"])) == one["key"]
+    ]
+    results = [one for one in results if one["seed"] in options.seeds]
+    print(f"\n{table(results)}")
+    if options.publish:
+        publish(results)
+
+
+if __name__ == "__main__":
+    main()
