@@ -7,7 +7,7 @@ Models that differ in one thing are pretrained, fine-tuned and scored by the fun
 that nothing was chosen by. A claim holds if the one row is better than the other by two standard errors, of seeds and
 test texts together, and does not if it is worse by as much; else it is not decided. OUT/results.jsonl gets each result
 as it is done, and runs are kept, so a run that was killed goes on; `--publish` writes the table into docs/claims.md. An
-experiment whose data is not given is left out. One thread.
+experiment whose data is not given is left out. OUT/log has what the commands log. One thread.
 """
 
 import sys
@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import logging
 import os
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from benchmarks.claims.run import add, read_results
 from benchmarks.claims.tuned_experiment import DATA, Judged, Tuned
@@ -35,20 +36,29 @@ OPTIONS = {
 }
 
 
-def missing(
-    chosen: list[Tuned], seeds: list[int], results: list[dict[str, Any]]
-) -> list[tuple[Tuned, Ablation, Judged, dict[str, Any]]]:
-    """What is to be run, each with its result's line without figures: all of a seed before those of the next."""
+class Missing(NamedTuple):
+    experiment: Tuned
+    row: Ablation
+    judged: Judged
+    result: dict[str, Any]
+    """The line of results, without scores."""
+
+
+def keys() -> dict[tuple[str, str, str], str]:
+    """(experiment, row, task) -> the key of its settings."""
+    return {(one.name, row.name, task): one.key(row, judged) for one in TUNED for row, task, judged in one.cells()}
+
+
+def missing(chosen: list[Tuned], seeds: list[int], results: list[dict[str, Any]]) -> Iterator[Missing]:
+    """What is to be run: all of a seed before those of the next."""
     there = {tuple(one[name] for name in ("experiment", "row", "task", "seed", "key")) for one in results}
-    wanted = [
-        (one, row, judged, {"experiment": one.name, "row": row.name, "task": task, "seed": seed, "key": key})
-        for seed in seeds
-        for one in chosen
-        for row in one.rows
-        for task, judged in one.tasks.items()
-        if (one.name, row.name, task, seed, key := one.key(row, judged)) not in there
-    ]
-    return wanted
+    for seed in seeds:
+        for one in chosen:
+            for row, task, judged in one.cells():
+                result = {"experiment": one.name, "row": row.name, "task": task, "seed": seed}
+                result["key"] = one.key(row, judged)
+                if tuple(result.values()) not in there:
+                    yield Missing(one, row, judged, result)
 
 
 def main() -> None:
@@ -64,32 +74,31 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     data = {name: [path.resolve() for path in getattr(options, name)] for name in OPTIONS}
-    chosen = [
-        one for one in TUNED if one.name in (options.only or [one.name]) and all(data[name] for name in one.needs)
-    ]
+    chosen = []
+    for one in TUNED:
+        if lacks := [name for name in one.needs if not data[name]]:
+            print(f"{one.name}: left out, because --{' and --'.join(lacks)} is not given")
+        elif one.name in (options.only or [one.name]):
+            chosen.append(one)
     options.out.mkdir(parents=True, exist_ok=True)
     os.chdir(options.out)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", filename="log")
     path = Path("results.jsonl")
     for one in chosen:
         one.write(DATA / one.name, data, options.seeds)
-    for experiment, row, judged, result in missing(chosen, options.seeds, read_results(path)):
+    for one, row, judged, result in missing(chosen, options.seeds, read_results(path)):
         begin = time.process_time()
-        scores = experiment.run(row, result["seed"], judged)
+        scores = one.run(row, result["seed"], judged)
         spent = round(time.process_time() - begin, 1)
-        add(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
         print(f"{' | '.join(map(str, result.values()))}: {sum(scores) / len(scores):.1f}, {spent} s", flush=True)
-    keys = {
-        (one.name, row.name, task): one.key(row, judged)
-        for one in TUNED
-        for row in one.rows
-        for task, judged in one.tasks.items()
-    }
+        add(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
+    current = keys()
     results = [
-        one for one in read_results(path) if keys.get((one["experiment"], one["row"], one["task"])) == one["key"]
+        one
+        for one in read_results(path)
+        if current.get((one["experiment"], one["row"], one["task"])) == one["key"] and one["seed"] in options.seeds
     ]
-    results = [one for one in results if one["seed"] in options.seeds]
     print(f"\n{table(results)}")
     if options.publish:
         publish(results)

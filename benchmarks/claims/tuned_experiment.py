@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.commands import export, make_start, preprocess, train
 from pipeline.finetune import finetune_recipe
-from pipeline.recipe import Ablation, Recipe, load_recipe, override, recipe_values, train_section
+from pipeline.recipe import Ablation, load_recipe, override, recipe_values, train_section
 from pipeline.run_folder import RUNS, recipe_of
 from preprocessing.files import write_atomically
 from training.data.tasks.settings import TaskSettings
@@ -35,6 +35,8 @@ class Judged(NamedTuple):
     """Recipe of the fine-tuning."""
     evaluation: tuple[str, ...] = ()
     """Overrides with which the test texts are read."""
+    rows: tuple[str, ...] | None = None
+    """The rows that are judged by it; None: all."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,13 @@ class Tuned:
     @property
     def rows(self) -> list[Ablation]:
         return load_recipe(self.recipe, []).ablations
+
+    def cells(self) -> Iterator[tuple[Ablation, str, Judged]]:
+        """Each row with each task that it is judged by, and the task's name."""
+        for row in self.rows:
+            for task, judged in self.tasks.items():
+                if judged.rows is None or row.name in judged.rows:
+                    yield row, task, judged
 
     def pretraining(self, row: Ablation, seed: int) -> list[str]:
         return [*row.overrides, f"train.seed={seed}", f"name={self.name}-{_slug(row.name)}-{seed}"]
@@ -137,8 +146,11 @@ def _blocks(texts: Path) -> list[Path]:
 
 
 def write_lines(path: Path, lines: Lines) -> None:
+    """Write JSON lines, unless the file holds them: a corpus is of files that did not change since."""
+    content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+    if not path.exists() or path.read_bytes() != content:
+        write_atomically(path, content)
 
 
 def write_test(folder: Path, lines: Lines) -> None:
