@@ -68,40 +68,40 @@ def _last(books: list[str], generator: np.random.Generator) -> dict[str, Any]:
     return {"tokens": tokens, "tags": tags}
 
 
+FULL, NO_ORDER, ONCE, SHIFTED, NONE = (
+    "ERNIE-Doc",
+    "w/o so",
+    "w/o so, retro",
+    "w/o so, retro, en-rec",
+    "w/o so, retro, recur",
+)
+"""The rows of Table 7."""
+
+
 def _claims() -> Iterator[TunedClaim]:
-    full, no_order, once, shifted, none = (
-        "ERNIE-Doc",
-        "w/o so",
-        "w/o so, retro",
-        "w/o so, retro, en-rec",
-        "w/o so, retro, recur",
-    )
-    yield TunedClaim(
-        "Memory of the segment before helps", "4.2.5, Table 7: HYP +3.95, TQA +2.74", "first", shifted, none
-    )
-    yield TunedClaim("Enhanced recurrence helps", "Table 7: HYP +1.60, TQA +2.29", "first", once, shifted)
-    for task in ("last", "first"):
-        yield TunedClaim("Retrospective feed helps", "Table 7: HYP +1.33, TQA +.21", task, no_order, once)
+    memory = "Memory of earlier segments helps"
+    yield TunedClaim(memory, "ERNIE-Doc, Table 7: HYP +3.95, TQA +2.74", "first", SHIFTED, NONE)
+    yield TunedClaim("Enhanced recurrence helps", "HYP +1.60, TQA +2.29", "first", ONCE, SHIFTED)
     for task in ("first", "last"):
-        yield TunedClaim("Segment reordering helps", "Table 7: HYP +1.50, TQA +.97", task, full, no_order)
-    yield TunedClaim("All parts together help", "Table 7: HYP +8.38, TQA +6.21", "last", full, none)
-    yield TunedClaim(
-        "Memory helps where the windows' probabilities are averaged, too", "its code", "first, mean", once, none
-    )
+        yield TunedClaim("Retrospective feed helps", "HYP +1.33, TQA +.21", task, NO_ORDER, ONCE)
+    for task in ("first", "last"):
+        yield TunedClaim("Segment reordering helps", "HYP +1.50, TQA +.97", task, FULL, NO_ORDER)
+    yield TunedClaim(f"{memory} where all segments vote, too", "its code", "first, mean", ONCE, NONE)
 
 
 FAR = Tuned(
     "far",
-    "ERNIE-Doc, 2 layers x 64, pretrained on three novels in segments of 32 characters; 1,000 documents of 2 to 6 "
-    "segments of the first novel, but for one segment, whose novel is the label. first: it is the first, and the label "
-    "is predicted from the last (accuracy); first, mean: from the mean over segments, by the code; last: it "
-    "is the last, and the label is the tag of four characters in each segment (F1)",
+    "ERNIE-Doc, 2 layers x 64, pretrained on three novels in segments of 32 characters, then fine-tuned on documents "
+    "of segments of the first novel, but for one segment, whose novel (of two) is the label. first: it is the first of "
+    "2 to 6, the label is predicted from the last one, accuracy after 1,000 documents; first, mean: by the mean of all "
+    "segments' probabilities, as in the authors' code; last: it is the last of 2 or 3, the label is the tag of four "
+    "characters in each, F1 after 4,000 documents",
     ("novels",),
     write,
     {
         "first": Judged("far-first"),
         "first, mean": Judged("far-first", ("task.predict=mean",)),
-        "last": Judged("far-last"),
+        "last": Judged("far-last", rows=(FULL, NO_ORDER, ONCE)),
     },
     tuple(_claims()),
 )

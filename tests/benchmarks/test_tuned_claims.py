@@ -1,6 +1,7 @@
 """Claims judged by fine-tuning: the table is what the results give, and noise is no result."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 
 from benchmarks.claims import tuned, tuned_experiment, tuned_far, tuned_table
 from benchmarks.claims.run import read_results
-from benchmarks.claims.tuned_experiment import BLOCKS, Judged, Tuned, TunedClaim, difference
+from benchmarks.claims.tuned_experiment import BLOCKS, Judged, Tuned, TunedClaim, difference, write_lines
+from pipeline.recipe import train_section
+from pipeline.run_folder import recipe_of
+from training.evaluation import evaluate_run
 
 RESULTS = read_results(tuned_table.RESULTS)
 CLAIM = TunedClaim("a beats b", "", "task", "a", "b")
@@ -42,8 +46,11 @@ def test_a_difference_within_two_standard_errors_is_not_decided() -> None:
     assert verdict(seeds) == "not decided"
 
 
-def test_a_label_that_stands_far_away_stands_in_one_segment_alone(tmp_path: Path) -> None:
+def test_a_label_that_stands_far_away_stands_in_one_segment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A novel is a range of characters here, so a segment shows which one it is from."""
+    monkeypatch.setattr(tuned_far, "TRAIN", dict.fromkeys(tuned_far.TRAIN, 50))
     novels = []
     for number in range(3):
         novels.append(tmp_path / f"{number}.txt")
@@ -94,6 +101,7 @@ train:
   steps: 2
   global_batch: 4
   micro_batch: 4
+  optimizer: {name: adam, learning_rate: 0.001}
   parallel: {processes: 1}
 ablations:
   - name: clipped
@@ -103,26 +111,35 @@ TASK = """
 name: tiny-task
 task: {kind: classify, format: jsonl, sequence_length: 16}
 finetune: {epochs: 1}
-train: {global_batch: 4, micro_batch: 4, parallel: {processes: 1}}
+train:
+  global_batch: 4
+  micro_batch: 4
+  optimizer: {name: adam, learning_rate: 0.001}
+  parallel: {processes: 1}
 """
 
 
 def test_a_row_is_pretrained_once_and_scored_on_each_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the command does it, but that the labels of the even blocks are those of training and those of the odd ones
-    have none: whatever is predicted, even blocks have other scores than odd ones."""
+    """The blocks are of one size here, so the mean of their scores is the score of all test texts."""
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     (tmp_path / "tiny-task.yaml").write_text(TASK, encoding="utf-8")
     monkeypatch.setattr(tuned_experiment, "RECIPES", tmp_path)
     monkeypatch.chdir(tmp_path)
-    lines = [{"text": f"a letter {'xy'[number % 2]}, number {number}", "label": "xx"} for number in range(40)]
-    tuned_experiment.write_lines(Path("data/tiny/text.jsonl"), [{"text": f"{one['text']}. " * 9} for one in lines])
-    tuned_experiment.write_lines(Path("data/tiny-task/train-3.jsonl"), [*lines[:7], {**lines[7], "label": "y"}])
-    tests = [{**line, "label": "xx" if number // 4 % 2 else "y"} for number, line in enumerate(lines)]
-    tuned_experiment.write_test(Path("data/tiny-task"), tests)
-    experiment = Tuned("tiny", "", (), lambda folder, data, seeds: None, {"task": Judged("tiny-task")}, ())
-    scores = experiment.run(experiment.rows[0], 3, Judged("tiny-task"))
-    assert len(scores) == BLOCKS
-    assert all(even + odd == 100 for even, odd in zip(scores[::2], scores[1::2], strict=True)) or len(set(scores)) > 1
-    weights = Path("runs/tiny-clipped-3/export/model.safetensors").stat().st_mtime_ns
-    assert experiment.run(experiment.rows[0], 3, Judged("tiny-task")) == scores
-    assert Path("runs/tiny-clipped-3/export/model.safetensors").stat().st_mtime_ns == weights
+    lines = [{"text": f"letter {'xyz'[number % 3]}", "label": "xyz"[number % 3]} for number in range(40)]
+    texts = Path("data/tiny-task")
+    write_lines(Path("data/tiny/text.jsonl"), [{"text": f"{one['text']}. " * 9} for one in lines])
+    write_lines(texts / "train-3.jsonl", lines[:8])
+    write_lines(texts / "all.jsonl", lines)
+    tuned_experiment.write_test(texts, lines)
+    judged = Judged("tiny-task")
+    experiment = Tuned("tiny", "", (), lambda folder, data, seeds: None, {"task": judged}, ())
+    row, *_ = experiment.rows
+    scores = experiment.run(row, 3, judged)
+    run = Path("runs/tiny-task-clipped-3")
+    recipe = recipe_of(run, ["task.dev=data/tiny-task/all.jsonl"])
+    assert len(scores) == BLOCKS and len(set(scores)) > 1
+    assert math.isclose(sum(scores) / BLOCKS, evaluate_run(run, train_section(recipe))["accuracy"])
+    weights = Path("runs/tiny-clipped-3/export/model.safetensors")
+    changed = weights.stat().st_mtime_ns
+    assert experiment.run(row, 3, judged) == scores
+    assert weights.stat().st_mtime_ns == changed
