@@ -44,7 +44,11 @@ def _claims() -> Iterator[TunedClaim]:
         f"{updated} of new positions only",
     )
     yield TunedClaim(
-        "It beats its start, which reads windows", "Table 1: BPC −.09; IMDB +.4", "imdb", updated, "RoBERTa (32 tokens)"
+        "Longformer beats its start, which reads windows",
+        "Table 1: BPC −.09; IMDB +.4",
+        "imdb",
+        updated,
+        "RoBERTa (32 tokens)",
     )
 
 

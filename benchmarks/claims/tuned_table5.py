@@ -53,7 +53,13 @@ def _claims() -> Iterator[TunedClaim]:
             functional,
             absolute,
         )
-        yield TunedClaim("They beat learned relative ones", "NEZHA, Table 5: CMRC F1 +.3", task, functional, learned)
+        yield TunedClaim(
+            "Functional relative positions beat learned relative ones",
+            "NEZHA, Table 5: CMRC F1 +.3",
+            task,
+            functional,
+            learned,
+        )
         yield TunedClaim(
             "Masking whole words beats masking tokens",
             "NEZHA, Table 5: CMRC EM +.9, F1 −.2",
