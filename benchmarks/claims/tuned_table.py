@@ -29,7 +29,7 @@ def table(results: Results) -> str:
     lines = ["| claim | paper | by | better − worse: points | verdict |", "|---|---|---|---|---|"]
     for experiment in TUNED:
         figures = by_row(experiment, results)
-        for claim in experiment.claims:
+        for claim in experiment.claims if figures else ():
             found = difference(claim, figures)
             by = f"[{experiment.name}](#{experiment.name}), {claim.task}"
             rows = f"{claim.better} − {claim.worse}: {found or '-'}"
