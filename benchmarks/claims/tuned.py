@@ -1,0 +1,108 @@
+"""The papers' claims, judged by fine-tuning: one table.
+
+    python benchmarks/claims/tuned.py --novels A.txt B.txt C.txt --only far
+
+Models that differ in one thing are pretrained, fine-tuned and scored by the functions of `reread preprocess`, `train`,
+`finetune` and `evaluate`, by the recipes in benchmarks/claims/recipes. The last checkpoint is scored, once, on texts
+that nothing was chosen by. A claim holds if the one row is better than the other by two standard errors, of seeds and
+test texts together, and does not if it is worse by as much; else it is not decided. OUT/results.jsonl gets each result
+as it is done, and runs are kept, so a run that was killed goes on; `--publish` writes the table into docs/claims.md. An
+experiment whose data is not given is left out. OUT/log has what the commands log. One thread.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from benchmarks.claims.run import add, read_results
+from benchmarks.claims.tuned_experiment import DATA, Judged, Tuned
+from benchmarks.claims.tuned_table import TUNED, publish, table
+from benchmarks.harness import parser
+from pipeline.recipe import Ablation
+
+OPTIONS = {
+    "novels": "Chinese novels, .txt or .txt.xz",
+    "ner": "People's Daily: train.txt or train.txt.xz",
+    "reviews": "ChnSentiCorp: train.tsv and dev.tsv",
+    "books": "English books, .txt or .txt.xz",
+    "imdb": "aclImdb/train, or a tar archive of it",
+}
+
+
+class Missing(NamedTuple):
+    experiment: Tuned
+    row: Ablation
+    judged: Judged
+    result: dict[str, Any]
+    """The line of results, without scores."""
+
+
+def keys() -> dict[tuple[str, str, str], str]:
+    """(experiment, row, task) -> the key of its settings."""
+    return {(one.name, row.name, task): one.key(row, judged) for one in TUNED for row, task, judged in one.cells()}
+
+
+def missing(chosen: list[Tuned], seeds: list[int], results: list[dict[str, Any]]) -> Iterator[Missing]:
+    """What is to be run: all of a seed before those of the next."""
+    there = {tuple(one[name] for name in ("experiment", "row", "task", "seed", "key")) for one in results}
+    for seed in seeds:
+        for one in chosen:
+            for row, task, judged in one.cells():
+                result = {"experiment": one.name, "row": row.name, "task": task, "seed": seed}
+                result["key"] = one.key(row, judged)
+                if tuple(result.values()) not in there:
+                    yield Missing(one, row, judged, result)
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    for name, about in OPTIONS.items():
+        arguments.add_argument(f"--{name}", nargs="+", type=Path, default=[], help=about)
+    arguments.add_argument("--only", nargs="+", choices=[one.name for one in TUNED])
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    arguments.add_argument("--out", type=Path, default=Path("runs/claims-tuned"))
+    arguments.add_argument("--publish", action="store_true")
+    options = arguments.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    torch.set_num_threads(1)
+    data = {name: [path.resolve() for path in getattr(options, name)] for name in OPTIONS}
+    chosen = []
+    for one in TUNED:
+        if lacks := [name for name in one.needs if not data[name]]:
+            print(f"{one.name}: left out, because --{' and --'.join(lacks)} is not given")
+        elif one.name in (options.only or [one.name]):
+            chosen.append(one)
+    options.out.mkdir(parents=True, exist_ok=True)
+    os.chdir(options.out)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", filename="log")
+    path = Path("results.jsonl")
+    for one in chosen:
+        one.write(DATA / one.name, data, options.seeds)
+    for one, row, judged, result in missing(chosen, options.seeds, read_results(path)):
+        begin = time.process_time()
+        scores = one.run(row, result["seed"], judged)
+        spent = round(time.process_time() - begin, 1)
+        print(f"{' | '.join(map(str, result.values()))}: {sum(scores) / len(scores):.1f}, {spent} s", flush=True)
+        add(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
+    current = keys()
+    results = [
+        one
+        for one in read_results(path)
+        if current.get((one["experiment"], one["row"], one["task"])) == one["key"] and one["seed"] in options.seeds
+    ]
+    print(f"\n{table(results)}")
+    if options.publish:
+        publish(results)
+
+
+if __name__ == "__main__":
+    main()
