@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.claims import run, table
 from benchmarks.claims.experiment import Condition
+from benchmarks.claims.probe import accuracy
 from benchmarks.claims.questions import ANSWERS, ASKED, CHANCE, FREE, GROUPS, QUESTIONS, question, register, shown
 from benchmarks.claims.recurrence import SKIM, write_skim
 from benchmarks.claims.review import REVIEW, ran
@@ -52,6 +53,14 @@ def test_no_answer_is_shown_to_the_model() -> None:
     assert (shown(ids) == ASKED).all()
     others = np.array([*range(QUESTIONS), FREE, FREE + 1])
     assert (shown(others) == others).all()
+
+
+def test_a_probe_is_tested_on_what_it_was_not_fitted_on() -> None:
+    words = np.arange(32).repeat(20)
+    classes, folds = words % 8, words // 8
+    assert accuracy(np.eye(8)[classes], classes, folds) == 1.0
+    assert accuracy(np.eye(32)[words], classes, folds) < 0.5
+    assert accuracy(np.eye(32)[words], classes, np.arange(len(words)) % 2) == 1.0
 
 
 def test_a_claim_does_not_hold_where_one_condition_fails() -> None:
@@ -103,12 +112,12 @@ def test_reading_twice_reaches_all_segments_with_enhanced_recurrence_and_one_a_l
 ) -> None:
     """The answer stands in the last segment. One layer with shifted memory reaches one segment: the first one after
     the skim knows, the second does not; read once, only the last one knows."""
-    enhanced = skimmed(tmp_path, "enhanced, read twice", 150)
+    enhanced = skimmed(tmp_path, "enhanced, read twice", 120)
     assert min(enhanced.values()) > 0.9
     shifted = skimmed(tmp_path, "shifted, read twice", 80)
     assert shifted["1"] > 0.9 and shifted["3"] > 0.9
     assert shifted["2"] < 2 * CHANCE
-    once = skimmed(tmp_path, "enhanced, read once", 60)
+    once = skimmed(tmp_path, "enhanced, read once", 80)
     assert once["3"] > 0.9
     assert max(once["1"], once["2"]) < 2 * CHANCE
 
@@ -118,9 +127,9 @@ def test_tokens_find_what_any_window_holds_with_memory_review_alone(
     objectives: None, tmp_path: Path, review: bool
 ) -> None:
     """4 windows hold a name and its value, two more ask for the values."""
-    side = {**ran(80, names=4, memory_review=review), "optimizer": {"learning_rate": 0.004}}
+    side = {**ran(70, names=4, memory_review=review), "optimizer": {"learning_rate": 0.004}}
     experiment = replace(
         REVIEW, sides={"": side}, write=lambda folder, seed, text: write_review(folder, seed, text, 4, 2600)
     )
-    accuracy = experiment.run("", 0, tmp_path)["accuracy"]
-    assert accuracy > 0.9 if review else accuracy < 0.6
+    found = experiment.run("", 0, tmp_path)["accuracy"]
+    assert found > 0.9 if review else found < 0.6
