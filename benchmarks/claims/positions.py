@@ -13,7 +13,7 @@ from training.evaluation import evaluate_run
 
 CHARACTERS = 59
 TRAINED = 32
-LENGTHS = (32, 64, 128, 256)
+LENGTHS = (32, 64, 128)
 FASTER = {"learning_rate": 0.004}
 
 
@@ -79,7 +79,7 @@ TYPES = Experiment(
     "position-types",
     "NEZHA, 2 layers x 64, masked characters of natural text in rows of 64; held-out loss (nats) in such rows",
     write_characters,
-    types(250),
+    types(200),
     {"loss": "loss"},
     (
         Claim(
@@ -100,7 +100,7 @@ POSITIONS = Experiment(
     "positions",
     "NEZHA, 2 layers x 64, masked characters of natural text in rows of 32; held-out loss (nats) in longer rows",
     write_characters,
-    sides(300),
+    sides(340),
     {str(length): f"loss_{length}" for length in LENGTHS},
     (
         Claim(

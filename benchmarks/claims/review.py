@@ -46,22 +46,13 @@ REVIEW = Experiment(
     "review",
     "RAN, 1 layer x 128, windows of 2 tokens: 6 of them hold a name and its value, three more ask for the values",
     write,
-    {
-        "full": ran(100),
-        "without review": ran(100, memory_review=False),
-        "without residual": ran(100, cell_residual="none"),
-    },
+    {"with review": ran(100), "without review": ran(100, memory_review=False)},
     {"accuracy": "accuracy"},
     (
         Claim(
             "Memory review lets a token find what any window before it holds",
             "RAN, eq. 7-9, Table 4",
-            (Condition("full", "accuracy", 0.9), Condition("without review", "accuracy", 0.5, above=False)),
-        ),
-        Claim(
-            "The residual of the cell helps to carry what windows hold",
-            "RAN, eq. 6, Table 4",
-            (Condition("full", "accuracy", 0.05, less=("without residual", "accuracy")),),
+            (Condition("with review", "accuracy", 0.9), Condition("without review", "accuracy", 0.5, above=False)),
         ),
     ),
     "",
@@ -69,7 +60,7 @@ REVIEW = Experiment(
 
 PARTS = Experiment(
     "ran-parts",
-    "The text of `review` read with other depths and windows, and without positions",
+    "The text of `review` read with other depths and windows, and without the cell's residual or positions",
     write,
     {
         "1 layer, windows of 2": ran(100),
@@ -77,6 +68,7 @@ PARTS = Experiment(
         "3 layers": ran(100, num_hidden_layers=3),
         "windows of 6": ran(100, window_size=6),
         "windows of 18": ran(100, window_size=18),
+        "without residual": ran(100, cell_residual="none"),
         "without rotary positions": ran(100, rotary=False),
     },
     {"accuracy": "accuracy"},
@@ -96,6 +88,11 @@ PARTS = Experiment(
                 Condition(side, "accuracy", -0.05, less=("1 layer, windows of 2", "accuracy"))
                 for side in ("windows of 6", "windows of 18")
             ),
+        ),
+        Claim(
+            "The residual of the cell helps to carry what windows hold",
+            "RAN, eq. 6, Table 4",
+            (Condition("1 layer, windows of 2", "accuracy", 0.05, less=("without residual", "accuracy")),),
         ),
         Claim(
             "Rotary positions help",

@@ -29,7 +29,7 @@ TEXT = Experiment(
     "Transformer-XL's form, 2 layers x 64, predicts the next character of natural text in segments of 8 tokens with a "
     "memory of 8; held-out loss in nats",
     write_characters,
-    sides(250),
+    sides(220),
     {"loss": "loss"},
     (
         Claim(

@@ -59,7 +59,7 @@ WHOLE_WORDS = Experiment(
     "NEZHA, 2 layers x 64, on 32 words of two characters each in 8 classes that follow each other; a linear probe of "
     "frozen states for the class of words that the probe has not seen (chance .13)",
     write,
-    sides(280),
+    sides(250),
     {"accuracy": "accuracy"},
     (
         Claim(
