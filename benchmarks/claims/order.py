@@ -45,6 +45,7 @@ def sides(steps: int) -> dict[str, dict[str, Any]]:
     return {
         "masked words and order": {**common, "objective": "documents"},
         "masked words alone": {**common, "objective": "documents_without_order"},
+        "before training": {**common, "objective": "documents", "steps": 0},
     }
 
 
@@ -54,12 +55,12 @@ def topic_of_the_first(run: Path, settings: TrainSettings) -> Figures:
     model, dataset = frozen(run, settings), held_out(settings)
     readings = dataset.read(np.zeros(len(dataset), np.int64), np.arange(len(dataset)))
     topics = np.array([(int(one.ids[one.chunks[0][0]]) - 5) // WORDS for one in readings])
-    learns, mems, found = np.arange(len(readings)) % 2 == 0, None, {}
+    folds, mems, found = np.arange(len(readings)) % 2, None, {}
     for segment in range(CHUNKS):
         rows = dataset.rows(readings, [segment] * len(readings), np.ones(len(readings), bool))
         output = model(unmasked(rows), mems=mems)
         mems = output.mems
-        found[f"segment_{segment + 1}"] = accuracy(output.last_hidden_state[:, -1].numpy(), topics, learns)
+        found[f"segment_{segment + 1}"] = accuracy(output.last_hidden_state[:, -1].numpy(), topics, folds)
     return found
 
 
@@ -68,7 +69,7 @@ ORDER = Experiment(
     "ERNIE-Doc, 2 layers x 64, on 3 shuffled segments whose topics ascend; a linear probe of the frozen [CLS] for the "
     "topic of the first (chance .17)",
     write,
-    sides(250),
+    sides(260),
     {str(number + 1): f"segment_{number + 1}" for number in range(CHUNKS)},
     (
         Claim(
@@ -77,6 +78,7 @@ ORDER = Experiment(
             (
                 Condition("masked words and order", "3", 0.5),
                 Condition("masked words and order", "3", 0.2, less=("masked words alone", "3")),
+                Condition("masked words and order", "3", 0.02, less=("before training", "3")),
             ),
         ),
     ),

@@ -29,9 +29,17 @@ def unmasked(rows: Rows) -> torch.Tensor:
     return torch.from_numpy(np.where(rows["labels"] != IGNORED, rows["labels"], rows["input_ids"]).astype(np.int64))
 
 
-def accuracy(states: NDArray[Any], classes: NDArray[Any], learns: NDArray[np.bool_]) -> float:
-    """Accuracy of a least-squares classifier on `states` [n, D], fitted where `learns` and tested elsewhere."""
-    states = np.concatenate([states, np.ones((len(states), 1))], axis=1).astype(np.float64)
-    x, y = states[learns], np.eye(classes.max() + 1)[classes[learns]]
-    weights = np.linalg.solve(x.T @ x + 1e-2 * np.eye(x.shape[1]), x.T @ y)
-    return float(((states[~learns] @ weights).argmax(1) == classes[~learns]).mean())
+def accuracy(states: NDArray[Any], classes: NDArray[Any], folds: NDArray[np.int64]) -> float:
+    """Accuracy of a ridge classifier on `states` [n, D]; each of the folds [n] is tested by one fitted on the others.
+
+    The penalty is in proportion to the states' variance, so that their scale does not matter."""
+    x = states.astype(np.float64) - states.mean(0)
+    penalty = 1e-2 * np.square(x).sum() / x.shape[1]
+    x, y = np.concatenate([x, np.ones((len(x), 1))], axis=1), np.eye(classes.max() + 1)[classes]
+    right = 0
+    for fold in np.unique(folds):
+        tested = folds == fold
+        learns = x[~tested]
+        weights = np.linalg.solve(learns.T @ learns + penalty * np.eye(x.shape[1]), learns.T @ y[~tested])
+        right += int(((x[tested] @ weights).argmax(1) == classes[tested]).sum())
+    return right / len(x)

@@ -3,12 +3,19 @@
 from typing import Any
 
 from benchmarks.claims.experiment import Claim, Condition, Experiment
-from benchmarks.claims.positions import write_characters
+from benchmarks.claims.positions import FASTER, write_characters
 from benchmarks.claims.recurrence import SEGMENT, stream
 
 
 def sides(steps: int) -> dict[str, dict[str, Any]]:
-    of_text = {"length": SEGMENT, "lanes": 64, "read": 64, "steps": steps, "objective": "causal_lm"}
+    of_text = {
+        "length": SEGMENT,
+        "lanes": 64,
+        "read": 64,
+        "steps": steps,
+        "objective": "causal_lm",
+        "optimizer": FASTER,
+    }
     return {
         "enhanced": stream("enhanced", SEGMENT, **of_text),
         "shifted": stream("shifted", SEGMENT, **of_text),
@@ -22,7 +29,7 @@ TEXT = Experiment(
     "Transformer-XL's form, 2 layers x 64, predicts the next character of natural text in segments of 8 tokens with a "
     "memory of 8; held-out loss in nats",
     write_characters,
-    sides(400),
+    sides(220),
     {"loss": "loss"},
     (
         Claim(
