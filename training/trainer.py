@@ -137,7 +137,7 @@ class Trainer:
         self.dataset = open_dataset(settings.data, settings.seed, "train")
         held_out = open_dataset(settings.data, settings.seed, "validation")
         if len(held_out) == 0:
-            log.info("no validation loss: the corpus has no held-out documents (preprocess.validation_share)")
+            log.info("no validation: nothing is held out (%s)", settings.data.held_out_by)
         self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
         self.begun = bool(self.store.steps())
         self.kept = self._model(settings)

@@ -51,6 +51,9 @@ class DataSettings(Settings):
     framings: ClassVar[tuple[bool, ...]] = (False,)
     """What `bare` can be."""
 
+    held_out_by: ClassVar[str] = "preprocess.validation_share"
+    """The setting that holds text or examples out."""
+
     kind: str
     sequence_length: int
     """Tokens of a row, segment or window, with special tokens."""

@@ -21,9 +21,11 @@ from preprocessing.labelled.examples import (
     Example,
     TagExample,
 )
-from tests.tasks import LETTERS, number_of, objective_of, task_values, write_tokenizer
+from tests.tasks import LETTERS, number_of, objective_of, task_values, write_lines, write_tokenizer
+from training.config import TrainSettings
 from training.objectives.task import TaskObjective
 from training.parallel.mesh import Mesh
+from training.trainer import Trainer
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
 TASKS = ["classify", "tag", "answer", "choose"]
@@ -471,3 +473,13 @@ def test_longformers_global_tokens_are_those_of_the_task(tokenizer: Path, kind: 
         else:
             real = [place for place, one in enumerate(ids) if one != number_of("[PAD]")]
             assert [mask[place] for place in real] == [expected(place) for place in real]
+
+
+def test_a_task_without_held_out_examples_is_logged_with_its_own_setting(
+    tokenizer: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = write_lines(tmp_path / "train.jsonl", [{"text": "a b", "label": one} for one in "xy"])
+    values = task_values("nezha", "classify", tokenizer, train=str(lines), labels=["x", "y"], sequence_length=8)
+    with caplog.at_level("INFO", "reread"):
+        Trainer(TrainSettings.parse(values, "test"), tmp_path / "run", Mesh())
+    assert "no validation: nothing is held out (task.dev)" in caplog.messages

@@ -23,6 +23,8 @@ class TaskSettings(DataSettings):
 
     framings = (False, True)
 
+    held_out_by = "task.dev"
+
     train: Path
     """File or folder of training examples."""
     dev: Path | None = None
