@@ -69,7 +69,7 @@ ORDER = Experiment(
     "ERNIE-Doc, 2 layers x 64, on 3 shuffled segments whose topics ascend; a linear probe of the frozen [CLS] for the "
     "topic of the first (chance .17)",
     write,
-    sides(260),
+    sides(450),
     {str(number + 1): f"segment_{number + 1}" for number in range(CHUNKS)},
     (
         Claim(
