@@ -100,7 +100,7 @@ POSITIONS = Experiment(
     "positions",
     "NEZHA, 2 layers x 64, masked characters of natural text in rows of 32; held-out loss (nats) in longer rows",
     write_characters,
-    sides(340),
+    sides(520),
     {str(length): f"loss_{length}" for length in LENGTHS},
     (
         Claim(

@@ -1,4 +1,4 @@
-"""The report of a corpus, made from its manifest: `report.md` and two pictures."""
+"""The report of a corpus, made from its manifest: `report.md`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,21 +7,10 @@ from preprocessing.corpus import Manifest
 from preprocessing.files import write_atomically
 from preprocessing.tokens.encode import LONGEST_WORD
 
-WORDS_IMAGE, DOCUMENTS_IMAGE = "word-lengths.png", "document-lengths.png"
+LONGEST_BAR = 40
 
 
 def write_report(folder: Path, manifest: Manifest) -> None:
-    statistics = manifest.statistics
-    words = {
-        f"{length} or more" if length == LONGEST_WORD else f"{length}": count
-        for length, count in _by_length(statistics["word_tokens"])
-    }
-    documents = {
-        f"{length:,} to {2 * length - 1:,}" if length > 1 else "1": count
-        for length, count in _by_length(statistics["document_tokens"])
-    }
-    _bars(folder / WORDS_IMAGE, words, "Words by their length", "tokens in a word", "words")
-    _bars(folder / DOCUMENTS_IMAGE, documents, "Documents by their length", "tokens in a document", "documents")
     write_atomically(folder / "report.md", _markdown(manifest).encode())
 
 
@@ -33,6 +22,14 @@ def _by_length(counts: dict[str, int]) -> list[tuple[int, int]]:
 def _markdown(manifest: Manifest) -> str:
     statistics = manifest.statistics
     tokens, han = statistics["tokens"], statistics["han_tokens"]
+    words = {
+        f"{length} or more" if length == LONGEST_WORD else f"{length}": count
+        for length, count in _by_length(statistics["word_tokens"])
+    }
+    documents = {
+        f"{length:,} to {2 * length - 1:,}" if length > 1 else "1": count
+        for length, count in _by_length(statistics["document_tokens"])
+    }
     totals = [
         ("documents read", f"{statistics['documents_read']:,}"),
         ("documents kept", f"{statistics['documents']:,}"),
@@ -69,8 +66,8 @@ def _markdown(manifest: Manifest) -> str:
             _table(("path", "files", "bytes", "documents read", "kept", "characters", "tokens", "dropped"), sources),
             *(_encodings(source) for source in manifest.sources if "encodings" in source),
             "## Lengths\n",
-            f"![Words by their length in tokens]({WORDS_IMAGE})\n",
-            f"![Documents by their length in tokens]({DOCUMENTS_IMAGE})\n",
+            _table(("tokens in a word", "words", ""), _with_bars(words)),
+            _table(("tokens in a document", "documents", ""), _with_bars(documents)),
         ]
     )
 
@@ -122,27 +119,11 @@ def _share(count: int, total: int) -> str:
 
 
 def _table(head: tuple[str, ...], rows: list[Any]) -> str:
-    lines = [head, ("---",) + ("---:",) * (len(head) - 1), *rows]
+    lines = [head, ("---", *("---:" if name else "---" for name in head[1:])), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
-def _bars(path: Path, bars: dict[str, int], title: str, label: str, counted: str) -> None:
-    """A picture of horizontal bars, one below the other, so that no label meets another."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(7, 1.2 + 0.28 * len(bars)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    drawn = axes.barh(list(bars), list(bars.values()), color="#3b6ea5")
-    axes.invert_yaxis()
-    axes.set_title(title)
-    axes.set_ylabel(label)
-    axes.set_xlabel(counted)
-    axes.set_xlim(0, 1.15 * max(bars.values()))  # room for the longest bar's label
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.bar_label(drawn, fmt=lambda value: f"{value:,.0f}", padding=3, fontsize=8)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+def _with_bars(counts: dict[str, int]) -> list[tuple[str, str, str]]:
+    """(name, count, bar) of each; the largest count has the longest bar."""
+    scale = LONGEST_BAR / max(counts.values(), default=1)
+    return [(name, f"{count:,}", "█" * max(1, round(scale * count))) for name, count in counts.items()]
