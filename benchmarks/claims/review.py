@@ -65,8 +65,8 @@ PARTS = Experiment(
     write,
     {
         "1 layer, windows of 2": ran(100),
-        "2 layers": ran(100, num_hidden_layers=2),
-        "3 layers": ran(100, num_hidden_layers=3),
+        "2 layers": ran(300, num_hidden_layers=2),
+        "3 layers": ran(300, num_hidden_layers=3),
         "windows of 6": ran(100, window_size=6),
         "windows of 18": ran(100, window_size=18),
         "without residual": ran(100, cell_residual="none"),
