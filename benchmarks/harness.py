@@ -7,6 +7,7 @@ round counts; the ratios of single rounds show how far to trust it.
 import argparse
 import ctypes
 import gc
+import re
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -170,3 +171,15 @@ def compare(label: tuple[object, ...], costs: Mapping[str, list[Cost]], rival: s
             ours, theirs = ([getattr(one, field) for one in costs[side]] for side in (name, rival))
             cells += [f"{scale * min(ours):.1f}", "1" if name == rival else ratio(ours, theirs)]
         row(*label, name, *cells)
+
+
+def between(text: str, begin: str, end: str) -> str:
+    """The part of a page that a benchmark has made: what stands between its markers."""
+    return text[text.index(begin) + len(begin) : text.index(end)]
+
+
+def put_between(page: Path, begin: str, end: str, made: str) -> None:
+    """Write `made` between the markers of a page."""
+    text = page.read_text(encoding="utf-8")
+    pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+    page.write_text(re.sub(pattern, lambda _: f"{begin}{made}{end}", text, flags=re.DOTALL), encoding="utf-8")

@@ -59,12 +59,23 @@ REVIEW = Experiment(
     "",
 )
 
+ONE_LAYER = "1 layer, windows of 2"
+
+
+def no_worse(*sides: str) -> tuple[Condition, ...]:
+    return tuple(Condition(side, "accuracy", -0.05, less=(ONE_LAYER, "accuracy")) for side in sides)
+
+
+def helps(without: str) -> tuple[Condition, ...]:
+    return (Condition(ONE_LAYER, "accuracy", 0.05, less=(without, "accuracy")),)
+
+
 PARTS = Experiment(
     "ran-parts",
     "The text of `review` read with other depths and windows, and without the cell's residual or positions",
     write,
     {
-        "1 layer, windows of 2": ran(100),
+        ONE_LAYER: ran(100),
         "2 layers": ran(300, num_hidden_layers=2),
         "3 layers": ran(300, num_hidden_layers=3),
         "windows of 6": ran(100, window_size=6),
@@ -74,32 +85,14 @@ PARTS = Experiment(
     },
     {"accuracy": "accuracy"},
     (
-        Claim(
-            "More layers do no worse",
-            "RAN, 4.5.2",
-            tuple(
-                Condition(side, "accuracy", -0.05, less=("1 layer, windows of 2", "accuracy"))
-                for side in ("2 layers", "3 layers")
-            ),
-        ),
-        Claim(
-            "Larger windows do no worse",
-            "RAN, 4.5",
-            tuple(
-                Condition(side, "accuracy", -0.05, less=("1 layer, windows of 2", "accuracy"))
-                for side in ("windows of 6", "windows of 18")
-            ),
-        ),
+        Claim("More layers do no worse", "RAN, 4.5.2", no_worse("2 layers", "3 layers")),
+        Claim("Larger windows do no worse", "RAN, 4.5", no_worse("windows of 6", "windows of 18")),
         Claim(
             "The residual of the cell helps to carry what windows hold",
             "RAN, eq. 6, Table 4",
-            (Condition("1 layer, windows of 2", "accuracy", 0.05, less=("without residual", "accuracy")),),
+            helps("without residual"),
         ),
-        Claim(
-            "Rotary positions help",
-            "RAN, Table 4",
-            (Condition("1 layer, windows of 2", "accuracy", 0.05, less=("without rotary positions", "accuracy")),),
-        ),
+        Claim("Rotary positions help", "RAN, Table 4", helps("without rotary positions")),
     ),
     "",
     by_default=False,

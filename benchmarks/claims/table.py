@@ -1,7 +1,6 @@
 """The table of claims and a picture of each experiment, made from results."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from benchmarks.claims.recurrence import HYBRID, REACH, SKIM
 from benchmarks.claims.review import PARTS, REVIEW
 from benchmarks.claims.text import TEXT
 from benchmarks.claims.words import WHOLE_WORDS
+from benchmarks.harness import put_between
 
 EXPERIMENTS = (REACH, SKIM, ORDER, POSITIONS, WHOLE_WORDS, REVIEW, TEXT, TYPES, PARTS, HYBRID)
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,16 +107,10 @@ def draw(experiment: Experiment, results: Results, path: Path) -> None:
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
 
 
-def between_markers(text: str) -> str:
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
-
-
 def publish(results: Results) -> None:
     """Write the page, the pictures and the results that they are made from."""
     RESULTS.write_text("".join(json.dumps(one) + "\n" for one in results))
     for experiment in EXPERIMENTS:
         if by_seed(experiment, results) and len(experiment.points) > ROWS_OF_A_PICTURE:
             draw(experiment, results, PICTURES / f"{experiment.name}.svg")
-    made = f"{BEGIN}{page(results)}{END}"
-    text = re.sub(f"{re.escape(BEGIN)}.*?{END}", lambda _: made, PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    PAGE.write_text(text, encoding="utf-8")
+    put_between(PAGE, BEGIN, END, page(results))

@@ -16,12 +16,8 @@ def sides(steps: int) -> dict[str, dict[str, Any]]:
         "objective": "causal_lm",
         "optimizer": FASTER,
     }
-    return {
-        "enhanced": stream("enhanced", SEGMENT, **of_text),
-        "shifted": stream("shifted", SEGMENT, **of_text),
-        "none": stream("none", SEGMENT, **of_text),
-        "enhanced-above-first": stream("enhanced-above-first", SEGMENT, **of_text),
-    }
+    recurrences = ("enhanced", "shifted", "none", "enhanced-above-first")
+    return {recurrence: stream(recurrence, SEGMENT, **of_text) for recurrence in recurrences}
 
 
 TEXT = Experiment(

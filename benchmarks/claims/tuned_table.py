@@ -1,7 +1,6 @@
 """The table of claims judged by fine-tuning, made from results."""
 
 import json
-import re
 from pathlib import Path
 
 from benchmarks.claims.table import PAGE, Results
@@ -9,6 +8,7 @@ from benchmarks.claims.tuned_experiment import Tuned, difference
 from benchmarks.claims.tuned_far import FAR
 from benchmarks.claims.tuned_table1 import TABLE1
 from benchmarks.claims.tuned_table5 import TABLE5
+from benchmarks.harness import put_between
 
 TUNED: tuple[Tuned, ...] = (FAR, TABLE5, TABLE1)
 RESULTS = Path(__file__).with_name("tuned_results.jsonl")
@@ -60,13 +60,7 @@ def page(results: Results) -> str:
     return "\n".join(parts)
 
 
-def between_markers(text: str) -> str:
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
-
-
 def publish(results: Results) -> None:
     """Write the page, and the results that it is made from."""
     RESULTS.write_text("".join(json.dumps(one) + "\n" for one in results))
-    made = f"{BEGIN}{page(results)}{END}"
-    text = re.sub(f"{re.escape(BEGIN)}.*?{END}", lambda _: made, PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    PAGE.write_text(text, encoding="utf-8")
+    put_between(PAGE, BEGIN, END, page(results))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures, write_corpus
-from benchmarks.claims.positions import nezha, rows
+from benchmarks.claims.positions import FASTER, nezha, rows
 from benchmarks.claims.probe import accuracy, frozen, held_out, unmasked
 from preprocessing.corpus import CONTINUES_WORD
 from training.config import TrainSettings
@@ -38,7 +38,7 @@ def sides(steps: int) -> dict[str, dict[str, Any]]:
             "data": rows(2 * IN_ROW, strategy),
             "steps": steps,
             "global_batch": 32,
-            "optimizer": {"learning_rate": 0.004},
+            "optimizer": FASTER,
         }
         for name, strategy in (("whole words", "whole-word"), ("tokens", "token"))
     }

@@ -1,11 +1,11 @@
 """The tables of peers, made from their results: a short one for the README, a full one for the page beside this."""
 
 import json
-import re
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.harness import put_between
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.sizes import BATCH, HEADS, INNER, LAYERS, STEPS, TOKENS, WIDTH, WINDOW
 
@@ -100,15 +100,8 @@ def _spread(values: list[float]) -> str:
     return f"{number(median(values))} ({number(min(values))} to {number(max(values))})"
 
 
-def between_markers(text: str) -> str:
-    """The README's table."""
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
-
-
 def publish(results: Results) -> None:
     """Write the tables and the results that they are made from."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     FULL.write_text(full(results), encoding="utf-8")
-    readme = README.read_text(encoding="utf-8")
-    table = f"{BEGIN}{short(results)}{END}"
-    README.write_text(re.sub(f"{re.escape(BEGIN)}.*?{END}", lambda _: table, readme, flags=re.DOTALL), encoding="utf-8")
+    put_between(README, BEGIN, END, short(results))

@@ -16,6 +16,7 @@ from benchmarks.claims.questions import ANSWERS, ASKED, CHANCE, FREE, GROUPS, QU
 from benchmarks.claims.recurrence import SKIM, write_skim
 from benchmarks.claims.review import REVIEW, ran
 from benchmarks.claims.review import write as write_review
+from benchmarks.harness import between
 from training.models import model_spec
 from training.objectives import OBJECTIVES
 
@@ -35,7 +36,7 @@ def objectives() -> Iterator[None]:
 
 
 def test_the_page_of_claims_is_what_the_results_give() -> None:
-    assert table.between_markers(table.PAGE.read_text(encoding="utf-8")) == table.page(RESULTS)
+    assert between(table.PAGE.read_text(encoding="utf-8"), table.BEGIN, table.END) == table.page(RESULTS)
 
 
 def test_the_results_are_of_the_settings_that_the_experiments_have() -> None:

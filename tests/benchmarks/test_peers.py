@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import between
 from benchmarks.peers import environments, run, table
 from benchmarks.peers.cases import CASES
 from tests.conftest import ROOT
@@ -17,7 +18,7 @@ RESULTS = json.loads(table.RESULTS.read_text(encoding="utf-8"))
 
 
 def test_the_tables_are_what_the_results_give() -> None:
-    assert table.between_markers(table.README.read_text(encoding="utf-8")) == table.short(RESULTS)
+    assert between(table.README.read_text(encoding="utf-8"), table.BEGIN, table.END) == table.short(RESULTS)
     assert table.FULL.read_text(encoding="utf-8") == table.full(RESULTS)
 
 

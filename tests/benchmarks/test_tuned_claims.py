@@ -10,6 +10,7 @@ import pytest
 from benchmarks.claims import tuned, tuned_experiment, tuned_far, tuned_table
 from benchmarks.claims.run import read_results
 from benchmarks.claims.tuned_experiment import BLOCKS, Judged, Tuned, TunedClaim, difference, write_lines
+from benchmarks.harness import between
 from pipeline.recipe import train_section
 from pipeline.run_folder import recipe_of
 from training.evaluation import evaluate_run
@@ -20,7 +21,9 @@ CLAIM = TunedClaim("a beats b", "", "task", "a", "b")
 
 def test_the_table_of_tuned_claims_is_what_the_results_give() -> None:
     assert RESULTS
-    assert tuned_table.between_markers(tuned_table.PAGE.read_text(encoding="utf-8")) == tuned_table.page(RESULTS)
+    assert between(
+        tuned_table.PAGE.read_text(encoding="utf-8"), tuned_table.BEGIN, tuned_table.END
+    ) == tuned_table.page(RESULTS)
 
 
 def test_the_tuned_results_are_of_the_settings_that_the_recipes_have() -> None:
