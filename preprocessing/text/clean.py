@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.config import CleanSettings
+from preprocessing.text.characters import codes_of
 from preprocessing.text.remains import without_gutenberg, without_html, without_wiki_remains
 from preprocessing.text.simplify import simplify
 
@@ -126,7 +127,7 @@ def _too_few(pattern: re.Pattern[str], text: str, minimum: float) -> bool:
 
 def _kinds_of(text: str, nfkc: bool) -> NDArray[np.uint8]:
     """[len(text)]: the kinds of the characters."""
-    return _kinds(nfkc).take(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), mode="clip")
+    return _kinds(nfkc).take(codes_of(text), mode="clip")
 
 
 def _is_normal(kinds: NDArray[np.uint8]) -> bool:

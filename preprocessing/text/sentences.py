@@ -6,6 +6,8 @@ import string
 import numpy as np
 from numpy.typing import NDArray
 
+from preprocessing.text.characters import codes_of
+
 _CHINESE_STOPS = frozenset("。！？；．…")
 _FULL_STOPS = frozenset("。！？；")
 _COMMAS = frozenset("，、：；,;:")
@@ -71,7 +73,7 @@ for _kind, _characters in (
 
 def paragraph_ends(text: str) -> NDArray[np.int64]:
     """Exclusive character ends [n] of the paragraphs of a cleaned text, increasing; the last is its length."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    codes = codes_of(text)
     ends = np.flatnonzero(codes == ord("\n")).astype(np.int64)
     return np.append(ends, len(text)) if text else ends
 
@@ -81,7 +83,7 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
 
     Closing quotes and brackets belong to the sentence they close, the space between two sentences to the second.
     """
-    codes = np.frombuffer(f"\n{text}\n\n".encode("utf-32-le", "surrogatepass"), np.uint32)
+    codes = codes_of(f"\n{text}\n\n")
     kinds = _KINDS.take(codes, mode="clip")
     marks = _marks(text, kinds)
     before, mark, after = kinds[marks - 1], kinds[marks], kinds[marks + 1]

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from preprocessing.config import WordSettings
 from preprocessing.errors import UserError
+from preprocessing.text.characters import codes_of
 
 logger = logging.getLogger("reread")
 
@@ -120,7 +121,7 @@ class WordSegmenter:
         return starts
 
     def _starts(self, text: str) -> NDArray[np.bool_]:
-        codes = _codes(text)
+        codes = codes_of(text)
         signs = _SIGNS.take(codes, mode="clip")
         has_han = bool(np.bitwise_or.reduce(signs) & (_HAN | _UNKNOWN))
         if not self._prefers_rjieba or (has_han and self.engine == "jieba"):
@@ -128,14 +129,10 @@ class WordSegmenter:
         return _chinese_starts(self._engine[1], text, signs) if has_han else _western_starts(text, codes, signs)
 
 
-def _codes(text: str) -> NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-
-
 def _cut_starts(cut: Cut, text: str) -> NDArray[np.bool_]:
     # Words joined by NUL are found in one pass; a NUL in the text becomes \1, which is never joined either.
     words = "\0".join(cut(text.replace("\0", "\1")))
-    ends = np.flatnonzero(_codes(words) == 0)
+    ends = np.flatnonzero(codes_of(words) == 0)
     starts = np.zeros(len(text), np.bool_)
     starts[:1] = True
     starts[ends - np.arange(len(ends))] = True
@@ -247,7 +244,7 @@ def _load_rjieba() -> Cut | None:
         return None
     words = _PROBE.split()
     text = "".join(words)
-    found = _chinese_starts(rjieba.cut, text, _SIGNS.take(_codes(text), mode="clip")).tobytes()
+    found = _chinese_starts(rjieba.cut, text, _SIGNS.take(codes_of(text), mode="clip")).tobytes()
     if found != b"".join(b"\1" + bytes(len(word) - 1) for word in words):
         logger.warning("words: rjieba %s is not used: it splits the test sentence unlike jieba", version("rjieba"))
         return None

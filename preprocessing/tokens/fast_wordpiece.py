@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from preprocessing.text.characters import codes_of
 from preprocessing.tokens.piece_cache import PieceCache
 
 PIECE_CHARACTERS = 1 << 15
@@ -65,7 +66,7 @@ class FastWordPiece:
         """Where each piece begins, its code points and their kinds; a piece ends between runs."""
         begin, size = 0, PIECE_CHARACTERS
         while begin < len(text):
-            codes = np.frombuffer(text[begin : begin + size].encode("utf-32-le", "surrogatepass"), np.uint32)
+            codes = codes_of(text[begin : begin + size])
             kinds = self._kinds.take(codes, mode="clip")
             if begin + size < len(text):
                 end = len(kinds) - int(np.argmax(kinds[::-1] != _RUN))
