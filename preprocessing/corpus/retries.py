@@ -24,7 +24,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0
 def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exception], UserError]) -> T:
     """The result of `action`, tried up to `tries` times. In the end it raises `line` of the last error.
 
-    A `UserError` is raised at once.
+    A `UserError` is raised at once, and `line` of what is forbidden.
     """
 
     def report(state: RetryCallState) -> None:
@@ -32,7 +32,7 @@ def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exc
         log.info("%s: %s; trying again", place, reason(state.outcome.exception()))
 
     def again(error: BaseException) -> bool:
-        return isinstance(error, Exception) and not isinstance(error, UserError)
+        return isinstance(error, Exception) and not isinstance(error, UserError) and not _forbidden(error)
 
     attempts = Retrying(
         stop=stop_after_attempt(tries),
@@ -52,6 +52,11 @@ def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exc
     raise AssertionError("the last attempt neither returned nor raised")
 
 
+def _forbidden(error: BaseException) -> bool:
+    """Whether it is refused for good: by HTTP's status, or as the file system and libraries of other schemes say it."""
+    return isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403)
+
+
 def reason(error: BaseException | None) -> str:
     if isinstance(error, FileNotFoundError):
         return "not there"
@@ -64,6 +69,8 @@ def reason(error: BaseException | None) -> str:
 
 def unreadable(place: str, error: Exception, tries: int) -> UserError:
     """The line for a file at an address."""
+    if _forbidden(error):
+        return UserError(f"{place}: {reason(error)}; get the right to read it, or correct the address")
     return UserError(
         f"{place}: {reason(error)}, after {tries} tries; see to it, then run the same command again (data.cache.tries "
         "sets how many)"
@@ -80,4 +87,5 @@ def no_room(cache: Cache, place: str, error: Exception, tries: int) -> UserError
             way_out = "make room, give another folder, or lower data.cache.size"
             with suppress(OSError):
                 way_out += f" ({shutil.disk_usage(cache.folder).free:,} bytes are free)"
-    return UserError(f"data.cache: {cache.folder}: {found}, so {place} cannot be kept, after {tries} tries; {way_out}")
+    after = "" if _forbidden(error) else f", after {tries} tries"
+    return UserError(f"data.cache: {cache.folder}: {found}, so {place} cannot be kept{after}; {way_out}")

@@ -217,6 +217,14 @@ def test_what_goes_on_failing_is_one_line(
     assert not list(tmp_path.glob("*/shards/train-00001*"))
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_is_forbidden_is_asked_for_once(folder: Path, server: FileServer, tmp_path: Path, status: int) -> None:
+    server.faults, server.forever = {"manifest.json": [status]}, {"manifest.json"}
+    with pytest.raises(UserError, match=rf"/manifest.json: {status}, .*; get the right to read it"):
+        opened(server.address, **cache(tmp_path, 3 * corpus_bytes(folder), tries=20))
+    assert len(server.asked["manifest.json"]) == 1
+
+
 def test_what_is_fetched_ahead_does_not_delay_the_line(folder: Path, server: FileServer, tmp_path: Path) -> None:
     """It gives up early and leaves the rest, since it holds the lock that whoever needs the shard waits for."""
     shards = [f"train-{number:05d}.tar" for number in range(SHARDS)]
