@@ -107,6 +107,17 @@ CASES = (
         "whole",
     ),
     _loading("mosaicml", "mosaicml", "StreamingDataset", {}),
+    Case(
+        "mosaicml-remote",
+        "mosaicml-streaming",
+        "mosaicml-streaming",
+        "the same at an address: an S3 server on this machine, an empty cache",
+        ("remote", "pools"),
+        ("remote", "mosaicml"),
+        {cost: label for cost, label in LOADING.items() if cost != "warm"},
+        folder="tokens",
+        writer=("loading", "write_mosaicml"),
+    ),
     _loading(
         "webdataset", "webdataset", "documents and a buffer", {"first": _BUFFER, "cold": _BUFFER, "bytes": _BUFFER}
     ),

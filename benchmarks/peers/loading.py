@@ -27,11 +27,11 @@ SHARD_DOCUMENTS = 10_000
 
 
 def pools(folder: Path, seed: int) -> dict[str, float]:
-    return _costs(folder, partial(_rows, pool_tokens=POOL_TOKENS), folder / "ours")
+    return _costs(folder, partial(rows, pool_tokens=POOL_TOKENS), folder / "ours")
 
 
 def whole(folder: Path, seed: int) -> dict[str, float]:
-    return _costs(folder, partial(_rows, pool_tokens=None), folder / "ours")
+    return _costs(folder, partial(rows, pool_tokens=None), folder / "ours")
 
 
 def megatron(folder: Path, seed: int) -> dict[str, float]:
@@ -40,7 +40,7 @@ def megatron(folder: Path, seed: int) -> dict[str, float]:
 
 
 def mosaicml(folder: Path, seed: int) -> dict[str, float]:
-    _import_streaming()
+    import_streaming()
     return _costs(folder, _mosaicml_windows, folder / "mosaicml")
 
 
@@ -77,13 +77,15 @@ def _costs(folder: Path, side: Batches, files: Path) -> dict[str, float]:
     }
 
 
-def _rows(files: Path, step: int, pool_tokens: int | None) -> Iterator[Any]:
-    from preprocessing.corpus import Corpus
+def rows(corpus: Path | str, step: int, pool_tokens: int | None, cache: dict[str, Any] | None = None) -> Iterator[Any]:
+    """Our batches from a step on, of a folder, or of an address through a cache."""
+    from training.data.kinds import open_corpus
     from training.data.loader import rows_by_step
     from training.data.samples import RowSettings, Samples
 
-    settings = RowSettings(corpus=files, sequence_length=WINDOW, pool_tokens=pool_tokens, next_sentence=False)
-    return rows_by_step(Samples(Corpus(files), settings, 0), BATCH, range(BATCH), step)
+    values = {"kind": "rows", "corpus": corpus, "sequence_length": WINDOW, "pool_tokens": pool_tokens, "cache": cache}
+    settings = RowSettings.parse({**values, "next_sentence": False}, "data")
+    return rows_by_step(Samples(open_corpus(settings, "train"), settings, 0), BATCH, range(BATCH), step)
 
 
 def _megatron_windows(files: Path, step: int) -> Iterator[Any]:
@@ -102,7 +104,7 @@ def _megatron_windows(files: Path, step: int) -> Iterator[Any]:
         yield [dataset.get(*place).astype(np.int64) for place in places]  # `get` is a view that reads nothing
 
 
-def _import_streaming() -> Any:
+def import_streaming() -> Any:
     """mosaicml-streaming without torchvision, which only its images need, and which may not fit the CPU's torch."""
     import_module("transformers")  # it imports that, which looks for torchvision itself
     names = ["torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"]
@@ -120,7 +122,7 @@ def _mosaicml_windows(files: Path, step: int) -> Iterator[Any]:
     dataset = streaming.StreamingDataset(local=str(files), shuffle=True, batch_size=BATCH)
     if step:
         dataset.load_state_dict(dataset.state_dict(step * BATCH, False))
-    return _in_batches(iter(dataset))
+    return in_batches(iter(dataset))
 
 
 def _webdataset_windows(files: Path, step: int) -> Iterator[Any]:
@@ -134,10 +136,10 @@ def _webdataset_windows(files: Path, step: int) -> Iterator[Any]:
 
     shards = sorted(map(str, files.glob("*.tar")))
     dataset = WebDataset(shards, shardshuffle=100, seed=0).compose(windows).shuffle(1000)
-    return islice(_in_batches(iter(dataset)), step, None)
+    return islice(in_batches(iter(dataset)), step, None)
 
 
-def _in_batches(samples: Iterator[Any]) -> Iterator[Any]:
+def in_batches(samples: Iterator[Any]) -> Iterator[Any]:
     while batch := list(islice(samples, BATCH)):
         yield batch
 
@@ -156,7 +158,7 @@ def write_megatron(folder: Path, seed: int) -> dict[str, float]:
 
 
 def write_mosaicml(folder: Path, seed: int) -> dict[str, float]:
-    with _import_streaming().MDSWriter(out=str(folder / "mosaicml"), columns={"ids": "ndarray:uint16"}) as writer:
+    with import_streaming().MDSWriter(out=str(folder / "mosaicml"), columns={"ids": "ndarray:uint16"}) as writer:
         for ids in _documents(folder):
             for begin in range(0, len(ids), WINDOW):
                 writer.write({"ids": ids[begin : begin + WINDOW]})

@@ -20,6 +20,7 @@ def train_settings(folder: Path, length: int, model: str = "position_type=functi
     values = f"data.kind=packed data.corpus={folder / 'corpus'} data.sequence_length={length} data.copies=1"
     values += f" data.masking.strategy=whole-word global_batch={rows} micro_batch={rows} steps=1000000 precision=fp32"
     values += f" optimizer.name=adam optimizer.learning_rate={RATE} schedule.warmup_steps=0 peak_tflops=1"
+    values += " activation_checkpointing=false"
     overrides = [*values.split(), *(f"model.{size}" for size in [*sizes.split(), model])]
     return train_section(load_recipe("nezha-base", overrides, "train"))
 

@@ -63,7 +63,8 @@ def full(results: Results) -> str:
         "Six epochs from random weights teach little: accuracy is near the larger class' share, 60 %, on both sides.",
         f"- Loading: windows of {WINDOW} tokens, {BATCH} a step, {STEPS * BATCH:,} rows. Ours are masked rows, by "
         "pools of 2^21 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
-        "by reading what comes before.",
+        "by reading what comes before. At an address both ask one server, moto's S3: ours by http, mosaicml-streaming "
+        "by its S3 client, and the bytes of a row are what the cache then holds.",
         "- Preprocessing: datatrove finds exact duplicates and writes ids. Ours also cleans and finds words and "
         "sentences. jieba and rjieba find words, and `tokenizers` ids and offsets, of text that nobody deduplicates or "
         "writes.",

@@ -11,7 +11,10 @@ import pytest
 from benchmarks.harness import between
 from benchmarks.peers import environments, run, table
 from benchmarks.peers.cases import CASES
+from benchmarks.peers.ours import train_settings
+from benchmarks.trainer_steps import TrainerSteps
 from tests.conftest import ROOT
+from tests.corpora import make_corpus
 
 PEERS = ROOT / "benchmarks" / "peers"
 RESULTS = json.loads(table.RESULTS.read_text(encoding="utf-8"))
@@ -54,3 +57,11 @@ def test_a_peer_that_fails_is_named_with_the_reason(tmp_path: Path, monkeypatch:
     assert found == {"not run": "bert: ValueError: no kernel / image"}
     results = {**RESULTS, "cases": {**RESULTS["cases"], case.name: found}}
     assert f"| {case.peer} | {case.job} | not run | bert: ValueError: no kernel / image |" in table.short(results)
+
+
+@pytest.mark.parametrize("model", ["position_type=parametric_absolute", "max_relative_position=64"])
+def test_our_side_of_training_takes_a_step(tmp_path: Path, model: str) -> None:
+    make_corpus(tmp_path / "corpus", [700] * 8)
+    side = TrainerSteps(train_settings(tmp_path, 512, model), tmp_path / "run")
+    assert side.figures(1)["loss"] > 0
+    side.batches.close()
