@@ -33,6 +33,7 @@ OPTIONS = {
     "reviews": "ChnSentiCorp: train.tsv and dev.tsv",
     "books": "English books, .txt or .txt.xz",
     "imdb": "aclImdb/train, or a tar archive of it",
+    "articles": "Hyperpartisan: articles-training-byarticle.xml, the ground truth beside it",
 }
 
 

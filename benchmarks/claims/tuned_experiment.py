@@ -72,9 +72,11 @@ class Tuned:
     needs: tuple[str, ...]
     """Options of the command that name its data."""
     write: Callable[[Path, Mapping[str, list[Path]], list[int]], None]
-    """(folder, data by option, seeds): write text.jsonl, and for each task TASK/train-SEED.jsonl and TASK/test-*."""
+    """(folder, data by option, seeds): write text.jsonl, and the examples of each task by `write_task`."""
     tasks: Mapping[str, Judged]
     claims: tuple[TunedClaim, ...]
+    pretrained_once: bool = False
+    """Whether a row's fine-tunings with all seeds begin with the same weights."""
 
     @property
     def recipe(self) -> str:
@@ -92,6 +94,7 @@ class Tuned:
                     yield row, task, judged
 
     def pretraining(self, row: Ablation, seed: int) -> list[str]:
+        seed = 0 if self.pretrained_once else seed
         return [*row.overrides, f"train.seed={seed}", f"name={self.name}-{_slug(row.name)}-{seed}"]
 
     def tuning(self, row: Ablation, task: str) -> list[str]:
@@ -133,7 +136,8 @@ class Tuned:
         assert isinstance(data, TaskSettings)
         score = chosen_score(data.scored_as)[0]
         return [
-            _score(RUNS / name, [override("task.dev", block), *judged.evaluation], score) for block in _blocks(texts)
+            _score(RUNS / name, [override("task.dev", block), *judged.evaluation], score)
+            for block in _blocks(texts, seed)
         ]
 
 
@@ -141,8 +145,8 @@ def _score(run: Path, overrides: list[str], score: str) -> float:
     return evaluate_run(run, train_section(recipe_of(run, overrides)), overrides=overrides)[score]
 
 
-def _blocks(texts: Path) -> list[Path]:
-    return [texts / f"test-{number}.jsonl" for number in range(BLOCKS)]
+def _blocks(texts: Path, seed: int) -> list[Path]:
+    return [texts / f"test-{seed}-{number}.jsonl" for number in range(BLOCKS)]
 
 
 def write_lines(path: Path, lines: Lines) -> None:
@@ -153,10 +157,11 @@ def write_lines(path: Path, lines: Lines) -> None:
         write_atomically(path, content)
 
 
-def write_test(folder: Path, lines: Lines) -> None:
-    """Write test texts in blocks of neighbours, which are more alike than distant ones."""
-    for number, path in enumerate(_blocks(folder)):
-        write_lines(path, lines[number * len(lines) // BLOCKS : (number + 1) * len(lines) // BLOCKS])
+def write_task(folder: Path, seed: int, train: Lines, test: Lines) -> None:
+    """Write a seed's examples; those of the test in blocks of neighbours, which are more alike than distant ones."""
+    write_lines(folder / f"train-{seed}.jsonl", train)
+    for number, path in enumerate(_blocks(folder, seed)):
+        write_lines(path, test[number * len(test) // BLOCKS : (number + 1) * len(test) // BLOCKS])
 
 
 def difference(claim: TunedClaim, figures: Mapping[tuple[str, str], Mapping[int, list[float]]]) -> Difference | None:

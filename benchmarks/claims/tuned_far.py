@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.claims.experiment import read_text
-from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_test
+from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_task
 
 SEGMENT = 32
 LONGEST = {"far-first": 6, "far-last": 3}
@@ -35,12 +35,13 @@ def write(folder: Path, data: Mapping[str, list[Path]], seeds: list[int]) -> Non
     write_lines(folder / "text.jsonl", [{"text": passage} for passage in passages])
     for task, line in (("far-first", _first), ("far-last", _last)):
         for seed in seeds:
-            generator = np.random.default_rng(seed)
-            write_lines(
-                folder.parent / task / f"train-{seed}.jsonl", [line(known, generator) for _ in range(TRAIN[task])]
+            drawn, tested = np.random.default_rng(seed), np.random.default_rng(1 << 20)
+            write_task(
+                folder.parent / task,
+                seed,
+                [line(known, drawn) for _ in range(TRAIN[task])],
+                [line(unknown, tested) for _ in range(TEST)],
             )
-        generator = np.random.default_rng(1 << 20)
-        write_test(folder.parent / task, [line(unknown, generator) for _ in range(TEST)])
 
 
 def _segments(books: list[str], generator: np.random.Generator, task: str, labelled: int) -> tuple[list[str], int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.claims.experiment import read_text
-from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_test
+from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_task
 from preprocessing.labelled.read import read_examples
 
 TRAIN = 1000
@@ -16,6 +16,11 @@ KNOWN = 2000
 
 
 def write(folder: Path, data: Mapping[str, list[Path]], seeds: list[int]) -> None:
+    write_reviews(folder, "table1-imdb", data, seeds)
+
+
+def write_reviews(folder: Path, task: str, data: Mapping[str, list[Path]], seeds: list[int]) -> None:
+    """Pretraining reads books and the reviews that are not of the test, without labels."""
     reviews = [
         (int(re.findall(r"\d+", one.id)[0]), {"text": one.text.replace("<br />", " "), "label": one.label})
         for one in read_examples(data["imdb"][0], "classify", "folders").examples
@@ -26,8 +31,7 @@ def write(folder: Path, data: Mapping[str, list[Path]], seeds: list[int]) -> Non
     write_lines(folder / "text.jsonl", [{"text": text} for text in texts])
     for seed in seeds:
         drawn = np.random.default_rng(seed).permutation(len(known))[:TRAIN]
-        write_lines(folder.parent / "table1-imdb" / f"train-{seed}.jsonl", [known[place] for place in drawn])
-    write_test(folder.parent / "table1-imdb", tested)
+        write_task(folder.parent / task, seed, [known[place] for place in drawn], tested)
 
 
 def _claims() -> Iterator[TunedClaim]:

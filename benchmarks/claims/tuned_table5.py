@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_test
+from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_task
 from preprocessing.labelled.read import read_examples
 
 TRAIN = 1000
@@ -31,8 +31,7 @@ def write(folder: Path, data: Mapping[str, list[Path]], seeds: list[int]) -> Non
         for seed in seeds:
             drawn = np.random.default_rng(seed).permutation(len(all_known))[:TRAIN]
             lines = [line(all_known[place]) for place in drawn]
-            write_lines(folder.parent / f"table5-{task}" / f"train-{seed}.jsonl", lines)
-        write_test(folder.parent / f"table5-{task}", [line(one) for one in all_tested])
+            write_task(folder.parent / f"table5-{task}", seed, lines, [line(one) for one in all_tested])
 
 
 def _tagged(one: Any) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.claims import tuned, tuned_experiment, tuned_far, tuned_table
+from benchmarks.claims import tuned, tuned_experiment, tuned_far, tuned_long, tuned_table
 from benchmarks.claims.run import read_results
-from benchmarks.claims.tuned_experiment import BLOCKS, Judged, Tuned, TunedClaim, difference, write_lines
+from benchmarks.claims.tuned_experiment import BLOCKS, Judged, Tuned, TunedClaim, difference, write_lines, write_task
 from benchmarks.harness import between
 from pipeline.recipe import train_section
 from pipeline.run_folder import recipe_of
+from preprocessing.labelled.examples import ClassifyExample
+from preprocessing.labelled.read import Found
 from training.evaluation import evaluate_run
 
 RESULTS = read_results(tuned_table.RESULTS)
@@ -87,9 +89,28 @@ def test_a_label_that_stands_far_away_stands_in_one_segment_alone(
         assert [place for place, tag in enumerate(line["tags"]) if tag == f"B-{last}"] == marked
         assert len(marked) == tuned_far.MARKS * (len(others) + 1)
     pretrained = {character for line in lines("far", "text.jsonl") for character in line["text"]}
-    tests = [line for block in range(BLOCKS) for line in lines("far-first", f"test-{block}.jsonl")]
+    tests = [line for block in range(BLOCKS) for line in lines("far-first", f"test-0-{block}.jsonl")]
     assert len(tests) == tuned_far.TEST
     assert not pretrained & {character for line in tests for character in line["text"]}
+
+
+def test_each_article_is_tested_in_one_fold_and_learned_in_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    articles = [ClassifyExample(str(number), "", f"article {number}", label="true") for number in range(53)]
+    monkeypatch.setattr(tuned_long, "write_reviews", lambda *_: None)
+    monkeypatch.setattr(tuned_long, "read_examples", lambda *_: Found(list(articles), []))
+    tuned_long.write(tmp_path / "long", {"articles": [tmp_path]}, list(range(tuned_long.FOLDS)))
+
+    def texts(*files: str) -> list[str]:
+        paths = [tmp_path / "long-hyperpartisan" / file for file in files]
+        return [json.loads(line)["text"] for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+
+    folds = [texts(*(f"test-{fold}-{block}.jsonl" for block in range(BLOCKS))) for fold in range(tuned_long.FOLDS)]
+    everything = sorted(one.text for one in articles)
+    assert sorted(text for fold in folds for text in fold) == everything
+    for number, fold in enumerate(folds):
+        assert sorted(fold + texts(f"train-{number}.jsonl")) == everything
 
 
 RECIPE = """
@@ -131,9 +152,8 @@ def test_a_row_is_pretrained_once_and_scored_on_each_block(tmp_path: Path, monke
     lines = [{"text": f"letter {'xyz'[number % 3]}", "label": "xyz"[number % 3]} for number in range(40)]
     texts = Path("data/tiny-task")
     write_lines(Path("data/tiny/text.jsonl"), [{"text": f"{one['text']}. " * 9} for one in lines])
-    write_lines(texts / "train-3.jsonl", lines[:8])
     write_lines(texts / "all.jsonl", lines)
-    tuned_experiment.write_test(texts, lines)
+    write_task(texts, 3, lines[:8], lines)
     judged = Judged("tiny-task")
     experiment = Tuned("tiny", "", (), lambda folder, data, seeds: None, {"task": judged}, ())
     row, *_ = experiment.rows
