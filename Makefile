@@ -46,7 +46,7 @@ OUT ?= runs/gpu
 gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)"
 
-# The README's table of peers, in about a quarter of an hour: each is installed in an environment of its own under
+# The README's table of peers, in 15 to 25 minutes: each is installed in an environment of its own under
 # runs/peers. PEERS="--text novels/ --vocabulary vocab.txt --train train.tsv --dev dev.tsv" takes other text.
 peers: $(READY)
 	$(PYTHON) benchmarks/peers/run.py --publish $(PEERS)

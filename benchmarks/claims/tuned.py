@@ -45,17 +45,27 @@ class Missing(NamedTuple):
     """The line of results, without scores."""
 
 
-def keys() -> dict[tuple[str, str, str], str]:
-    """(experiment, row, task) -> the key of its settings."""
-    return {(one.name, row.name, task): one.key(row, judged) for one in TUNED for row, task, judged in one.cells()}
+def current(results: list[dict[str, Any]], seeds: list[int]) -> list[dict[str, Any]]:
+    """The results with these seeds and the settings that the recipes have now."""
+    cells = {
+        (one.name, row.name, task): (one.key(row, judged), judged) for one in TUNED for row, task, judged in one.cells()
+    }
+    found = []
+    for one in results:
+        key, judged = cells.get((one["experiment"], one["row"], one["task"]), (None, None))
+        if judged and one["key"] == key and one["seed"] in judged.seeds(seeds):
+            found.append(one)
+    return found
 
 
 def missing(chosen: list[Tuned], seeds: list[int], results: list[dict[str, Any]]) -> Iterator[Missing]:
     """What is to be run: all of a seed before those of the next."""
     there = {tuple(one[name] for name in ("experiment", "row", "task", "seed", "key")) for one in results}
-    for seed in seeds:
+    for seed in sorted({seed for one in chosen for judged in one.tasks.values() for seed in judged.seeds(seeds)}):
         for one in chosen:
             for row, task, judged in one.cells():
+                if seed not in judged.seeds(seeds):
+                    continue
                 result = {"experiment": one.name, "row": row.name, "task": task, "seed": seed}
                 result["key"] = one.key(row, judged)
                 if tuple(result.values()) not in there:
@@ -94,12 +104,7 @@ def main() -> None:
         spent = round(time.process_time() - begin, 1)
         print(f"{' | '.join(map(str, result.values()))}: {sum(scores) / len(scores):.1f}, {spent} s", flush=True)
         add(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
-    current = keys()
-    results = [
-        one
-        for one in read_results(path)
-        if current.get((one["experiment"], one["row"], one["task"])) == one["key"] and one["seed"] in options.seeds
-    ]
+    results = current(read_results(path), options.seeds)
     print(f"\n{table(results)}")
     if options.publish:
         publish(results)

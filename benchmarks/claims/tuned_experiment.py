@@ -37,6 +37,11 @@ class Judged(NamedTuple):
     """Overrides with which the test texts are read."""
     rows: tuple[str, ...] | None = None
     """The rows that are judged by it; None: all."""
+    folds: int = 0
+    """Of cross-validation: then a seed is a fold, and all are run whatever seeds are given."""
+
+    def seeds(self, given: Sequence[int]) -> Sequence[int]:
+        return range(self.folds) if self.folds else given
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,14 @@ FOLDS = 5
 
 
 def write(folder: Path, data: Mapping[str, list[Path]], seeds: list[int]) -> None:
-    """Pretraining reads no article. Seed s tests the fold s mod 5 of the articles."""
+    """Pretraining reads no article."""
     write_reviews(folder, "long-imdb", data, seeds)
     articles = read_examples(data["articles"][0], "classify", "semeval").examples
     order = np.random.default_rng(0).permutation(len(articles))
     lines = [{"text": articles[place].text, "label": articles[place].label} for place in order]
-    for seed in seeds:
-        fold = seed % FOLDS
+    for fold in range(FOLDS):
         train = [line for number, line in enumerate(lines) if number % FOLDS != fold]
-        write_task(folder.parent / "long-hyperpartisan", seed, train, lines[fold::FOLDS])
+        write_task(folder.parent / "long-hyperpartisan", fold, train, lines[fold::FOLDS])
 
 
 RANDOM = "{}, random"
@@ -42,14 +41,14 @@ def _claims() -> Iterator[TunedClaim]:
             yield TunedClaim(f"{model} beats windows without memory", paper, task, model, WINDOWS)
 
 
-TASKS = {"imdb": Judged("long-imdb"), "hyperpartisan": Judged("long-hyperpartisan")}
+TASKS = {"imdb": Judged("long-imdb"), "hyperpartisan": Judged("long-hyperpartisan", folds=FOLDS)}
 LONG = Tuned(
     "long",
     "2 layers x 64, pretrained on ten books and 4,000 reviews, or with random weights; each text is read to its end: "
     "by NEZHA in windows of 128 tokens, by ERNIE-Doc in segments of 128 with a memory of 128, by RAN in windows of 64, "
     "by Longformer with a window of 64. imdb: accuracy on 1,000 reviews of other films, after 1,000 labels; "
-    "hyperpartisan: accuracy on a fold of five of the 645 articles, after the others. A row has one pretraining; seeds "
-    "draw the labels, the head and the order",
+    "hyperpartisan: accuracy on each of five folds of the 645 articles, after the others. A row has one pretraining; "
+    "seeds and folds draw the head and the order",
     ("books", "imdb", "articles"),
     write,
     TASKS,

@@ -46,7 +46,7 @@ def mosaicml(folder: Path, seed: int) -> dict[str, float]:
 
 def _costs(address: str, batches: Batches) -> dict[str, float]:
     costs = {}
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:  # threads may still fetch
         begin = time.perf_counter()
         reader = batches(address, Path(cache), 0)
         next(reader)
@@ -56,7 +56,7 @@ def _costs(address: str, batches: Batches) -> dict[str, float]:
         costs["cold"] = time.perf_counter() - begin - costs["first"]
         held = sum(path.stat().st_size for path in Path(cache).rglob("*") if path.is_file())
         costs["bytes"] = held / (BATCH * (STEPS + 1))
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:  # threads may still fetch
         begin = time.perf_counter()
         next(batches(address, Path(cache), RESUMED))
         costs["resume"] = time.perf_counter() - begin

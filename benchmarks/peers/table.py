@@ -60,7 +60,7 @@ def full(results: Results) -> str:
         "character as a word, that of 5 each stretch without a space. megatron-core has its layers without "
         "TransformerEngine.",
         "- Fine-tuning: 300 texts of mixed lengths, cut at 256 tokens, the peer's padded to the longest of a batch. "
-        "Six epochs from random weights teach little: accuracy is near the larger class' share, 60 %, on both sides.",
+        "Six epochs from random weights teach little: accuracy is near the share of one class on both sides.",
         f"- Loading: windows of {WINDOW} tokens, {BATCH} a step, {STEPS * BATCH:,} rows. Ours are masked rows, by "
         "pools of 2^21 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
         "by reading what comes before. At an address both ask one server, moto's S3: ours by http, mosaicml-streaming "
