@@ -42,7 +42,7 @@ def documents_of(paths: list[str]) -> Iterator[str]:
     from preprocessing.input.sources import Piece, find_files
 
     settings = InputSettings(paths=paths)
-    for file in find_files(settings):
+    for file in find_files([settings]):
         for document in read(Piece(file.path, file.format), settings, lambda problem: None):
             text = document.text
             while text.strip():
