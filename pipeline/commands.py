@@ -16,6 +16,7 @@ from pipeline.recipe import (
     SAMPLES,
     Recipe,
     apply_overrides,
+    fine_tunes,
     load_recipe,
     override,
     preprocess_section,
@@ -167,6 +168,10 @@ def predict(model: Path, file: Path, overrides: list[str], output: Path | None, 
 
     if (model / "recipe.yaml").exists():
         values = recipe_of(model).model_dump(mode="json")
+        if not fine_tunes(values):
+            raise UserError(
+                f"{model}: a run that pretrains, without a head of a task; fine-tune it with `reread finetune`"
+            )
     else:
         values = {"name": "export", "train": task_of_export(model)}
     apply_overrides(values, overrides, "train")

@@ -8,7 +8,7 @@ from benchmarks.claims.recurrence import SEGMENT, stream
 
 
 def sides(steps: int) -> dict[str, dict[str, Any]]:
-    of_text = {
+    of_text: dict[str, Any] = {
         "length": SEGMENT,
         "lanes": 64,
         "read": 64,

@@ -9,7 +9,7 @@ import random
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -100,12 +100,12 @@ def greedy_match(word: str, ids: dict[str, int]) -> list[str]:
 class Vocabulary(NamedTuple):
     """Special tokens, ids, and which tokens continue a word."""
 
-    cls: object
-    sep: object
-    mask: object
-    ids: Callable[[object], int]
-    replacements: Sequence[object]
-    continues_word: Callable[[object], bool] | None = None
+    cls: Any
+    sep: Any
+    mask: Any
+    ids: Callable[[Any], int]
+    replacements: Sequence[Any]
+    continues_word: Callable[[Any], bool] | None = None
     """Without it each token is a word: whole words are an option of the script."""
 
 

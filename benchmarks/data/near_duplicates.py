@@ -42,7 +42,7 @@ def documents_of(paths: list[str]) -> Iterator[str]:
     from preprocessing.input.sources import Piece, find_files
 
     settings = InputSettings(paths=paths)
-    for file in find_files(settings):
+    for file in find_files([settings]):
         for document in read(Piece(file.path, file.format), settings, lambda problem: None):
             text = document.text
             while text.strip():
@@ -172,7 +172,7 @@ def run_side(name: str, python: str, folder: Path) -> dict[str, Any]:
 def compare(texts: list[str], families: list[list[int]], sides: dict[str, list[dict[str, Any]]]) -> None:
     clusters = {name: {int(n): c for n, c in rounds[0]["clusters"].items()} for name, rounds in sides.items()}
     planted = {pair for family in families for pair in combinations(sorted(family), 2)}
-    found = {}
+    found: dict[str, set[tuple[int, int]]] = {}
     for name, of in clusters.items():
         members = defaultdict(list)
         for number, cluster in of.items():
@@ -184,7 +184,7 @@ def compare(texts: list[str], families: list[list[int]], sides: dict[str, list[d
     for bound in BOUNDS:
         pairs = {pair for pair, value in exact.items() if bound <= value < above}
         counts = [len(pairs & found[name]) for name in clusters]
-        both = len(pairs & set.intersection(*found.values()))
+        both = len(pairs.intersection(*found.values()))
         row(f"{bound} to {min(above, 1)}", len(pairs), *(f"{n} ({n / max(1, len(pairs)):.1%})" for n in counts), both)
         above = bound
     print()

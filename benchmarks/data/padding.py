@@ -97,9 +97,9 @@ def shares(folder: Path, lengths: list[int], steps: int) -> None:
             for rows, size in SIZES:
                 label = folder.name, name, length, f"{rows} x {size}"
                 report(label, list(rows_of(source, rows, size, steps)))
-        source = Segments(corpus, SegmentSettings(kind="segments", corpus=folder, sequence_length=length), 0)
+        segments = Segments(corpus, SegmentSettings(kind="segments", corpus=folder, sequence_length=length), 0)
         label = folder.name, "segments", length, "{} x {}".format(*SEGMENTS)
-        report(label, list(segments_of(source, *SEGMENTS, steps)))
+        report(label, list(segments_of(segments, *SEGMENTS, steps)))
 
 
 class Side:

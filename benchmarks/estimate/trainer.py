@@ -51,7 +51,8 @@ def memory_cases(corpus: Path) -> list[tuple[str, TrainSettings]]:
     def sizes(width: int, layers: int, **others: Any) -> dict[str, Any]:
         return {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": width // 32, **others}
 
-    adam = {"optimizer": {"name": "adam", "learning_rate": 1e-4}}
+    others: dict[str, Any]
+    adam: dict[str, Any] = {"optimizer": {"name": "adam", "learning_rate": 1e-4}}
     for rows, length, others in (
         (8, 128, {}),
         (32, 128, adam),
@@ -144,8 +145,8 @@ def time_cases(corpus: Path) -> list[tuple[str, TrainSettings]]:
         (384, 4, 16, 128, {"activation_checkpointing": True}),
     ):
         sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": width // 64}
-        model = {"type": "nezha", **sizes, "intermediate_size": 4 * width, "max_relative_position": None}
-        model |= FUSED
+        model: dict[str, Any] = {"type": "nezha", **sizes, "intermediate_size": 4 * width}
+        model |= {"max_relative_position": None, **FUSED}
         name = f"nezha {layers} x {width}, {rows} x {length}{', checkpointing' if others else ''}"
         cases.append((name, settings_of(corpus, model, {"sequence_length": length}, rows, **others)))
     small = {"hidden_size": 384, "num_hidden_layers": 4, "num_attention_heads": 6, **FUSED}
@@ -177,7 +178,7 @@ def step_seconds(cases: list[TrainSettings], rounds: int) -> list[float]:
             batches = stack.enter_context(steps.batches)
             step = partial(lambda s, w, b: s.step(next(b), w), steps, steps.window(), batches)
             step()
-            sides[number] = partial(seconds, step)
+            sides[str(number)] = partial(seconds, step)
         return [min(taken) for taken in in_turns(sides, rounds).values()]
 
 

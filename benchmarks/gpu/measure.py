@@ -55,7 +55,8 @@ class Theirs:
         self.buckets = GradientBuckets(self.model.parameters(), Mesh(device=device), 25 * 2**20)
         self.scale = LossScale(dtype, 2.0**12)  # their loss is float16 too there, and must not overflow
         self.peak = peak_flops(settings.peak_tflops, device)
-        self.batches = Loader(rows_by_step(self.source, settings.global_batch, range(settings.global_batch), 0))
+        batch = settings.global_batch
+        self.batches = Loader(rows_by_step(self.source, batch, range(batch), 0))  # type: ignore[arg-type]
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self.skipped = 0
 

@@ -93,7 +93,7 @@ def run_tests(out: Path, seconds: float) -> Figures:
         text = printed.read()
     counts = Counter(re.findall(r"^tests/\S+::.* (PASSED|FAILED|ERROR|SKIPPED)\b", text, re.MULTILINE))
     failed = re.findall(r"^(?:FAILED|ERROR) (tests/\S+)", text, re.MULTILINE)
-    counted = {kind.lower(): count for kind, count in counts.items()}
+    counted: Figures = {kind.lower(): count for kind, count in counts.items()}
     if not counts and text.strip():  # pytest is not there, or a module that the tests import
         counted = {"error": text.strip().splitlines()[-1][:300]}
     return {**counted, "status": status, "failed_tests": failed, "seconds": round(time.monotonic() - begin, 1)}

@@ -41,9 +41,19 @@ FORMS = ("fused", "plain")
 
 
 def plain_attention(
-    q: Any, k: Any, v: Any, r: Any, biases: Any, term: Any, mask: Any, *, dropout: float, official: bool = False
+    q: Any,
+    k: Any,
+    v: Any,
+    r: Any,
+    biases: Any,
+    term: Any,
+    mask: Any,
+    *,
+    dropout: float,
+    official: bool = False,
+    gap: int = 0,
 ) -> Any:
-    """As relative_attention."""
+    """As relative_attention, where no columns are left out (`gap`)."""
     (u, w), length, keys = biases, q.shape[1], k.shape[1]
     content = torch.einsum("binh,bjnh->bnij", q + u, k)
     position = torch.einsum("binh,pnh->bnip", q + w, r[:-1])

@@ -49,6 +49,7 @@ def in_turn(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `RanLayer.forward` of texts without padding and masks, one window after the other."""
     attention, cells, outputs = layer.attention, _Cells(layer, layer.initial(cell), windows), []
+    assert windows.rotary is not None
     for window in windows.cut(hidden).unbind(1):
         z = layer.dropout(layer.LayerNorm(torch.cat([cells.all[-1][:, None], window], dim=1)))
         q, k, v = (attention.split(x) for x in attention.project(z))

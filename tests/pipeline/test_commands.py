@@ -9,7 +9,7 @@ import yaml
 
 from pipeline import commands
 from pipeline.cli import _status_of_command
-from pipeline.recipe import Recipe, load_recipe
+from pipeline.recipe import Recipe, load_recipe, write_recipe
 from preprocessing.errors import UserError
 from tests.conftest import longformer_values
 from training.exchange import convert as conversion
@@ -94,6 +94,14 @@ def recipe_of(folder: Path, *overrides: str) -> Recipe:
     values = {"name": "long", "start": start, "train": {**train, "init": "models/start"}}
     (folder / "long.yaml").write_text(yaml.safe_dump(values))
     return load_recipe(str(folder / "long.yaml"), list(overrides), "train")
+
+
+def test_a_pretraining_run_predicts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_recipe(recipe_of(tmp_path), tmp_path / "recipe.yaml")
+    line = refusal(["predict", str(tmp_path), "new.tsv"], monkeypatch, capsys)
+    assert line.endswith("a run that pretrains, without a head of a task; fine-tune it with `reread finetune`")
 
 
 def test_a_start_is_trained_exported_and_converted_once(done: list[Any], tmp_path: Path) -> None:
