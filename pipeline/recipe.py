@@ -198,6 +198,8 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
             raise UserError(f"`{override}`: an override is written key=value, for example train.steps=100")
         path = key.split(".")
         if path[0] == TASK:
+            if path[1:] != ["kind"] and (kind := _data_kind(values)) and not _is_task(kind):
+                raise UserError(f"`{override}`: only fine-tuning has a task, and this pretrains (data.kind: {kind})")
             path = ["train", "data", *path[1:]]
         elif section and path[0] not in Recipe.model_fields:
             path = [_section_of(path[0], section), *path]
@@ -237,10 +239,20 @@ def preprocess_section(recipe: Recipe) -> PreprocessSettings:
 
 def fine_tunes(values: dict[str, Any]) -> bool:
     """Whether the values are those of a recipe whose data is a task."""
+    kind = _data_kind(values)
+    return kind is not None and _is_task(kind)
+
+
+def _data_kind(values: dict[str, Any]) -> str | None:
+    """The kind of data that the values name, if it is one of `KINDS`."""
     train = values.get("train")
     data = train.get("data") if isinstance(train, dict) else None
-    kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
-    return kind is not None and issubclass(kind.settings, TaskSettings)
+    kind = str(data.get("kind")) if isinstance(data, dict) else ""
+    return kind if kind in KINDS else None
+
+
+def _is_task(kind: str) -> bool:
+    return issubclass(KINDS[kind].settings, TaskSettings)
 
 
 def available_recipes() -> list[str]:

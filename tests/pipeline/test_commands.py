@@ -102,6 +102,8 @@ def test_a_pretraining_run_predicts_nothing(
     write_recipe(recipe_of(tmp_path), tmp_path / "recipe.yaml")
     line = refusal(["predict", str(tmp_path), "new.tsv"], monkeypatch, capsys)
     assert line.endswith("a run that pretrains, without a head of a task; fine-tune it with `reread finetune`")
+    line = refusal(["evaluate", str(tmp_path), "task.dev=new.tsv"], monkeypatch, capsys)
+    assert line == "reread: `task.dev=new.tsv`: only fine-tuning has a task, and this pretrains (data.kind: packed)"
 
 
 def test_a_start_is_trained_exported_and_converted_once(done: list[Any], tmp_path: Path) -> None:
