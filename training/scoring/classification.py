@@ -15,6 +15,10 @@ from preprocessing.errors import UserError
 from training.scoring.gather import f1, known, paired, points
 
 
+class UndefinedError(UserError):
+    """These texts have no such score."""
+
+
 def accuracy(gold: Mapping[str, str | int], predicted: Mapping[str, str | int]) -> float:
     """The share of examples whose label is right; micro-F1 is the same number where each text has one label."""
     return points([label == guess for label, guess in paired(gold, predicted)])
@@ -60,13 +64,16 @@ def auc(gold: Mapping[str, str], probabilities: Mapping[str, float], positive: s
     """The area under the ROC curve: how often a positive text has the higher probability, ties counted as half.
 
     By ranks (Mann and Whitney 1947). `probabilities` are those of the label `positive`; any increasing function of
-    them gives the same. Raises `UserError` if all gold is positive or none is, and for a missing probability.
+    them gives the same. Raises `UndefinedError` if all gold is positive or none is, and `UserError` for a missing
+    probability.
     """
     labels, numbers = _complete(gold, probabilities)
     is_positive = np.array([label == positive for label in labels])
     positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
     if not positives or not negatives:
-        raise UserError(f"AUC needs texts with and without the label `{positive}`; here are {positives}, {negatives}")
+        raise UndefinedError(
+            f"AUC needs texts with and without the label `{positive}`; here are {positives}, {negatives}"
+        )
     wins = _ranks(numbers)[is_positive].sum() - positives * (positives + 1) / 2
     return 100 * float(wins) / (positives * negatives)
 

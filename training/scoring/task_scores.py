@@ -1,11 +1,13 @@
 """The scores of each kind of task, in one table: what `reread evaluate` prints and what chooses the best checkpoint."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from preprocessing.errors import UserError, nearest
 from training.scoring.answers import Style, answer_f1, exact_match
 from training.scoring.classification import (
+    UndefinedError,
     accuracy,
     auc,
     exact_sets,
@@ -17,6 +19,8 @@ from training.scoring.classification import (
 )
 from training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
 from training.scoring.options import pac, qac
+
+_LOG = logging.getLogger("reread")
 
 Kind = Literal["classify-one", "classify-set", "classify-number", "tag", "answer", "choose"]
 """The kinds of task; `classify` is three, by what a label is."""
@@ -94,7 +98,8 @@ def scores(kind: Kind, gold: Mapping[str, Any], predicted: Mapping[str, Any], **
     - answer: `style`, required;
     - choose: `groups`, id -> the passage it belongs to.
 
-    Raises `UserError` as the scores do, and `TypeError` for an unknown name or if the kind's first score lacks one.
+    A score that these texts do not have, as AUC where all have one label, is left out, and the log says why. Raises
+    `UserError` as the scores do, and `TypeError` for an unknown name or if the kind's first score lacks one.
     """
     table = SCORES[kind]
     first = next(iter(table.values()))
@@ -102,11 +107,14 @@ def scores(kind: Kind, gold: Mapping[str, Any], predicted: Mapping[str, Any], **
         raise TypeError(f"scores of `{kind}` need {sorted(missing)}")
     if unknown := given.keys() - {need for score in table.values() for need in score.needs}:
         raise TypeError(f"scores of `{kind}` do not take {sorted(unknown)}")
-    return {
-        name: score.function(gold, predicted, **{need: given[need] for need in score.needs})
-        for name, score in table.items()
-        if given.keys() >= set(score.needs)
-    }
+    found = {}
+    for name, score in table.items():
+        if given.keys() >= set(score.needs):
+            try:
+                found[name] = score.function(gold, predicted, **{need: given[need] for need in score.needs})
+            except UndefinedError as error:
+                _LOG.info("%s: left out, since %s", name, error)
+    return found
 
 
 def chosen_score(kind: Kind, name: str | None = None) -> tuple[str, Score]:

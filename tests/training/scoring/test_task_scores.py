@@ -45,6 +45,17 @@ def test_a_score_whose_needs_are_not_given_is_left_out() -> None:
         scores("choose", {"1": 0}, {"1": 0}, scheme="BIO")
 
 
+def test_a_score_that_the_texts_do_not_have_is_left_out_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    _, predicted, given = PERFECT["classify-one"]
+    with caplog.at_level("INFO", logger="reread"):
+        assert list(scores("classify-one", {"1": "a", "2": "a"}, predicted, **given)) == [
+            "accuracy",
+            "macro-f1",
+            "positive-f1",
+        ]
+    assert caplog.messages == ["auc: left out, since AUC needs texts with and without the label `b`; here are 0, 2"]
+
+
 def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
     assert {kind: chosen_score(kind)[0] for kind in SCORES} == {
         "classify-one": "accuracy",
