@@ -113,6 +113,8 @@ class Tuned:
         given.append(recipe_values(str(RECIPES / f"{judged.recipe}.yaml"), self.tuning(row, judged.recipe), "train"))
         for values in given:
             values.pop("ablations", None)
+            if start := values.get("start"):  # its recipe is a path
+                start["recipe"] = recipe_values(start["recipe"], [])
         return md5(json.dumps([given, judged.evaluation]).encode()).hexdigest()[:8]
 
     def run(self, row: Ablation, seed: int, judged: Judged) -> list[float]:
