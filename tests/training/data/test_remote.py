@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from preprocessing.corpus import Manifest, ShardWriter, remote, retries
 from preprocessing.corpus.index import PAGE
@@ -91,11 +92,12 @@ def stretches_of(dataset: Dataset[Any], steps: int) -> Iterator[dict[str, np.nda
 
 
 def used(folder: Path) -> int:
-    """Bytes of the files in the cache."""
+    """Bytes of the files in the cache, while none is renamed, which would be counted under both names."""
     sizes = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # it is renamed or deleted at the moment
-            sizes += path.stat().st_size if path.is_file() else 0
+    with FileLock(folder / ".lock"):
+        for path in folder.rglob("*"):
+            with suppress(FileNotFoundError):  # what failed is deleted at the moment
+                sizes += path.stat().st_size if path.is_file() else 0
     return sizes
 
 
