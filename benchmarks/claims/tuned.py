@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.claims.run import add, read_results
@@ -37,7 +37,9 @@ OPTIONS = {
 }
 
 
-class Missing(NamedTuple):
+class Figure(NamedTuple):
+    """What there is to run."""
+
     experiment: Tuned
     row: Ablation
     judged: Judged
@@ -45,31 +47,27 @@ class Missing(NamedTuple):
     """The line of results, without scores."""
 
 
-def current(results: list[dict[str, Any]], seeds: list[int]) -> list[dict[str, Any]]:
-    """The results with these seeds and the settings that the recipes have now."""
-    cells = {
-        (one.name, row.name, task): (one.key(row, judged), judged) for one in TUNED for row, task, judged in one.cells()
-    }
-    found = []
-    for one in results:
-        key, judged = cells.get((one["experiment"], one["row"], one["task"]), (None, None))
-        if judged and one["key"] == key and one["seed"] in judged.seeds(seeds):
-            found.append(one)
-    return found
+IDENTITY = "experiment", "row", "task", "seed", "key"
 
 
-def missing(chosen: list[Tuned], seeds: list[int], results: list[dict[str, Any]]) -> Iterator[Missing]:
-    """What is to be run: all of a seed before those of the next."""
-    there = {tuple(one[name] for name in ("experiment", "row", "task", "seed", "key")) for one in results}
+def figures(chosen: Sequence[Tuned], seeds: Sequence[int]) -> Iterator[Figure]:
+    """All of a seed before those of the next."""
     for seed in sorted({seed for one in chosen for judged in one.tasks.values() for seed in judged.seeds(seeds)}):
         for one in chosen:
             for row, task, judged in one.cells():
-                if seed not in judged.seeds(seeds):
-                    continue
-                result = {"experiment": one.name, "row": row.name, "task": task, "seed": seed}
-                result["key"] = one.key(row, judged)
-                if tuple(result.values()) not in there:
-                    yield Missing(one, row, judged, result)
+                if seed in judged.seeds(seeds):
+                    values = one.name, row.name, task, seed, one.key(row, judged)
+                    yield Figure(one, row, judged, dict(zip(IDENTITY, values, strict=True)))
+
+
+def identity(result: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(result[name] for name in IDENTITY)
+
+
+def current(results: list[dict[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """The results with these seeds and the settings that the recipes have now."""
+    wanted = {identity(one.result) for one in figures(TUNED, seeds)}
+    return [one for one in results if identity(one) in wanted]
 
 
 def main() -> None:
@@ -98,7 +96,10 @@ def main() -> None:
     path = Path("results.jsonl")
     for one in chosen:
         one.write(DATA / one.name, data, options.seeds)
-    for one, row, judged, result in missing(chosen, options.seeds, read_results(path)):
+    there = {identity(one) for one in read_results(path)}
+    for one, row, judged, result in figures(chosen, options.seeds):
+        if identity(result) in there:
+            continue
         begin = time.process_time()
         scores = one.run(row, result["seed"], judged)
         spent = round(time.process_time() - begin, 1)

@@ -23,20 +23,20 @@ IDS = torch.arange(1, 25).view(2, 12)
 
 def test_the_plain_form_of_ernie_doc_is_our_model(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = ErnieDocForPreTraining(ErnieDocConfig(**SIZES, max_position_embeddings=12, memory_length=5)).eval()
+    model = ErnieDocForPreTraining(ErnieDocConfig(**SIZES, max_position_embeddings=12, memory_length=5)).double().eval()
     mems = tuple(torch.randn_like(memory) for memory in model.empty_mems(len(IDS)))
     ours = model(IDS, torch.ones_like(IDS), mems=mems).logits
     monkeypatch.setattr(attention_ernie_doc, "relative_attention", ernie_doc_attention.plain_attention)
-    torch.testing.assert_close(model(IDS, torch.ones_like(IDS), mems=mems).logits, ours, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(IDS, torch.ones_like(IDS), mems=mems).logits, ours, rtol=1e-10, atol=1e-10)
 
 
 def test_the_plain_form_of_nezha_is_our_model(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = NezhaForPreTraining(NezhaConfig(**SIZES, max_relative_position=None)).eval()
+    model = NezhaForPreTraining(NezhaConfig(**SIZES, max_relative_position=None)).double().eval()
     ours = model(IDS, torch.ones_like(IDS)).prediction_logits
     monkeypatch.setattr(attention_nezha, "rotated_attention", nezha_attention.plain_attention)
     monkeypatch.setattr(modeling_nezha.NezhaEncoder, "_positions", nezha_attention.plain_positions)
-    torch.testing.assert_close(model(IDS, torch.ones_like(IDS)).prediction_logits, ours, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(IDS, torch.ones_like(IDS)).prediction_logits, ours, rtol=1e-10, atol=1e-10)
 
 
 def test_texts_are_read(tmp_path: Path) -> None:
