@@ -96,12 +96,13 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     filled = {
         "steps": 0,
         "global_batch": 32,
+        "micro_batch": "auto",
+        "activation_checkpointing": "auto",
         **train,
         "init": str(init),
         "model": {**train.get("model", {}), "type": model},
         "data": {**task, "tokenizer": folder and str(folder), "frame": model_spec(model).frame},
     }
-    filled.setdefault("micro_batch", 8)
     settings = train_section(Recipe.parse({**values, "train": filled}, f"recipe {name}"))
     assert isinstance(settings.data, TaskSettings)
     examples, held_out = (examples_of(settings.data, split) for split in ("train", "validation"))

@@ -149,7 +149,8 @@ class TrainSettings(Settings):
     """Rows with a loss in each step, over all processes and accumulation."""
     micro_batch: Annotated[int, Field(ge=1, le=MOST_ROWS), _OR_AUTO, _AS_IT_IS]
     """The most rows of one forward pass on one process; rows of similar length go together. `auto`: the most that
-    `reread plan` estimates to fit on the run's smallest GPU, of at most 32,768 tokens; on CPU at most 1,024 tokens."""
+    `reread plan` estimates to fit on the run's smallest GPU, of at most 32,768 tokens; on CPU at most 1,024 tokens.
+    In fine-tuning documents, `auto` by default."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = ScheduleSettings()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
@@ -158,7 +159,8 @@ class TrainSettings(Settings):
     """Initial scale of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad
     ones, in a row or not (NEZHA's rule)."""
     activation_checkpointing: Annotated[bool, _OR_AUTO, _AS_IT_IS] = False
-    """`auto`: only where a pass that fits without it is so small that it would take longer, or where none fits."""
+    """`auto`: only where a pass that fits without it is so small that it would take longer, or where none fits.
+    Fine-tuning's default."""
     compile: bool = False
     """Layers are compiled by torch.compile, which fuses what lies between products: some minutes at the start, then
     shorter steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""
@@ -198,10 +200,4 @@ class TrainSettings(Settings):
             )
         if self.from_run is not None and not isinstance(self.data, CorpusSettings):
             raise ValueError("from_run is for pretraining; fine-tuning starts from init")
-        return self
-
-    @model_validator(mode="after")
-    def _only_pretraining_is_estimated(self) -> "TrainSettings":
-        if self.automatic and not isinstance(self.data, CorpusSettings):
-            raise ValueError(f"{self.automatic[0]} is auto, which is for pretraining; fine-tuning needs a value")
         return self

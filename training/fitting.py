@@ -15,11 +15,12 @@ from transformers import PretrainedConfig
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 from training.config import AUTOMATIC, TrainSettings
+from training.data.dataset import Dataset
 from training.parallel.mesh import Mesh
 
-Fit = Callable[[TrainSettings, PretrainedConfig, Mesh, torch.dtype, int], TrainSettings]
-"""(settings, configuration, mesh, type to compute in, bytes of the smallest device) -> the settings without `auto`, the
-same on all processes; sends nothing to them."""
+Fit = Callable[[TrainSettings, PretrainedConfig, Mesh, torch.dtype, int, Dataset[Any]], TrainSettings]
+"""(settings, configuration, mesh, type to compute in, bytes of the smallest device, training data) -> the settings
+without `auto`, the same on all processes; sends nothing to them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,14 @@ class Fitting:
     """Bytes of the smallest device of the run, for one process."""
 
     def settings(
-        self, settings: TrainSettings, run: Path, begun: bool, config: PretrainedConfig, mesh: Mesh, dtype: torch.dtype
+        self,
+        settings: TrainSettings,
+        run: Path,
+        begun: bool,
+        config: PretrainedConfig,
+        mesh: Mesh,
+        dtype: torch.dtype,
+        dataset: Dataset[Any],
     ) -> TrainSettings:
         """The settings with values for what is `auto`: those of the run if it has `begun` on such devices, else chosen.
 
@@ -38,7 +46,7 @@ class Fitting:
         kept = _read(run) if begun else {}
         if kept.get("chosen_for") == self._reasons(settings, mesh):
             return settings.model_copy(update=kept["values"])
-        return self.fit(settings, config, mesh, dtype, self.memory)
+        return self.fit(settings, config, mesh, dtype, self.memory, dataset)
 
     def keep(self, settings: TrainSettings, chosen: TrainSettings, run: Path, mesh: Mesh) -> None:
         """Write the values of `chosen` to the run folder, for when the run is resumed or evaluated."""

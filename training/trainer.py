@@ -147,7 +147,7 @@ class Trainer:
             check_vocabulary(init, self.dataset.tokenizer_folder)
         self.stated, self.fitting = settings, fitting
         if fitting:
-            settings = fitting.settings(settings, run, self.begun, self.kept.config, mesh, dtype)
+            settings = fitting.settings(settings, run, self.begun, self.kept.config, mesh, dtype, self.dataset)
         self.settings = settings = settings_of_run(settings, run)
         self.assembly = Assembly(
             settings, self.kept.config, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out

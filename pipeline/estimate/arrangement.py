@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from transformers import PretrainedConfig
@@ -13,6 +13,8 @@ from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from pipeline.estimate.speed import StepTime, step_time
 from preprocessing.errors import UserError
 from training.config import TrainSettings
+from training.data.dataset import Dataset
+from training.data.tasks.settings import TaskSettings
 from training.models.spec import ModelSpec
 
 TENSOR_SIZES = (1, 2, 4, 8)
@@ -80,8 +82,10 @@ class Estimator:
         cluster: Cluster,
         flop_share: float,
         kernels: Literal["gpu", "cpu"] = "gpu",
+        dataset: Dataset[Any] | None = None,
     ) -> None:
-        self.train, self.spec, self.config = train, spec, config
+        """`dataset`: the training examples of a task, whose longest count."""
+        self.train, self.spec, self.config, self.dataset = train, spec, config, dataset
         self.cluster, self.flop_share, self.kernels = cluster, flop_share, kernels
         self.most_tokens = MANY_TOKENS if kernels == "gpu" else FEW_TOKENS
         """Of a micro-batch; more gain nothing on a CPU either."""
@@ -106,6 +110,8 @@ class Estimator:
                 f"train.global_batch: {self.train.global_batch} rows are fewer than {data} data-parallel processes; "
                 f"raise it, or take {self.train.global_batch * tensor} GPUs or fewer"
             )
+        if isinstance(self.train.data, TaskSettings):  # whole groups are dealt, at least one to each
+            return data, self.train.global_batch // data
         return data, -(-self.train.global_batch // data)
 
     def as_stated(self) -> Arrangement:
@@ -253,5 +259,6 @@ class Estimator:
                 micro_batch=micro_batch,
                 checkpointing=checkpointing,
                 kernels=self.kernels,
+                dataset=self.dataset,
             )
         return self._done[key]

@@ -18,19 +18,21 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import PretrainedConfig
 
 from pipeline.estimate.disk import quiet
 from training.assembly import Assembly
 from training.config import TrainSettings
+from training.data.dataset import Dataset
 from training.data.rows import IGNORED
 from training.data.settings import DataSettings
 from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import close_mesh
 
 aten = torch.ops.aten
-META = torch.device("meta")
+META, CPU = torch.device("meta"), torch.device("cpu")
 
 RARE_SHARE = 0.2
 """Of a micro-batch's tokens, taken to be in each cluster of rare words of an adaptive softmax: what `nonzero` finds.
@@ -94,7 +96,9 @@ class Footprint:
 class Ledger(TorchDispatchMode):
     """Counts the bytes of storages on the meta device while they live.
 
-    Where the code reads a value back from the device it gets 0, and `nonzero` finds `RARE_SHARE` of the elements.
+    Integers and booleans that follow from a batch are computed on the CPU, too, since what a model does may depend on
+    them, as on the number of global tokens. Where the code reads another value back from the device it gets 0, and
+    `nonzero` finds `RARE_SHARE` of the elements.
     """
 
     def __init__(self) -> None:
@@ -107,6 +111,8 @@ class Ledger(TorchDispatchMode):
         self.reduced = self.calls = 0
         """Bytes and number of all-reduces."""
         self._known: set[int] = set()
+        self._values = WeakTensorKeyDictionary()
+        """What tensors of integers and booleans hold, as far as that is known."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -114,15 +120,31 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         if args and isinstance(args[0], Tensor) and args[0].is_meta:
             if function is aten._local_scalar_dense.default:
-                return 0.0
+                return self._values[args[0]].item() if args[0] in self._values else 0.0
             if function is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
-                return torch.zeros(args[0].shape)
+                return self._values[args[0]].clone() if args[0] in self._values else torch.zeros(args[0].shape)
             if function is aten.nonzero.default:
                 found = math.ceil(args[0].numel() * RARE_SHARE)
                 return self._made(torch.empty(found, args[0].dim(), dtype=torch.int64, device=META))
         inputs = _tensors((args, kwargs))
         changed = _bytes(_tensors(args[0])) if function._schema.is_mutable else 0
-        return self._made(function(*args, **kwargs), inputs, changed)
+        output = function(*args, **kwargs)
+        made = _tensors(output)
+        if made and not any(one.is_floating_point() or one.is_complex() for one in made):
+            self._compute(function, args, kwargs, made)
+        return self._made(output, inputs, changed)
+
+    def _compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[Tensor]) -> None:
+        """Compute what the tensors that a function `made` hold, if that of its arguments is known."""
+
+        def value(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor) and leaf.is_meta:
+                return self._values[leaf]
+            return CPU if leaf == META else leaf
+
+        if all(one in self._values for one in _tensors((args, kwargs))):
+            found = function(*tree_map(value, args), **tree_map(value, kwargs))
+            self._values.update(zip(made, tree_leaves(found), strict=True))
 
     def _made(self, output: Any, inputs: Sequence[Tensor] = (), changed: int = 0) -> Any:
         """`changed`: bytes of inputs that were written in place."""
@@ -191,17 +213,19 @@ def rehearse(
     micro_batch: int,
     checkpointing: bool,
     kernels: Literal["gpu", "cpu"] = "gpu",
+    dataset: Dataset[Any] | None = None,
 ) -> Footprint:
     """The memory that one of `tensor` processes needs for a micro-batch and the optimiser's step, in `dtype`.
 
-    `kernels` of a CPU are for comparison with what is measured on one. Raises `UserError` where the model does not
+    `kernels` of a CPU are for comparison with what is measured on one. `dataset`: the training examples of a task,
+    whose longest are taken; rows of text are full. Raises `UserError` where the model does not
     divide by `tensor`.
     """
     settings = settings.model_copy(
         update={"global_batch": micro_batch, "micro_batch": micro_batch, "activation_checkpointing": checkpointing}
     )
     with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels, ledger):
-        assembly = Assembly(settings, config, mesh, dtype)
+        assembly = Assembly(settings, config, mesh, dtype, dataset=dataset)
         model, masters = assembly.model, assembly.masters
         if kernels == "gpu":
             for group in assembly.optimizer.param_groups:
@@ -209,7 +233,7 @@ def rehearse(
         saved = {name: place.shape for name, place in assembly.weights()[1].items()}
         lanes = settings.data.lanes(micro_batch)
         memory = _bytes(assembly.objective.memory.mems) if assembly.objective.memory else 0
-        step = _step(assembly, settings.data, lanes, ledger)
+        step = _step(assembly, ledger)
         return Footprint(
             tensor=tensor,
             micro_batch=micro_batch,
@@ -225,7 +249,7 @@ def rehearse(
         )
 
 
-def _step(assembly: Assembly, data: DataSettings, lanes: int, ledger: Ledger) -> dict[str, int]:
+def _step(assembly: Assembly, ledger: Ledger) -> dict[str, int]:
     """Run a micro-batch and the optimiser's step; the fields of `Footprint` that follow from them."""
     buckets, at_encoder = assembly.buckets, [0]
     assembly.model.base_model.register_forward_hook(lambda *_: at_encoder.__setitem__(0, ledger.live))
@@ -235,7 +259,7 @@ def _step(assembly: Assembly, data: DataSettings, lanes: int, ledger: Ledger) ->
     kept = 0
     buckets.zero()
     ones = dict.fromkeys(assembly.objective.counted, 1.0)
-    for loss, _, is_last in assembly.objective.losses(data.blank(lanes), ones, 0):
+    for loss, _, is_last in assembly.objective.losses(assembly.objective.largest(), ones, 0):
         if is_last:
             buckets.reduce_as_ready()
         if loss is not None:
@@ -291,7 +315,7 @@ def _kernels(device: Literal["gpu", "cpu"], ledger: Ledger) -> Iterator[None]:
         is_causal: bool = False,
         scale: float | None = None,
     ) -> Tensor:
-        if device == "cpu" and dropout_p:
+        if device == "cpu" and (dropout_p or (attn_mask is not None and attn_mask.requires_grad)):
             return theirs[1](q, k, v, attn_mask, dropout_p, is_causal, scale=scale)
         if attn_mask is not None:
             if attn_mask.dtype == torch.bool:

@@ -99,10 +99,3 @@ def test_auto_is_the_only_word(field) -> None:
     assert TrainSettings.parse(settings.model_dump(mode="json"), "test") == settings
     with pytest.raises(UserError, match=f"{field}: is a value or `auto` \\(got 'aut'\\)"):
         TrainSettings.parse(document_values(Path("nowhere"), **{field: "aut"}), "test")
-
-
-def test_a_fine_tuning_needs_a_number() -> None:
-    values = train_values(Path("nowhere"), micro_batch="auto")
-    values["data"] = {"kind": "classify", "train": "a.tsv", "sequence_length": 48, "labels": ["a", "b"]}
-    with pytest.raises(UserError, match="micro_batch is auto, which is for pretraining; fine-tuning needs a value"):
-        TrainSettings.parse(values, "test")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,18 +36,19 @@ class AnswerObjective(TaskObjective):
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         units, has_answer = self._units(rows)
         numbers = {int(unit): number for number, unit in enumerate(dict.fromkeys(map(int, units)))}
-        place = torch.tensor([numbers[int(unit)] for unit in units], device=output.start_logits.device)
+        places = np.array([numbers[int(unit)] for unit in units])
+        learning = np.zeros(len(numbers), bool)
+        learning[places[has_answer]] = True
+        place, learns = self.put(places), self.put(learning)
         padding = self.put(rows["attention_mask"] == 0)
         losses = []
         right = torch.ones(len(numbers), dtype=torch.bool, device=place.device)
-        learns = torch.zeros(len(numbers), dtype=torch.bool, device=place.device)
-        learns[place[self.put(has_answer)]] = True
         for output_logits, name in ((output.start_logits, "starts"), (output.end_logits, "ends")):
             logits = output_logits.masked_fill(padding, -torch.inf)
             chosen = logits.masked_fill(~self.put(rows[name]), -torch.inf)
             losses.append(_logsumexp(logits, place, len(numbers)) - _logsumexp(chosen, place, len(numbers)))
             right &= _amax(chosen.amax(-1), place, len(numbers)) == _amax(logits.amax(-1), place, len(numbers))
-        return 0.5 * (losses[0] + losses[1])[learns].sum(), (right & learns).sum()
+        return 0.5 * torch.where(learns, losses[0] + losses[1], 0).sum(), (right & learns).sum()
 
     def outputs(self, output: Any) -> Tensor:
         return torch.stack([output.start_logits, output.end_logits], dim=-1)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,20 +26,17 @@ class ChooseObjective(TaskObjective):
 
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         logits = self.outputs(output)[:, 0]
-        units: dict[tuple[int, int], int] = {}
-        for key in zip(rows["example"].tolist(), rows["window"].tolist(), strict=True):
-            units.setdefault(key, len(units))
-        keys = zip(rows["example"].tolist(), rows["window"].tolist(), strict=True)
-        place = torch.tensor([units[key] for key in keys], device=logits.device)
-        scores = logits.new_full((len(units), int(rows["option"].max()) + 1), -torch.inf)
-        scores = scores.index_put((place, self.put(rows["option"])), logits)
-        is_right = self.put(rows["is_right"])
-        right = torch.zeros(len(units), dtype=torch.long, device=logits.device)
-        right[place[is_right]] = self.put(rows["option"])[is_right]
-        learns = torch.zeros(len(units), dtype=torch.bool, device=logits.device)
-        learns[place[self.put(rows["learns"])]] = True
+        windows = np.stack([rows["example"], rows["window"]], axis=1)
+        units, places = np.unique(windows, axis=0, return_inverse=True)
+        option, learning, places = rows["option"], np.zeros(len(units), bool), places.reshape(-1)
+        learning[places[rows["learns"]]] = True
+        wanted = np.zeros(len(units), np.int64)
+        wanted[places[rows["is_right"]]] = option[rows["is_right"]]
+        scores = logits.new_full((len(units), int(option.max()) + 1), -torch.inf)
+        scores = scores.index_put((self.put(places), self.put(option)), logits)
+        right, learns = self.put(wanted), self.put(learning)
         losses = scores.logsumexp(-1) - scores.gather(1, right[:, None])[:, 0]
-        return losses[learns].sum(), ((scores.argmax(-1) == right) & learns).sum()
+        return torch.where(learns, losses, 0).sum(), ((scores.argmax(-1) == right) & learns).sum()
 
     def outputs(self, output: Any) -> Tensor:
         return output.logits.flatten()[:, None]  # type: ignore[no-any-return]

@@ -113,6 +113,10 @@ class Objective(ABC):
     def batches(self, step: int) -> Loader:
         """This rank's rows of each global batch from `step` on."""
 
+    def largest(self) -> Any:
+        """A batch of one micro-batch, as `losses` takes it, which needs as much memory as any of the run."""
+        return self.data.blank(self.data.lanes(self.settings.micro_batch))
+
     @abstractmethod
     def counts(self, batch: Rows) -> dict[str, int]:
         """The divisors of the losses for this rank's rows, by the names in `counted`."""

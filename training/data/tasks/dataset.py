@@ -3,6 +3,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import md5
@@ -21,7 +22,7 @@ from training.data.order import locate
 from training.data.rows import Rows, share
 from training.data.tasks.settings import TaskSettings
 from training.data.tasks.windows import Framing, Row, padded, window_count
-from training.data.trimming import by_length, pieces
+from training.data.trimming import by_length, micro_batches
 from training.scoring.spans import max_context
 from training.scoring.task_scores import scores
 
@@ -203,8 +204,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     ) -> Iterator[tuple[int, Rows]]:
         """The forward passes of `rank` out of `ranks` in a step, with the number of their group.
 
-        The examples of a step are sorted by length and cut into groups of `micro_batch`, which are dealt to the ranks
-        in turn: little is padded, and the passes are the same on any number of ranks.
+        The examples of a step are sorted by length and cut into groups of at most `micro_batch`, which are dealt to the
+        ranks in turn: little is padded, and the passes are the same on any number of ranks.
         """
         positions = np.arange(step * global_batch, (step + 1) * global_batch)
         examples = locate(positions, len(self), self.seed)[1]
@@ -214,10 +215,18 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
                     yield number, rows
 
     def groups(self, examples: NDArray[np.int64], size: int) -> list[list[int]]:
-        """`examples`, the shortest first, in groups of `size`."""
+        """`examples`, the shortest first, in groups of at most `size` with little padding."""
         examples = np.sort(examples)
-        lengths = [len(self.documents[example].ids) for example in examples.tolist()]
-        return [group.tolist() for group in pieces(by_length(examples, np.array(lengths)), size)]
+        lengths = np.array([len(self.documents[example].ids) for example in examples.tolist()])
+        return [group.tolist() for group in micro_batches(examples, lengths, self.settings.sequence_length, size)]
+
+    def longest(self, size: int) -> Iterator[Rows]:
+        """Passes over the `size` longest examples, all of whose windows learn. No pass of a step with groups of `size`
+        examples has more tokens than the largest of them."""
+        every = copy(self)
+        every.settings = self.settings.model_copy(update={"learns": "all", "retrospective": False})
+        lengths = np.array([len(document.ids) for document in self.documents])
+        return every.passes(by_length(np.arange(len(self)), lengths)[-size:].tolist(), size, training=True)
 
     def passes(self, group: Sequence[int], size: int, *, training: bool) -> Iterator[Rows]:
         """The rows of a group of examples in forward passes: input_ids, attention_mask, token_type_ids [B, L]; example,

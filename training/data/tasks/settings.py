@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from preprocessing.errors import UserError
-from training.data.rows import Rows
+from training.data.rows import IGNORED, Rows
 from training.data.settings import LONGEST, DataSettings
 from training.scoring.task_scores import Kind
 
@@ -95,7 +95,8 @@ class TaskSettings(DataSettings):
 
     def blank(self, rows: int) -> Rows:
         shape = (rows, self.sequence_length)
-        return {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.ones(shape, np.int32)}
+        blank = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.ones(shape, np.int32)}
+        return {**blank, "labels": np.full(shape, IGNORED)}
 
 
 def check_groups(global_batch: int, micro_batch: int, ranks: int) -> None:
