@@ -41,8 +41,6 @@ def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
     from preprocessing.execution.build import build
 
     settings = preprocess_section(recipe)
-    if recipe.train is not None:
-        check_model(recipe)
     for path in (path for section in settings.inputs for path in section.paths):
         if Path(path).is_relative_to(SAMPLES):
             log.info("input: %s, of the package: this folder has none", path)
