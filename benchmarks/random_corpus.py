@@ -1,12 +1,32 @@
-"""A corpus of random ids, for benchmarks whose losses mean nothing."""
+"""Corpora of given ids, and of random ones for benchmarks whose losses mean nothing; ids 0 to 4 are special tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Manifest, ShardWriter
+from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Manifest, ShardWriter, WrittenShard
 from preprocessing.corpus.writer import BLOCK_TOKENS
+
+SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+Documents = Sequence[tuple[NDArray[Any], NDArray[np.uint8]]]
+"""Ids and flags of each document."""
+
+
+def write_corpus(folder: Path, splits: Mapping[str, Documents], vocabulary: int) -> Path:
+    """`folder`, made a corpus of these documents by split unless it is one."""
+    if (folder / "manifest.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = []
+    for split, documents in splits.items():
+        writer = ShardWriter(folder / f"{split}-00000.tar", split, "uint16")
+        for ids, flags in documents:
+            writer.add(ids, flags)
+        shards.append(writer.close())
+    return _finished(folder, vocabulary, shards)
 
 
 def random_corpus(
@@ -36,7 +56,10 @@ def random_corpus(
             writer, written = None, 0
     if writer is not None:
         shards.append(writer.close())
-    special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    tokenizer = {"fingerprint": "random", "type": "wordpiece", "vocab_size": vocabulary, **special}
+    return _finished(folder, vocabulary, shards)
+
+
+def _finished(folder: Path, vocabulary: int, shards: list[WrittenShard]) -> Path:
+    tokenizer = {"fingerprint": folder.name, "type": "wordpiece", "vocab_size": vocabulary, **SPECIAL}
     Manifest.of(tokenizer, "uint16", shards, statistics={"han_tokens": 0}).write(folder)
     return folder

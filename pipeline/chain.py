@@ -6,12 +6,7 @@ from typing import NamedTuple
 from pipeline.commands import check_model, check_train, evaluate, export, preprocess, train
 from pipeline.finetune import finetune, finetune_recipe, seed_runs
 from pipeline.following import following_run, missing_data, task_files
-from pipeline.recipe import (
-    Recipe,
-    load_recipe,
-    override,
-    train_section,
-)
+from pipeline.recipe import Recipe, load_recipe, override, train_section
 from pipeline.report.page import print_papers, report, write_report
 from pipeline.run_folder import RUNS, check_same_run
 from preprocessing.errors import UserError
@@ -74,10 +69,10 @@ def following(recipe: Recipe) -> list[Finetuning]:
         )
     found: list[Finetuning] = []
     for one in recipe.then:
-        if missing := missing_data(recipe, one):
+        files = task_files(recipe, one)
+        if missing := missing_data(one, files):
             log.info("then: %s is left out: %s", one.recipe, missing)
             continue
-        files = task_files(recipe, one)
         if "test" in files and files["test"][1] is None:
             log.info("then: %s is scored on dev alone: %s is not there", one.recipe, files["test"][0])
         data = [override(f"task.{split}", path) for split, (_, path) in files.items() if path is not None]

@@ -13,7 +13,7 @@ from pipeline import commands
 from pipeline.continuation import training_recipe
 from pipeline.recipe import available_recipes, fine_tunes, finetuning_recipes, load_recipe, recipe_values
 from pipeline.run_folder import version_of
-from preprocessing.errors import ReportedElsewhereError, UserError, describe, writing
+from preprocessing.errors import UserError, one_line, writing
 from training.parallel.place import place
 
 app = typer.Typer(
@@ -369,19 +369,10 @@ def main() -> None:
 def _status_of_command(quiet: bool) -> int:
     """Run the command; a mistake, a file that cannot be used or an interruption is one line."""
     try:
-        app()
+        with one_line():
+            app()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except ReportedElsewhereError:
-        return 2
-    except UserError as error:
-        print(f"reread: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if (found := describe(error)) is None:
-            raise
-        print(f"reread: {found[0]}", file=sys.stderr)
-        return found[1]
     except KeyboardInterrupt:
         if not quiet:
             print("reread: interrupted; the same command continues from here", file=sys.stderr)

@@ -41,8 +41,6 @@ def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
     from preprocessing.execution.build import build
 
     settings = preprocess_section(recipe)
-    if recipe.train is not None:
-        check_model(recipe)
     for path in (path for section in settings.inputs for path in section.paths):
         if Path(path).is_relative_to(SAMPLES):
             log.info("input: %s, of the package: this folder has none", path)
@@ -71,7 +69,17 @@ def inspect(corpus: str, overrides: list[str], recipe: str | None, samples: int,
     from pipeline.inspect import inspect as show
 
     data: DataSettings
-    if recipe is None and os.path.exists(os.path.join(corpus, "recipe.yaml")):
+    is_run, is_model = (os.path.exists(os.path.join(corpus, name)) for name in ("recipe.yaml", "config.json"))
+    if is_model:
+        raise UserError(
+            f"{corpus}: a model, not a corpus; give a corpus or a run, or for what the model would be fine-tuned on "
+            "--recipe RECIPE task.train=FILE with a recipe of `reread finetune`"
+        )
+    if is_run and recipe is not None:
+        raise UserError(
+            f"{corpus}: a run, which is shown as its own recipe reads; leave out --recipe {recipe}, or give a corpus"
+        )
+    if is_run:
         given = [f"train.data.{one.removeprefix('data.')}" for one in overrides]
         train = train_section(recipe_of(Path(corpus), given))
         data, seed = train.data, train.seed

@@ -50,6 +50,7 @@ def train_seeds(recipe: Recipe, name: str, overrides: list[str]) -> dict[str, li
     measured: dict[str, list[Scores]] = {split: [] for split in splits}
     for run, given in seed_runs(recipe, overrides):
         train(finetune_recipe(name, given), ["finetune", name, *given])
+        # Dev, too, on which training scored in its own precision: as `reread evaluate` would, in float32.
         scores = {split: figures_of(RUNS / run, others, None)[1] for split, others in splits.items()}
         if scores:
             write_scores(RUNS / run, scores)

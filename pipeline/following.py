@@ -24,9 +24,9 @@ def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | N
     }
 
 
-def missing_data(recipe: Recipe, one: Following) -> str:
-    """Which files that a task needs are not there, who offers them, and the form they are read in; empty if none is."""
-    files = task_files(recipe, one)
+def missing_data(one: Following, files: dict[str, tuple[Path, Path | None]]) -> str:
+    """Which of `task_files` that the task needs are not there, who offers them, and the form they are read in; empty if
+    none is missing."""
     missing = [str(stated) for split, (stated, path) in files.items() if path is None and split != "test"]
     if not missing:
         return ""

@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,11 +53,13 @@ def error_number(error: BaseException) -> int | None:
     return int(found[1]) if found else None
 
 
-def describe(error: OSError) -> tuple[str, int] | None:
-    """The line (file, reason, way out) for an error of the system, and the exit status: 2 if it recurs, else 1.
+def describe(error: UserError | OSError) -> tuple[str, int] | None:
+    """The line (file, reason, way out) for an error, and the exit status: 2 if it recurs, else 1.
 
-    None for an error that names no file: it does not concern a path of the user's.
+    None for an error of the system that names no file: it does not concern a path of the user's.
     """
+    if isinstance(error, UserError):
+        return str(error), 2
     if error.errno is None or error.filename is None:
         return None
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else error.filename
@@ -92,6 +95,20 @@ def writing(folder: Path) -> Iterator[None]:
 
 class ReportedElsewhereError(UserError):
     """Ends a process whose line is printed by another process."""
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """End the process with one line, not a traceback, at a mistake or a file that cannot be used."""
+    try:
+        yield
+    except ReportedElsewhereError:
+        sys.exit(2)
+    except (UserError, OSError) as error:
+        if (found := describe(error)) is None:
+            raise
+        print(f"reread: {found[0]}", file=sys.stderr)
+        sys.exit(found[1])
 
 
 def nearest(name: str, known: Collection[str], label: str = "known", cutoff: float = 0.5) -> str:

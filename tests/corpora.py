@@ -1,17 +1,14 @@
 """Tiny corpora of random ids for the tests of training.data."""
 
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.random_corpus import SPECIAL
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus, Manifest, ShardWriter
 
-SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCABULARY = 1000
 
 
@@ -40,20 +37,4 @@ def with_statistics(corpus: Corpus, folder: Path, **statistics: int) -> Path:
     """A copy of the corpus in `folder`, with these statistics in its manifest."""
     shutil.copytree(corpus.folder, folder)
     replace(corpus.manifest, statistics={**corpus.manifest.statistics, **statistics}).write(folder)
-    return folder
-
-
-def write_corpus(
-    folder: Path, splits: Mapping[str, Sequence[tuple[NDArray[Any], NDArray[np.uint8]]]], vocabulary: int
-) -> Path:
-    """`folder`, made a corpus of these documents (ids, flags) by split; ids from 5 on are text."""
-    folder.mkdir(exist_ok=True)
-    shards = []
-    for split, documents in splits.items():
-        writer = ShardWriter(folder / f"{split}-00000.tar", split, "uint16")
-        for ids, flags in documents:
-            writer.add(ids, flags)
-        shards.append(writer.close())
-    tokenizer = {"fingerprint": "tiny", "type": "wordpiece", "vocab_size": vocabulary, **SPECIAL}
-    Manifest.of(tokenizer, "uint16", shards).write(folder)
     return folder

@@ -12,36 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus import Manifest, ShardWriter
+from benchmarks.random_corpus import Documents
 from training.config import TrainSettings
 from training.evaluation import evaluate_run
 from training.parallel.mesh import Mesh
 from training.trainer import Trainer
 
-Documents = Sequence[tuple[NDArray[Any], NDArray[np.uint8]]]
-"""Ids and flags of each document."""
 Figures = dict[str, float]
 
 
 def plain(documents: Sequence[NDArray[Any]]) -> Documents:
     """Documents without marks of words and sentences."""
     return [(ids, np.zeros(len(ids), np.uint8)) for ids in documents]
-
-
-def write_corpus(folder: Path, splits: Mapping[str, Documents], vocabulary: int) -> None:
-    """Write documents by split as a corpus, unless it is there; ids 0 to 4 are special tokens."""
-    if (folder / "manifest.json").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    shards = []
-    for split, documents in splits.items():
-        writer = ShardWriter(folder / f"{split}-00000.tar", split, "uint16")
-        for ids, flags in documents:
-            writer.add(ids, flags)
-        shards.append(writer.close())
-    special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    tokenizer = {"fingerprint": folder.name, "type": "wordpiece", "vocab_size": vocabulary, **special}
-    Manifest.of(tokenizer, "uint16", shards, statistics={"han_tokens": 0}).write(folder)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures, write_corpus
+from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures
 from benchmarks.claims.probe import accuracy, frozen, held_out, unmasked
 from benchmarks.claims.recurrence import SEGMENT, ernie_doc
+from benchmarks.random_corpus import write_corpus
 from preprocessing.corpus import SENTENCE_END
 from training.config import TrainSettings
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures, plain, write_corpus
+from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures, plain
 from benchmarks.claims.recurrence import NO_DROPOUT
+from benchmarks.random_corpus import write_corpus
 from training.config import TrainSettings
 from training.evaluation import evaluate_run
 

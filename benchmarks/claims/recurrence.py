@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.claims.experiment import Claim, Condition, Experiment, plain, write_corpus
+from benchmarks.claims.experiment import Claim, Condition, Experiment, plain
 from benchmarks.claims.questions import ANSWERS, CHANCE, FREE, VALUES, question
+from benchmarks.random_corpus import write_corpus
 
 FILLER = 16
 VOCABULARY = FREE + FILLER

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.claims.experiment import Claim, Condition, Experiment, plain, write_corpus
+from benchmarks.claims.experiment import Claim, Condition, Experiment, plain
 from benchmarks.claims.positions import rows
 from benchmarks.claims.questions import ANSWERS, FREE, VALUES, question
 from benchmarks.claims.recurrence import KEPT, NO_DROPOUT
+from benchmarks.random_corpus import write_corpus
 
 WINDOW, NAMES = 2, 6
 VOCABULARY = FREE + 8

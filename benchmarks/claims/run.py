@@ -26,6 +26,7 @@ from benchmarks.claims.experiment import Experiment, read_text
 from benchmarks.claims.questions import register
 from benchmarks.claims.table import EXPERIMENTS, publish, table
 from benchmarks.harness import parser
+from preprocessing.errors import one_line
 
 SAMPLE = Path(__file__).resolve().parents[2] / "pipeline" / "sample" / "en"
 
@@ -55,6 +56,7 @@ def missing(chosen: list[Experiment], seeds: int, text: str, results: list[dict[
     return [one for one in wanted if tuple(one.values()) not in there]
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     names = [one.name for one in EXPERIMENTS]

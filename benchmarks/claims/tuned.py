@@ -26,6 +26,7 @@ from benchmarks.claims.tuned_experiment import DATA, Judged, Tuned
 from benchmarks.claims.tuned_table import TUNED, publish, table
 from benchmarks.harness import parser
 from pipeline.recipe import Ablation
+from preprocessing.errors import one_line
 
 OPTIONS = {
     "novels": "Chinese novels, .txt or .txt.xz",
@@ -70,6 +71,7 @@ def current(results: list[dict[str, Any]], seeds: Sequence[int]) -> list[dict[st
     return [one for one in results if identity(one) in wanted]
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     for name, about in OPTIONS.items():

@@ -115,7 +115,7 @@ class Tuned:
             values.pop("ablations", None)
             if start := values.get("start"):  # its recipe is a path
                 start["recipe"] = recipe_values(start["recipe"], [])
-        return md5(json.dumps([given, judged.evaluation]).encode()).hexdigest()[:8]
+        return md5(json.dumps([given, judged.evaluation], sort_keys=True).encode()).hexdigest()[:8]
 
     def run(self, row: Ablation, seed: int, judged: Judged) -> list[float]:
         """Pretrain and fine-tune a row, as far as that is not done; the score of each block of the test texts."""

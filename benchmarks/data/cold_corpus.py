@@ -26,6 +26,7 @@ from benchmarks.harness import heading, in_process, parser, row
 from benchmarks.random_corpus import random_corpus
 from preprocessing.corpus import Corpus
 from preprocessing.corpus.maps import _LIBC
+from preprocessing.errors import one_line
 from training.data.kinds import open_dataset
 from training.data.loader import rows_by_step
 from training.data.order import cut_extents
@@ -88,6 +89,7 @@ def forget(corpus: Corpus, number: int) -> None:
     drop_range(corpus.folder / corpus._names[corpus._shard_of[number]], at, size)
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--folder", type=Path, required=True)

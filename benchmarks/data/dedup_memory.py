@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import heading, measured, parser, row, seconds
+from preprocessing.errors import one_line
 from preprocessing.text.dedup import RANGES_PER_TASK, dropped_places, later_occurrences, sort_keys, task_count
 
 KEYS_PER_PART = 100_000
@@ -165,6 +166,7 @@ def empty(folder: Path) -> None:
         path.unlink()
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--folder", type=Path, default=Path("."), help="where 2 GB of keys find room for a while")

@@ -25,6 +25,7 @@ from benchmarks.data.bert_recipe import Vocabulary, features, samples
 from benchmarks.harness import heading, in_turns, parser, ratio, row, seconds
 from benchmarks.random_corpus import random_corpus
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
+from preprocessing.errors import one_line
 from training.data.packed import Packed, PackedSettings
 from training.data.samples import RowSettings, Samples
 from training.data.settings import MaskingSettings
@@ -90,6 +91,7 @@ def seconds_per_token(draw: Callable[[], int]) -> float:
     return seconds(step) / tokens
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("corpus", nargs="?", type=Path)

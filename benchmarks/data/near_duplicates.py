@@ -29,6 +29,7 @@ from itertools import combinations
 from typing import Any
 
 from benchmarks.harness import cpu_seconds, heading, in_turns, parser, ratio, row
+from preprocessing.errors import one_line
 
 CHARACTERS = 2_000
 BOUNDS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.0)
@@ -199,6 +200,7 @@ def compare(texts: list[str], families: list[list[int]], sides: dict[str, list[d
         row(name, *cells, f"{peak:.0f}", f"{peak - min(one['before'] for one in rounds):.0f}")
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("text", nargs="*", help="files or folders of text")

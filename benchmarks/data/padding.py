@@ -29,6 +29,7 @@ import numpy as np
 from benchmarks.harness import heading, in_turns, parser, row, seconds
 from benchmarks.trainer_steps import TrainerSteps
 from preprocessing.corpus import Corpus
+from preprocessing.errors import one_line
 from training.config import TrainSettings
 from training.data import trimming
 from training.data.rows import Rows
@@ -139,6 +140,7 @@ def time_steps(corpus: Path, length: int, rounds: int, device: str, pass_shares:
         row(corpus.name, length, name, f"{warm / rounds:.3f}", f"{theirs / warm:.2f}x")
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("corpora", nargs="+", type=Path)

@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.data.bert_recipe import Vocabulary, features, python_wordpiece, samples
 from benchmarks.harness import heading, in_process, in_turns, measured, parser, ratio, row
+from preprocessing.errors import one_line
 
 ROUNDS = 3
 BERT_MEGABYTES = 6.5  # it holds all its samples in memory
@@ -198,6 +199,7 @@ def memory(folder: Path, documents: list[str], vocabulary: Path, sizes: list[int
     print(f"\nDeduplication keys: {KEY.itemsize} bytes a document.")
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("text", nargs="*", help="files or folders of Chinese text")

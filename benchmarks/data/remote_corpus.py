@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.harness import heading, in_process, parser, row
 from benchmarks.random_corpus import random_corpus
+from preprocessing.errors import one_line
 from training.data.kinds import open_dataset
 from training.data.loader import rows_by_step
 from training.data.samples import RowSettings
@@ -102,6 +103,7 @@ def used(folder: Path) -> int:
     return total
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--folder", type=Path, required=True)

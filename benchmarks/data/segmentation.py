@@ -21,6 +21,7 @@ import rjieba
 
 from benchmarks.harness import heading, in_turns, parser, ratio, row, seconds
 from preprocessing.config import TokenizerSettings, WordSettings
+from preprocessing.errors import one_line
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.wordpiece import WordPiece
@@ -44,6 +45,7 @@ def read(paths: list[Path]) -> list[str]:
     return documents
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("files", nargs="*", type=Path)

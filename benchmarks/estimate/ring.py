@@ -21,6 +21,7 @@ import torch.distributed as dist
 from benchmarks.harness import heading, parser, row
 from benchmarks.network import can_throttle, launch
 from pipeline.estimate.speed import Ring
+from preprocessing.errors import one_line
 
 SIZES = [2**power for power in range(14, 25, 2)]
 FITTED = (2**18, 2**24)
@@ -59,6 +60,7 @@ def as_rank() -> None:
     dist.destroy_process_group()
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--ranks", type=int, nargs="+", default=[2, 4])

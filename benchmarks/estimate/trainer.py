@@ -26,6 +26,7 @@ from benchmarks.harness import allocated, heading, in_turns, parser, row, second
 from benchmarks.random_corpus import random_corpus
 from benchmarks.trainer_steps import TrainerSteps
 from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
+from preprocessing.errors import one_line
 from training.config import TrainSettings
 from training.models import model_spec
 from training.models.build import model_config
@@ -201,6 +202,7 @@ def time(cases: list[tuple[str, TrainSettings]], rounds: int = 5) -> None:
     print(f"predicted / measured of the others: {spread(errors[1:] or errors)}")
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--part", choices=("memory", "time"), help="default: both")

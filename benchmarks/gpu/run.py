@@ -38,6 +38,7 @@ from benchmarks.gpu.cases import ACCUMULATION, CASES, Case, rows_of
 from benchmarks.gpu.kernels import KINDS
 from benchmarks.gpu.measure import Figures
 from benchmarks.harness import parser
+from preprocessing.errors import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE_SECONDS = 90.0
@@ -187,6 +188,7 @@ def run_all(chosen: list[Case], toy: bool, out: Path, deadline: float, tested: b
     print(f"\n{text}", flush=True)
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of the results")

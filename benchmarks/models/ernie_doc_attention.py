@@ -35,6 +35,7 @@ from benchmarks.harness import (
     in_turns,
     step_cost,
 )
+from preprocessing.errors import one_line
 from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, attention_ernie_doc
 
 FORMS = ("fused", "plain")
@@ -113,6 +114,7 @@ def measure(form: str, options: argparse.Namespace) -> Cost:
     return step_cost((model_step if options.layers else attention_step)(form, options), options.device)
 
 
+@one_line()
 def main() -> None:
     parser = attention_parser(__doc__, rounds=3, rows=4)
     parser.add_argument("--length", type=int, default=512)

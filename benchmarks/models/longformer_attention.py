@@ -27,6 +27,7 @@ from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention as Theirs
 
 from benchmarks.harness import COST_COLUMNS, Cost, attention_parser, compare, heading, in_process, in_turns, step_cost
+from preprocessing.errors import one_line
 from training.models.longformer.attention_longformer import LongformerSelfAttention, Sight
 
 SIDES = ("ours", "theirs")
@@ -72,6 +73,7 @@ def measure(side: str, length: int, options: argparse.Namespace) -> tuple[dict[s
     return dict(zip(PASSES, costs, strict=True)), forward().float().abs().mean().item()
 
 
+@one_line()
 def main() -> None:
     parser = attention_parser(__doc__, rounds=2)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.harness import COST_COLUMNS, Cost, compare, heading, in_process, in_turns, parser, step_cost
+from preprocessing.errors import one_line
 from training.models.nezha import NezhaConfig, NezhaForPreTraining, attention_nezha, modeling_nezha
 
 FORMS = ("fused", "plain", "clipped")
@@ -73,6 +74,7 @@ def measure(form: str, length: int, options: argparse.Namespace) -> Cost:
     return step_cost(step)
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 1024])

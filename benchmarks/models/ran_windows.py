@@ -36,6 +36,7 @@ from benchmarks.harness import (
     keep_freed_memory,
     step_cost,
 )
+from preprocessing.errors import one_line
 from training.models.blocks import rotate
 from training.models.ran import RanConfig
 from training.models.ran.attention_ran import RanLayer, _Cells, standardise
@@ -114,6 +115,7 @@ def report(cases: list[tuple[int, int]], options: argparse.Namespace) -> None:
             compare((length, window, name), runs, "in turn")
 
 
+@one_line()
 def main() -> None:
     parser = attention_parser(__doc__, rounds=4)
     parser.add_argument("--lengths", type=int, nargs="*", default=[2**power for power in range(10, 17)])

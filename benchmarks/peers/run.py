@@ -30,7 +30,7 @@ from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.environments import NotInstalledError, python_of
 from benchmarks.peers.table import publish, short
 from benchmarks.peers.text import prepare
-from preprocessing.errors import UserError
+from preprocessing.errors import one_line
 
 SIDE_SECONDS = 1800.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
@@ -94,6 +94,7 @@ def machine() -> str:
     return f"{len(models)} cores ({models[0] if models else platform.machine()}), Python {platform.python_version()}"
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--out", type=Path, default=Path("runs/peers"))
@@ -116,9 +117,8 @@ def main() -> None:
             out.mkdir(parents=True, exist_ok=True)
             labelled = (options.train, options.dev) if options.train and options.dev else None
             in_process(prepare, work, options.text, options.vocabulary, labelled, options.megabytes)
-        except BaseException as error:
+        except BaseException:
             shutil.rmtree(work, ignore_errors=True)
-            sys.exit(str(error)) if isinstance(error, UserError) else None
             raise
     results = json.loads(kept.read_text()) if kept.exists() else {"cases": {}}
     results |= {"machine": machine(), "text": options.about, "rounds": options.rounds}

@@ -31,6 +31,7 @@ import torch
 from benchmarks.harness import allocated, heading, in_turns, parser, row, seconds
 from benchmarks.random_corpus import random_corpus
 from benchmarks.trainer_steps import TrainerSteps
+from preprocessing.errors import one_line
 from training.config import TrainSettings
 from training.metrics import peak_flops
 
@@ -139,6 +140,7 @@ def skim_table(folder: Path, options: argparse.Namespace) -> None:
         row("with" if skim else "without", *cells, side.mfu)
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--segment", type=int, default=512 if CUDA else 128, help="tokens of a segment")

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import heading, in_process, in_turns, parser, ratio, row, seconds
+from preprocessing.errors import one_line
 
 
 def ours(options: argparse.Namespace, seed: int) -> tuple[float, float]:
@@ -120,6 +121,7 @@ def theirs(options: argparse.Namespace, padded: bool, seed: int) -> tuple[float,
     return taken, 100 * right / len(dev)
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("export", type=Path)

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from benchmarks.harness import heading, parser, row
 from benchmarks.network import launch
+from preprocessing.errors import one_line
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.parallel import horovod
 from training.parallel.gradients import GradientBuckets
@@ -148,6 +149,7 @@ def waits(figures: Figures, options: argparse.Namespace) -> list[tuple[str, floa
     ]
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--processes", type=int, nargs="+", default=[2, 4])

@@ -12,14 +12,18 @@ from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
-from tests.browser import browser
+from preprocessing.errors import UserError, one_line
+from tests.browser import CHROMIUM, browser
 
 HERE = Path(__file__).parent
 COMMAND = "reread inspect corpora/quickstart --recipe quickstart --samples 3"
 WIDTH = 104
 
 
+@one_line()
 def main() -> None:
+    if not CHROMIUM:
+        raise UserError("no Chromium to draw with; install it (Debian's package chromium)")
     picture_of(Path("runs/quickstart/report.html"), HERE / "report.png")
     environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
     shown = subprocess.run(

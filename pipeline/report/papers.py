@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from pipeline.following import following_run, missing_data
+from pipeline.following import following_run, missing_data, task_files
 from pipeline.recipe import Finetuning, Following, Published, recipe_values
 from pipeline.report.runs import Run
 from pipeline.scores import means, read_scores
@@ -52,7 +52,7 @@ def paper_table(run: Run) -> PaperTable | None:
         ours = {split: means(seeds) for split, seeds in measured.items()}
         columns += _columns(_task(one), finetuning.published, ours)
         if not children:
-            without.append(f"{one.recipe}: {missing_data(run.recipe, one) or 'not fine-tuned yet'}")
+            without.append(f"{one.recipe}: {missing_data(one, task_files(run.recipe, one)) or 'not fine-tuned yet'}")
         elif len(children) < finetuning.seeds:
             without.append(f"{one.recipe}: {len(children)} of {finetuning.seeds} seeds")
     if not columns and not without:

@@ -9,6 +9,7 @@ import json
 import logging
 import mmap
 import os
+import socket
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -30,7 +31,7 @@ from preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_c
 from preprocessing.corpus.manifest import Shard
 from preprocessing.corpus.maps import read_ahead
 from preprocessing.corpus.reader import Corpus, whole_shards
-from preprocessing.corpus.retries import no_room, retried, unreadable
+from preprocessing.corpus.retries import no_room, reason, retried, unreadable
 from preprocessing.corpus.seal import TOKENIZER_FILES, is_sealed
 from preprocessing.corpus.shards import ShardFiles, Stretch
 from preprocessing.errors import UserError, writing
@@ -80,7 +81,13 @@ def _read(source: Source, name: str, tries: int, is_right: Callable[[bytes], boo
     place = source.place(name)
 
     def once() -> bytes:
-        if not is_right(data := source.read(name)):
+        try:
+            data = source.read(name)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or error.errno == socket.EAI_NONAME:
+                raise UserError(f"{place}: {reason(error)}; correct the address") from None
+            raise
+        if not is_right(data):
             raise OSError("not as it was written (its checksum differs)")
         return data
 

@@ -51,7 +51,12 @@ class Inputs(NamedTuple):
 
 def check_inputs(settings: PreprocessSettings) -> Inputs:
     """Find the input and load dictionaries and vocabulary, so that a mistake there shows before hours of work."""
-    files = find_files(settings.inputs, settings.output)
+    try:
+        files = find_files(settings.inputs, settings.output)
+    except UserError as error:
+        if not (settings.output / "manifest.json").exists():
+            raise
+        raise UserError(f"{error}; to use {settings.output} as it is, without its raw text: preprocess=null") from None
     evaluation = find_evaluation_files(settings.dedup.evaluation)
     words = WordSegmenter(settings.words)
     given = settings.tokenizer

@@ -48,7 +48,10 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
     """
     path = Path(path)
     if not path.exists():
-        raise UserError(f"tokenizer.path: {path}: not there")
+        raise UserError(
+            f"tokenizer.path: {path} is not there, and nothing is downloaded; get the vocabulary from its owners and "
+            "give its place by tokenizer.path=PATH, or make one: tokenizer.path=null tokenizer.train.size=30000"
+        )
     path = _file_in(path, settings.type) if path.is_dir() else path
     try:
         kind = settings.type if settings.type != "auto" else _type_of(path)

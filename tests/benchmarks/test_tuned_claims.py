@@ -142,6 +142,17 @@ train:
 """
 
 
+def test_a_key_is_of_the_settings_and_not_of_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned_experiment, "RECIPES", tmp_path)
+    (tmp_path / "tiny-task.yaml").write_text(TASK, encoding="utf-8")
+    experiment, keys = Tuned("tiny", "", (), lambda folder, data, seeds: None, {}, ()), []
+    steps, batch = "  steps: 2\n", "  global_batch: 4\n"
+    for recipe in (RECIPE, RECIPE.replace(steps + batch, batch + steps), RECIPE.replace(steps, "  steps: 3\n")):
+        (tmp_path / "tiny.yaml").write_text(recipe, encoding="utf-8")
+        keys.append(experiment.key(experiment.rows[0], Judged("tiny-task")))
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_a_row_is_pretrained_once_and_scored_on_each_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks are of one size here, so the mean of their scores is the score of all test texts."""
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")

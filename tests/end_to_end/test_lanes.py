@@ -9,11 +9,11 @@ import pytest
 import torch
 import yaml
 
+from benchmarks.random_corpus import write_corpus
 from pipeline.ablation import ablate
 from preprocessing.corpus import SENTENCE_END
 from preprocessing.errors import UserError
 from tests.conftest import document_values, stream_values
-from tests.corpora import write_corpus
 from tests.elsewhere import run_elsewhere
 from tests.forks import Job
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start

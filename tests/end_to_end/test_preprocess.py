@@ -213,6 +213,14 @@ def test_changed_input_and_vocabulary_are_refused_by_name(tmp_path: Path) -> Non
         make(tmp_path, tmp_path / "corpus")
 
 
+def test_a_corpus_whose_raw_text_is_gone_is_refused_with_the_way_to_use_it(corpus: Path, tmp_path: Path) -> None:
+    """Unseen text may have changed."""
+    with pytest.raises(UserError, match=f"matches no file;.* to use {corpus} as it is, .*: preprocess=null$"):
+        make(tmp_path, corpus)
+    with pytest.raises(UserError, match=r"matches no file; check the path .or glob. and the folder you run in$"):
+        make(tmp_path, tmp_path / "corpus")
+
+
 def test_a_folder_with_other_files_is_left_alone(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.doc").write_text("mine")
     with pytest.raises(UserError, match="holds other files"):

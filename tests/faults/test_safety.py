@@ -286,7 +286,7 @@ def test_a_whole_run_downloads_nothing_and_writes_no_secret_down(tmp_path) -> No
     ("override", "line"),
     [
         ("init=bert-base-chinese", "reread: train.init: bert-base-chinese holds no config.json; make the folder with"),
-        ("preprocess.tokenizer={path: bert-base-chinese}", "reread: tokenizer.path: bert-base-chinese: not there"),
+        ("preprocess.tokenizer={path: bert-base-chinese}", "reread: tokenizer.path: bert-base-chinese is not there"),
     ],
 )
 def test_the_name_of_a_model_on_a_hub_is_refused_and_not_looked_up(sample_corpus, tmp_path, override, line) -> None:

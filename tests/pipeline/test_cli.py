@@ -33,6 +33,17 @@ def test_help_and_preprocessing_of_english_import_neither_torch_nor_dictionaries
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+def test_preprocessing_by_a_recipe_that_trains_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The ferry crosses the lake every morning.\n" * 40)
+    overrides = ["input.paths=[a.txt]", "tokenizer.train.size=100", "workers=1", "preprocess.output=corpus"]
+    code = (
+        f"import sys; from pipeline.cli import app; app({['preprocess', 'quickstart', *overrides]}, "
+        "standalone_mode=False); assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (tmp_path / "corpus" / "manifest.json").exists()
+
+
 @pytest.mark.parametrize("command", ["preprocess", "inspect", "train", "run", "export", "convert", "report"])
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])

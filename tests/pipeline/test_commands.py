@@ -21,7 +21,6 @@ COMMANDS = {
     "train": ["train", "quickstart"],
     "ablate": ["ablate", "nezha-small"],
     "plan": ["plan", "quickstart"],
-    "preprocess": ["preprocess", "quickstart"],
 }
 
 

@@ -275,3 +275,17 @@ def test_a_run_is_shown_as_it_reads_its_corpora(
     commands.inspect(str(tmp_path), ["sequence_length=32"], None, 1, False)
     shown = capsys.readouterr().out
     assert "75.00 % of rows" in shown and "25.00 % of rows" in shown
+
+
+@pytest.mark.parametrize(
+    ("file", "recipe", "line"),
+    [
+        ("recipe.yaml", "quickstart", "a run, .* as its own recipe reads; leave out --recipe quickstart, or give"),
+        ("config.json", "quickstart", "a model, not a corpus; give a corpus or a run, or .*--recipe RECIPE task"),
+        ("config.json", None, "a model, not a corpus; give a corpus or a run, or .*--recipe RECIPE task.train="),
+    ],
+)
+def test_a_folder_that_is_no_corpus_is_named(tmp_path: Path, file: str, recipe: str | None, line: str) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(UserError, match=f"^{tmp_path}: {line}"):
+        commands.inspect(str(tmp_path), [], recipe, 1, False)

@@ -1,7 +1,9 @@
-"""The README and docs/faults.md name only what exists, and the README names all of it."""
+"""The README and docs/faults.md name only what exists, the README names all of it, and its pictures can be drawn."""
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 
 from pipeline.cli import app
@@ -88,3 +90,10 @@ def test_make_targets_of_the_readme_exist() -> None:
     assert {"quickstart", "test", "gpu", "slurm"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_pictures_without_chromium_are_one_line() -> None:
+    command = [sys.executable, "-m", "docs.images.draw"]
+    done = subprocess.run(command, cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, check=False)
+    line = "reread: no Chromium to draw with; install it (Debian's package chromium)\n"
+    assert (done.returncode, done.stderr) == (2, line)

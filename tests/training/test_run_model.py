@@ -13,10 +13,10 @@ import torch
 import yaml
 from transformers import AutoTokenizer
 
+from benchmarks.random_corpus import write_corpus
 from preprocessing.corpus import SENTENCE_END
 from preprocessing.errors import UserError
 from tests.conftest import document_values, longformer_values, stream_values, train_values
-from tests.corpora import write_corpus
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.kinds import open_dataset

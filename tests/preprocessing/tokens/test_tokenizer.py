@@ -177,7 +177,8 @@ def test_wrong_vocabularies_are_refused_in_one_line(tmp_path: Path) -> None:
     vocabulary.write_bytes("[PAD]\n春\n".encode("gbk"))
     with pytest.raises(UserError, match=r"vocab\.txt: byte 6 is not UTF-8"):
         load(vocabulary)
-    with pytest.raises(UserError, match="not there"):
+    way_out = r"give its place by tokenizer\.path=PATH, or make one: tokenizer\.path=null tokenizer\.train\.size=30000"
+    with pytest.raises(UserError, match=rf"^tokenizer\.path: {tmp_path}/nowhere is not there, .*{way_out}$"):
         load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no vocab"):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.random_corpus import write_corpus
 from preprocessing.corpus import SENTENCE_END, Corpus
-from tests.corpora import make_corpus, write_corpus
+from tests.corpora import make_corpus
 from training.data.chunks import Chunks, Text
 from training.data.order import Order
 from training.data.pairs import Pairs

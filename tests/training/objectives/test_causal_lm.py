@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.random_corpus import write_corpus
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
 from tests.conftest import ran_stream_values, stream_values
-from tests.corpora import write_corpus
 from training.config import TrainSettings
 from training.data.kinds import open_dataset
 from training.models import model_spec

@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.random_corpus import write_corpus
 from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END
 from tests.conftest import document_values
-from tests.corpora import write_corpus
 from training.assembly import head_of
 from training.config import TrainSettings
 from training.data.kinds import open_dataset

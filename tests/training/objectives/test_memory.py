@@ -11,9 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.random_corpus import write_corpus
 from preprocessing.corpus import SENTENCE_END
 from tests.conftest import document_values
-from tests.corpora import write_corpus
 from training.config import TrainSettings
 from training.objectives.memory import LaneMemory
 from training.parallel.mesh import Mesh
