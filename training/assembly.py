@@ -1,11 +1,13 @@
 """A model assembled for its objective, for the trainer, the rehearsal of `reread plan` and evaluation."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
@@ -49,7 +51,8 @@ class Assembly:
         learned = objective_of(settings)
         with mesh.device if mesh.device.type == "meta" else nullcontext():
             self.model = build_model(head_of(self.spec, learned, settings.data), config, init, settings.seed).train()
-        first_rows = freeze(self.model, settings.trainable, self.spec.copied_in(learned.name))
+        unreached = {*self.spec.copied_in(learned.name), *learned.unreached(settings.data)}
+        first_rows = freeze(self.model, settings.trainable, unreached)
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         place(self.model, self.spec, mesh)
@@ -63,7 +66,7 @@ class Assembly:
         self._state_names = OPTIMIZERS[settings.optimizer.name].state
         parallel = settings.parallel
         self.buckets = GradientBuckets(
-            list(self.model.parameters()), mesh, parallel.bucket_bytes, reducer(parallel, mesh)
+            seldom_first(self.model, self.spec.seldom), mesh, parallel.bucket_bytes, reducer(parallel, mesh)
         )
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
 
@@ -87,6 +90,12 @@ class Assembly:
         tensors, places = self.weights()
         more, their_places = self.objective.state()
         return tensors | more, places | their_places
+
+
+def seldom_first(model: PreTrainedModel, seldom: Sequence[str]) -> list[nn.Parameter]:
+    """The parameters in order, but those that match `ModelSpec.seldom` first: their gradients are reduced last."""
+    named = sorted(model.named_parameters(), key=lambda one: not any(fnmatchcase(one[0], glob) for glob in seldom))
+    return [parameter for _, parameter in named]
 
 
 def place(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:

@@ -36,7 +36,9 @@ from torch import Tensor
 from benchmarks.harness import heading, parser, row
 from benchmarks.network import launch
 from preprocessing.errors import one_line
+from training.models.build import freeze
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
+from training.objectives.masked_lm import MaskedLMObjective
 from training.parallel import horovod
 from training.parallel.gradients import GradientBuckets
 from training.parallel.mesh import Mesh
@@ -82,6 +84,7 @@ class Steps:
             max_relative_position=None,
         )
         self.model = NezhaForPreTraining(config)
+        freeze(self.model, None, MaskedLMObjective.unreached(None))
         self.ids = torch.randint(config.vocab_size, (1, options.tokens))
         self.elsewhere = options.elsewhere
         self.reducers: dict[str, Reduce] = {"torch": in_torch(mesh), "Horovod": horovod.ring}
@@ -89,7 +92,6 @@ class Steps:
             self.reducers = {backend: in_fp16(reduce) for backend, reduce in self.reducers.items()}
         self.reduce: Reduce = nothing
         self.buckets = GradientBuckets(self.model.parameters(), mesh, int(megabytes * 2**20), self._begin)
-        self("torch", ALONE)  # which parameters are used is known from then on
 
     def _begin(self, buffer: Tensor, bucket: int) -> Callable[[], object]:
         return self.reduce(buffer, bucket)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from preprocessing.errors import UserError
 from training.config import OptimizerSettings, ParallelSettings
+from training.models.build import freeze
 from training.models.nezha import NezhaConfig, NezhaForPreTraining
 from training.models.nezha.spec import TENSOR_PLAN
 from training.optim.build import build_optimizer
@@ -110,6 +111,7 @@ def _launched() -> tuple[list[int], list[int]]:
         return begin(buffer, bucket)
 
     model = nezha()
+    freeze(model, None, ("pooler", "seq_relationship"))  # as in training without pairs
     buckets = GradientBuckets(model.parameters(), mesh, 8000, noted)
     rows_loss(model, mesh, range(2)).backward()
     first = begun.copy()
@@ -261,3 +263,25 @@ def test_training_takes_the_same_path_on_any_mesh(ranks_in_float64, settings):
         for weights, slices, split_losses in ranks_in_float64(n, _trajectory, tensor, settings):
             assert split_losses == pytest.approx(losses, rel=1e-11)
             check_parts(weights, slices, expected, rtol=1e-10, atol=1e-11)
+
+
+def _late(n: int) -> list[list[float]]:
+    """Gradients of four steps; the middle one of three layers is used by the last rank alone, from the third step on."""
+    mesh = init_mesh()
+    layers = nn.ModuleList(nn.Linear(2, 1, bias=False) for _ in range(3))
+    buckets = GradientBuckets(layers.parameters(), mesh, 8)
+    found = []
+    for step in range(4):
+        buckets.zero()
+        buckets.reduce_as_ready()
+        used = [0, 1, 2] if step > 1 and mesh.rank == n - 1 else [0, 2]
+        x = torch.ones(1, 2)
+        sum((layers[layer](x) * (layer + 1) for layer in used), x.sum() * 0).sum().backward()
+        buckets.finish()
+        found.append([float(buckets.grad_of(layer.weight).sum()) for layer in layers])
+    return found
+
+
+def test_a_parameter_may_be_used_for_the_first_time_in_any_step(ranks) -> None:
+    without, with_it = [4.0, 0.0, 12.0], [4.0, 4.0, 12.0]
+    assert ranks(2, _late, 2) == [[without, without, with_it, with_it]] * 2

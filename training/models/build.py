@@ -138,15 +138,15 @@ def _random(head: type[PreTrainedModel], config: PretrainedConfig) -> PreTrained
         raise UserError(f"train.model: {text if isinstance(error, ValueError) else repr(error)}") from None
 
 
-def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, copied: Collection[str]) -> dict[str, int]:
-    """Freeze all parameters that match none of the globs `trainable`, if given, and those of the modules in `copied`
-    (`ModelSpec.copied`).
+def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, unreached: Collection[str]) -> dict[str, int]:
+    """Freeze all parameters that match none of the globs `trainable`, if given, and those with a part of their name in
+    `unreached`, on which no loss depends.
 
     `[n:]` after a glob freezes the first n rows: their gradient is zero. Returns n by name, for `MasterWeights`, which
     gives the optimiser the other rows alone.
     Raises `UserError` for an empty `trainable`, and for a glob that matches nothing that can learn or leaves no row.
     """
-    names = [name for name, _ in model.named_parameters() if not set(name.split(".")) & set(copied)]
+    names = [name for name, _ in model.named_parameters() if not set(name.split(".")) & set(unreached)]
     if trainable is not None and not trainable:
         raise UserError("train.trainable: names no parameter, so nothing would learn; null lets all learn")
     globs = [

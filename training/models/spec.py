@@ -24,6 +24,8 @@ class ModelSpec:
     """Configuration -> maximum tokens in a row; None if positions are unlimited."""
     copied: Mapping[str, str] = field(default_factory=dict)
     """Modules that only global tokens reach -> their siblings, whose weights they get where no task trains them."""
+    seldom: tuple[str, ...] = ()
+    """Globs of parameters that only some rows reach. The gradients of others do not wait for theirs to be reduced."""
     one_token_type: bool = False
     """Whether it takes token types, but is pretrained with type 0 alone."""
     usage: Mapping[str, str] = field(default_factory=dict)

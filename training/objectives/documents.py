@@ -73,6 +73,12 @@ class DocumentObjective(SummedObjective):
             )
 
     @staticmethod
+    def unreached(data: Any) -> tuple[str, ...]:
+        """Documents have no second text, and one chunk no order."""
+        types = ("token_type_embeddings", "token_type_layer_norm", "token_type", "token_type_bias")
+        return types if data.reorder_chunks > 1 else (*types, "pooler", "segment_reorder")
+
+    @staticmethod
     def configure(config: Any, data: DataSettings) -> None:
         config.segment_length = data.sequence_length  # `read` cuts a document as training does
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -39,6 +40,10 @@ class MaskedLMObjective(RowObjective):
         "nsp_acc": "next_sentence_accuracy",
         "span": "span_loss",
     }
+
+    @staticmethod
+    def unreached(data: Any) -> tuple[str, ...]:
+        return () if getattr(data, "next_sentence", False) else ("pooler", "seq_relationship")
 
     def counts(self, batch: Rows) -> dict[str, int]:
         pairs = int((batch["next_sentence_label"] != IGNORED).sum()) if "next_sentence_label" in batch else 0

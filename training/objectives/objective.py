@@ -109,6 +109,12 @@ class Objective(ABC):
         """Set the fields of the configuration that the trained model needs when it is used."""
         return  # nothing in general
 
+    @staticmethod
+    def unreached(data: Any) -> tuple[str, ...]:
+        """Parts of the names of parameters that no loss on such data depends on: they keep their values, which weight
+        decay alone would shrink to nothing."""
+        return ()
+
     @abstractmethod
     def batches(self, step: int) -> Loader:
         """This rank's rows of each global batch from `step` on."""

@@ -21,16 +21,17 @@ class GradientBuckets:
     last pass `reduce` is begun for a bucket as soon as its gradients are complete, always in the same order, so it runs
     beside the rest of the pass. Gradients are summed, not averaged: the loss is divided by global counts already.
 
-    A pass waits for the parameters that earlier passes used, so the set that a model uses must not grow, and a
-    gradient must arrive once in a pass (activation checkpointing with use_reentrant=False).
+    A bucket with a parameter that a pass does not use waits for `finish()`, and with it all that follow: give seldom
+    used parameters first. A gradient must arrive once in a pass (activation checkpointing with use_reentrant=False).
     """
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], mesh: Mesh, bucket_bytes: int, reduce: Reduce | None = None
     ) -> None:
+        """The last of `parameters` are reduced first, as their gradients come first."""
         self.mesh, self._reduce = mesh, reduce or in_torch(mesh)
         learnt = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
-        learnt.reverse()  # the last layer's gradients come first
+        learnt.reverse()
         offsets = [0]
         for parameter in learnt:
             offsets.append(offsets[-1] + -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT)
@@ -46,7 +47,6 @@ class GradientBuckets:
             parameter.register_post_accumulate_grad_hook(self._take)
         self._bounds.append(offsets[-1])
         self._split = torch.tensor([getattr(p, "tensor_model_parallel", False) for p in learnt], device=mesh.device)
-        self._used: set[nn.Parameter] = set()
         self._waits: list[Callable[[], object]] = []
         self._reducing = False
         self.zero()
@@ -70,8 +70,8 @@ class GradientBuckets:
         """Start reducing buckets: the next backward pass is the last of this step."""
         self._reducing = self.mesh.data_group is not None
         self._missing = [0] * (len(self._bounds) - 1)
-        for parameter in self._used or self._bucket_of:
-            self._missing[self._bucket_of[parameter]] += 1
+        for bucket in self._bucket_of.values():
+            self._missing[bucket] += 1
 
     def finish(self) -> None:
         """Wait for the sums over all data-parallel ranks; parameters without a gradient count as zero."""
@@ -114,11 +114,10 @@ class GradientBuckets:
         if self._reducing:
             bucket = self._bucket_of[parameter]
             if bucket < self._launched:
-                raise RuntimeError("a gradient came after its bucket was sent: twice in one pass, or never before")
+                raise RuntimeError("a gradient came after its bucket was sent: twice in one pass")
             self._missing[bucket] -= 1
             while self._launched < len(self._missing) and self._missing[self._launched] <= 0:
                 self._launch()
-        self._used.add(parameter)
 
     def _launch(self) -> None:
         begin, end = self._bounds[self._launched : self._launched + 2]

@@ -73,5 +73,6 @@ SPEC = ModelSpec(
     TENSOR_PLAN,
     flops,
     frame="segments",
+    seldom=("*token_type*",),  # of second texts
     usage={"documents": _USAGE},
 )

@@ -79,6 +79,7 @@ SPEC = ModelSpec(
     flops,
     longest=longest,
     copied=COPIED,
+    seldom=tuple(f"*.{name}.*" for name in COPIED),
     one_token_type=True,
     usage={"masked_lm": _USAGE, **_USAGE_OF_TASKS},
 )
