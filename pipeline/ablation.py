@@ -26,6 +26,7 @@ from pipeline.run_folder import RUNS, has_checkpoints
 from pipeline.scores import means, print_wide
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
+from training.data.kinds import check_held_out
 from training.parallel.place import place
 
 
@@ -33,8 +34,8 @@ def ablate(name: str, overrides: list[str]) -> None:
     """Preprocess once, train each row in runs/<recipe>-<row>, evaluate it on all held-out text and print the table.
 
     The rows of a recipe of `reread finetune` are fine-tuned. Rows that are trained already are not trained again. The
-    figures are kept in runs/<recipe>-ablation.json. Raises `UserError` if the recipe has no ablations, and below
-    torchrun or srun: each row starts its own processes.
+    figures are kept in runs/<recipe>-ablation.json. Raises `UserError` if the recipe has no ablations or nothing is held
+    out, and below torchrun or srun: each row starts its own processes.
     """
     if place().launcher:
         raise UserError("reread ablate: start it by itself, not by torchrun or srun; set parallel.processes instead")
@@ -49,6 +50,8 @@ def ablate(name: str, overrides: list[str]) -> None:
         check_model(one)
     if recipe.preprocess is not None:
         preprocess(recipe)
+    for settings in map(train_section, trained):
+        check_held_out(settings.data, settings.seed)
     if not all(has_checkpoints(RUNS / one.name) for one in trained):
         make_start(recipe)
     measured = {}

@@ -10,6 +10,7 @@ from pipeline.recipe import Recipe, load_recipe, override, train_section
 from pipeline.report.page import print_papers, report, write_report
 from pipeline.run_folder import RUNS, check_same_run
 from preprocessing.errors import UserError
+from training.data.kinds import check_held_out
 from training.metrics import read_evaluations
 from training.parallel.place import place
 
@@ -36,6 +37,8 @@ def run(name: str, overrides: list[str]) -> None:
         preprocess(recipe)
     if recipe.train is None:
         return
+    if recipe.published and not place().launcher:
+        check_held_out(recipe.train.data, recipe.train.seed)
     train(recipe, ["train", name, *overrides])
     if place().rank != 0:
         return

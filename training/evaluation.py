@@ -10,7 +10,7 @@ from preprocessing.errors import UserError
 from training.assembly import check_data, place, spec_of
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
-from training.data.kinds import open_dataset
+from training.data.kinds import nothing_held_out, open_dataset
 from training.fitting import settings_of_run
 from training.metrics import EVALUATION, keep_evaluation
 from training.objectives import objective_of
@@ -24,17 +24,20 @@ log = logging.getLogger("reread")
 def evaluate_run(
     run: Path, settings: TrainSettings, step: int | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, float]:
-    """`Objective.summary` over the held-out documents of the data, or over all where none are held out.
+    """`Objective.summary` over the held-out documents of the data; over all of other data than the run's, if none are.
 
     The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's. One process
-    computes, in float32. Raises `UserError` if there is no such checkpoint or the corpus does not fit it.
+    computes, in float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if nothing
+    is held out of the corpus that it learned from.
     """
     settings = settings_of_run(settings, run)
     corpus, kept = settings.data.held_out, read_run_model(run, settings)
     held_out = open_dataset(settings.data, settings.seed, "validation")
     if len(held_out) == 0:
-        log.info("%s has no held-out documents: all of it is read", corpus)
         held_out = open_dataset(settings.data, settings.seed, "train")
+        if kept.corpus["fingerprint"] == held_out.facts()["fingerprint"]:
+            raise nothing_held_out(settings.data)
+        log.info("%s has no held-out documents: all of it is read", corpus)
     if kept.corpus["tokenizer"] != held_out.facts()["tokenizer"]:
         raise UserError(
             f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "

@@ -96,3 +96,16 @@ def open_dataset(settings: DataSettings, seed: int, split: str) -> Dataset[Any]:
         raise UserError(f"{settings.place}: no documents in the train split; look at the corpus' report.md")
     dataset.check(settings, seed)
     return dataset
+
+
+def check_held_out(settings: DataSettings, seed: int) -> None:
+    """Raises `UserError` if nothing is held out of the data, so that a run could not be evaluated on it."""
+    if len(open_dataset(settings, seed, "validation")) == 0:
+        raise nothing_held_out(settings)
+
+
+def nothing_held_out(settings: DataSettings) -> UserError:
+    return UserError(
+        f"{settings.place}: nothing of it is held out, and figures of text that was learned say little; hold some out "
+        f"({settings.held_out_by}), or evaluate on other text ({settings.other_text})"
+    )

@@ -54,6 +54,9 @@ class DataSettings(Settings):
     held_out_by: ClassVar[str] = "preprocess.validation_share"
     """The setting that holds text or examples out."""
 
+    other_text: ClassVar[str] = "data.corpus=FOLDER"
+    """The override by which a run is evaluated on others."""
+
     kind: str
     sequence_length: int
     """Tokens of a row, segment or window, with special tokens."""

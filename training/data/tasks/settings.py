@@ -25,6 +25,8 @@ class TaskSettings(DataSettings):
 
     held_out_by = "task.dev"
 
+    other_text = "task.dev=FILE"
+
     train: Path
     """File or folder of training examples."""
     dev: Path | None = None
