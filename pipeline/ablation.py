@@ -34,8 +34,8 @@ def ablate(name: str, overrides: list[str]) -> None:
     """Preprocess once, train each row in runs/<recipe>-<row>, evaluate it on all held-out text and print the table.
 
     The rows of a recipe of `reread finetune` are fine-tuned. Rows that are trained already are not trained again. The
-    figures are kept in runs/<recipe>-ablation.json. Raises `UserError` if the recipe has no ablations or nothing is held
-    out, and below torchrun or srun: each row starts its own processes.
+    figures are kept in runs/<recipe>-ablation.json. Raises `UserError` if the recipe has no ablations or nothing is
+    held out, and below torchrun or srun: each row starts its own processes.
     """
     if place().launcher:
         raise UserError("reread ablate: start it by itself, not by torchrun or srun; set parallel.processes instead")

@@ -27,8 +27,8 @@ def evaluate_run(
     """`Objective.summary` over the held-out documents of the data; over all of other data than the run's, if none are.
 
     The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's. One process
-    computes, in float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if nothing
-    is held out of the corpus that it learned from.
+    computes, in float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if
+    nothing is held out of the corpus that it learned from.
     """
     settings = settings_of_run(settings, run)
     corpus, kept = settings.data.held_out, read_run_model(run, settings)

@@ -57,10 +57,11 @@ class Pairs:
 
     def __init__(self, chunks: Chunks, order: Order, short_probability: float) -> None:
         self.chunks, self.order, self.seed, self.short_probability = chunks, order, order.seed, short_probability
-        if chunks.corpus.documents == 1:
-            _log_single(str(chunks.corpus.place))
-        elif chunks.corpus.documents < 2 * order.pools:
-            _log_narrow(str(chunks.corpus.place), order.pools)
+        corpus = chunks.corpus
+        if corpus.documents == 1:
+            _log_single(str(corpus.place), corpus.split)
+        elif 0 < corpus.documents < 2 * order.pools:
+            _log_narrow(str(corpus.place), corpus.split, order.pools)
 
     def draw(self, copies: Bounds, indices: Bounds, places: Places) -> tuple[Text, Text, NDArray[np.int32]]:
         """A, B and label int32 [B] of the chunks `indices` [B], which are at `places`, in `copies` [B].
@@ -176,16 +177,18 @@ def _replaced(text: Text, rows: Bounds, other: Text, other_rows: Bounds) -> Text
 
 
 @lru_cache
-def _log_single(place: str) -> None:
-    log.info("%s: a single document, so a random next sentence comes from another part of it", place)
+def _log_single(place: str, split: str) -> None:
+    log.info(
+        "%s: a single document in its %s split, so a random next sentence comes from another part of it", place, split
+    )
 
 
 @lru_cache
-def _log_narrow(place: str, pools: int) -> None:
+def _log_narrow(place: str, split: str, pools: int) -> None:
     log.warning(
-        "%s: some of its %d pools hold a single document, whose rows have no next sentence to exchange and no label; "
-        "raise train.data.pool_tokens",
-        *(place, pools),
+        "%s: some of the %d pools of its %s split hold a single document, whose rows have no next sentence to exchange "
+        "and no label; raise train.data.pool_tokens",
+        *(place, pools, split),
     )
 
 

@@ -99,5 +99,21 @@ def test_pools_of_one_document_are_reported(corpus: Corpus, tmp_path: Path, capl
         opened(long, "rows", pool_tokens=1 << 30)
         assert not caplog.text
         dataset = opened(long, "rows", pool_tokens=10_000)
-    assert "3 pools hold a single document" in caplog.text and "raise train.data.pool_tokens" in caplog.text
+    assert (
+        "3 pools of its train split hold a single document" in caplog.text
+        and "raise train.data.pool_tokens" in caplog.text
+    )
     assert (dataset.rows(np.arange(len(dataset)))["next_sentence_label"] == -100).all()
+
+
+def test_a_split_without_documents_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor is one with a single document, which the line then names."""
+    folder = make_corpus(tmp_path / "corpus", [900] * 4).folder
+    settings = KINDS["rows"].settings.parse({"kind": "rows", "corpus": str(folder), "sequence_length": 64}, "data")
+    single = make_corpus(tmp_path / "single", [900]).folder
+    with caplog.at_level("INFO", logger="reread"):
+        assert len(KINDS["rows"].open(settings, 0, "validation")) == 0
+        assert not caplog.messages
+        KINDS["rows"].open(settings.model_copy(update={"corpus": single}), 0, "train")
+    (line,) = caplog.messages
+    assert line.startswith(f"{single}: a single document in its train split, so")
