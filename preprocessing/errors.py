@@ -113,5 +113,11 @@ def one_line() -> Iterator[None]:
 
 def nearest(name: str, known: Collection[str], label: str = "known", cutoff: float = 0.5) -> str:
     """The hint for a wrong name: the nearest right one, or all of `known` after `label`."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    near = close_to(name, known, cutoff)
     return f"did you mean `{near[0]}`?" if near else f"{label}: {', '.join(known)}"
+
+
+def close_to(name: str, known: Collection[str], cutoff: float = 0.5) -> list[str]:
+    """The names that are similar to `name`, nearest first, but before all others those that begin with it."""
+    close = difflib.get_close_matches(name, known, n=len(known) or 1, cutoff=cutoff)
+    return sorted(close, key=lambda one: not one.startswith(name))

@@ -3,13 +3,12 @@
 The sections themselves are in `preprocessing.config`, `training.config` and `pipeline.recipe`.
 """
 
-import difflib
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
 
-from preprocessing.errors import CONTROL, UserError
+from preprocessing.errors import CONTROL, UserError, close_to
 
 Model = TypeVar("Model", bound="Settings")
 
@@ -60,8 +59,7 @@ def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[st
     """A hint with the full name of the right key: a similar one of the same section, else the same one of another."""
     section = "".join(f"{part}." for part in path[:-1])
     here = {name: section + name for owner in owners for name in sorted(owner.model_fields)}
-    near = difflib.get_close_matches(path[-1], here, n=1, cutoff=0.5)
-    if near:
+    if near := close_to(path[-1], here):
         return f"did you mean `{here[near[0]]}`?"
     known = f"known here: {', '.join(here.values())}"
     if ".".join(path) in (keys := _keys(root)):
