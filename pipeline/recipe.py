@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pipeline.slurm.settings import SlurmSettings
 from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
-from preprocessing.errors import UserError, nearest
+from preprocessing.errors import UserError, close_to, nearest
 from preprocessing.files import write_atomically
 from preprocessing.settings import Line, Settings
 from training.config import TrainSettings
@@ -312,8 +312,7 @@ def _files_of(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dic
     try:
         values = _values_of(path)
     except FileNotFoundError:
-        hint = nearest(recipe, [*available_recipes(), *finetuning_recipes()], "built in", cutoff=0.4)
-        raise UserError(f"recipe {recipe}: no such file or built-in recipe; {hint}") from None
+        raise _not_there(recipe) from None
     scales = values.get(SCALES, {})
     if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
         raise UserError(f"{path}: {SCALES}: a mapping of names to sections, for example tiny: {{train: {{steps: 10}}}}")
@@ -322,6 +321,18 @@ def _files_of(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dic
     base = values.pop("base", None)
     below = [] if base is None else _files_of(_beside(path, base), (*above, path.resolve()))
     return [*below, (path, values)]
+
+
+def _not_there(recipe: str) -> UserError:
+    """Names files with similar names in the folder of one that is not there, and built-in recipes if it is no path."""
+    path = Path(recipe)
+    is_path = path.suffix in (".yaml", ".yml") or "/" in recipe
+    known = {one.stem: str(one) for one in path.parent.glob("*.y*ml")}
+    if not is_path:
+        known |= {name: name for name in [*available_recipes(), *finetuning_recipes()]}
+    near = " or ".join(f"`{known[name]}`" for name in close_to(path.stem, known)[:3])
+    what = "no such file" if is_path else "no built-in recipe; `reread recipes` lists them, and files end in .yaml"
+    return UserError(f"recipe {recipe}: {what}{near and f'; did you mean {near}?'}")
 
 
 def _resolve(values: dict[str, Any], path: Path) -> None:

@@ -168,8 +168,29 @@ def test_a_wrong_key_or_value_names_the_field_and_the_way_out(override: str, mes
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="did you mean `nezha-base-wwm`"):
+    with pytest.raises(
+        UserError, match=r"`reread recipes` lists them.*; did you mean `nezha-base-wwm` or .*\?$"
+    ) as raised:
         load_recipe("nezha-base-wmm", [])
+    assert len(str(raised.value)) < 200
+
+
+def test_a_recipe_file_that_is_not_there_names_those_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No built-in ones, which are named by themselves alone."""
+    (tmp_path / "own").mkdir()
+    for name in ("tiny.yaml", "own/tinier.yml", "other.yaml"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for recipe, hint in (
+        ("tinyy.yaml", "no such file; did you mean `tiny.yaml`?"),
+        ("own/tinyer", "no such file; did you mean `own/tinier.yml`?"),
+        ("nowhere/quickstart.yaml", "no such file"),
+    ):
+        with pytest.raises(UserError) as raised:
+            load_recipe(recipe, [])
+        assert str(raised.value) == f"recipe {recipe}: {hint}"
+    with pytest.raises(UserError, match=r"; did you mean `tiny\.yaml`\?$"):
+        load_recipe("tiny", [])
 
 
 def test_overrides_may_leave_out_their_section() -> None:
