@@ -264,8 +264,8 @@ def start_weights(recipe: Recipe) -> tuple[Path, str]:
 
 def _convertible(recipe: Recipe) -> str:
     """The type of model that `recipe.start` makes; raises `UserError` for options that are not for it."""
-    from training.exchange.convert import forms_of
     from training.models import model_spec
+    from training.models.forms import forms_of
 
     model = model_spec(train_section(recipe).model.get("type", "")).name
     forms_of(model, recipe.start.convert.given() if recipe.start else {})

@@ -10,7 +10,7 @@ from pipeline.commands import check_model, export, figures_of, train
 from pipeline.recipe import Recipe, fine_tunes, override, recipe_values, train_section
 from pipeline.run_folder import RUNS, has_checkpoints
 from pipeline.scores import Scores, print_scores, write_scores
-from preprocessing.errors import UserError, nearest
+from preprocessing.errors import UserError
 from preprocessing.labelled.splits import check_labels, duplicates, labels_of
 from training.data.kinds import KINDS
 from training.data.tasks.dataset import TaskDataset, examples_of
@@ -190,10 +190,13 @@ def _type_of(folder: Path) -> str:
     """The name in `MODELS` of the model in `folder`. Raises `UserError` for any other model."""
     path = folder / "config.json"
     try:
-        kind = str(json.loads(path.read_text(encoding="utf-8"))["model_type"])
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind = str(config["model_type"])
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(f"init: {path}: not the configuration of a model ({error!r})") from None
     model = kind.removeprefix("reread_")
     if model not in MODELS:
-        raise UserError(f"init: {folder} holds a model of type {kind}; {nearest(model, MODELS)}")
+        from training.models.forms import way_out  # which imports torch
+
+        raise UserError(f"init: {folder} holds a model of type {kind}; {way_out(folder, config)}")
     return model

@@ -5,7 +5,6 @@ import re
 import tempfile
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,10 @@ from training.exchange.formats import about, find_source
 from training.exchange.tokenizer import copy_tokenizer, name_special_tokens
 from training.models import model_spec
 from training.models.bounds import settings_of
-from training.models.forms import Form
+from training.models.forms import Form, forms_of
 from training.objectives import OBJECTIVES
 
 log = logging.getLogger("reread")
-
-OPTIONS = {"longformer": ("length", "window", "positions")}
-"""Model -> options of its conversion: the arguments of `forms` in its convert.py. Other models have FORMS there."""
 
 
 def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> None:
@@ -66,17 +62,6 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
         card = model_card(spec, objective, summary, {}, lengths={"sequence_length": 512, **config.to_dict()})
         write_huggingface(out, converted, tokenizer, card, absent)
     log.info("converted %s to %s", found.weights, out)
-
-
-def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
-    """The forms that a model of type `model` can be converted from. Raises `UserError` for options it does not take."""
-    for name in options:
-        if name not in OPTIONS.get(model, ()):
-            takers = ", ".join(taker for taker, names in OPTIONS.items() if name in names)
-            raise UserError(f"--{name}: not for {model}; models that take it: {takers}")
-    module = import_module(f"training.models.{model}.convert")
-    forms: tuple[Form, ...] = module.forms(**options) if model in OPTIONS else module.FORMS
-    return forms
 
 
 def _expected(model: PreTrainedModel) -> dict[str, Tensor]:

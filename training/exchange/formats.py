@@ -16,7 +16,7 @@ from torch import Tensor
 
 from preprocessing.errors import UserError, first_line
 from training.exchange.paddle import StaticFolder, read_pdparams
-from training.models.forms import Form
+from training.models.forms import Form, way_out
 
 CONFIGS = ("config.json", "bert_config.json", "model_config.json", "ernie_config.json")
 
@@ -63,7 +63,10 @@ def find_source(path: Path, forms: Sequence[Form], model: str) -> Source:
                 return Source(form, weights, config_path, config, folders, reason)
     known = "; ".join(f"{form.name} ({', '.join(dict.fromkeys(map(_suffix, form.files)))})" for form in forms)
     kind = config.get("model_type", "unknown")
-    raise UserError(f"{weights}: weights of a model of type {kind} cannot be converted to {model}; these can: {known}")
+    raise UserError(
+        f"{weights}: weights of a model of type {kind} cannot be converted to {model}; these can: {known}; "
+        f"{way_out(weights.parent, config)}"
+    )
 
 
 @contextmanager

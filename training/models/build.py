@@ -21,6 +21,7 @@ from transformers.utils import logging as reports
 from preprocessing.errors import UserError, nearest
 from preprocessing.tokens.vocabulary import read_vocabulary
 from training.models.bounds import check_number, settings_of
+from training.models.forms import way_out
 from training.models.spec import ModelSpec
 
 log = logging.getLogger("reread")
@@ -228,7 +229,9 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
         )
     kind = values.get("model_type")
     if kind != spec.config.model_type:
-        raise UserError(f"train.init: {path} is of a model of type {kind}, not {spec.name}; use `reread convert` first")
+        raise UserError(
+            f"train.init: {path} is of a model of type {kind}, not {spec.name}; {way_out(init, values, spec.name)}"
+        )
     try:
         return settings_of(spec.config, values)
     except ValueError as error:

@@ -14,6 +14,9 @@ import torch
 from preprocessing.errors import UserError
 from tests.conftest import GOLDEN
 from training.exchange.convert import convert
+from training.models import model_spec
+from training.models.build import model_config
+from training.models.nezha.convert import FORMS
 from training.models.transformer_xl import TransformerXLForCausalLM
 
 NUMBERS = GOLDEN / "transfo_xl.npz"
@@ -95,3 +98,30 @@ def test_a_converted_folder_follows_the_umask(bert, tmp_path) -> None:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {0o644}
+
+
+def test_what_cannot_be_converted_names_what_it_can_become(bert, tmp_path, caplog) -> None:
+    """`reread convert`, whose default is NEZHA, and a start of NEZHA; a BERT with NEZHA's own keys is a NEZHA."""
+    source, out = bert[0], tmp_path / "out"
+    config = json.loads((source / "config.json").read_text()) | {"model_type": "bert"}
+    bert_folder = tmp_path / "bert"
+    shutil.copytree(source, bert_folder)
+    (bert_folder / "config.json").write_text(json.dumps(config))
+    hint = r"`reread convert --model` makes ernie_doc or longformer of it$"
+    with pytest.raises(UserError, match=f"weights of a model of type bert cannot be converted to nezha; .*{hint}"):
+        convert(bert_folder, out)
+    with pytest.raises(UserError, match=f"is of a model of type bert, not nezha; {hint}"):
+        model_config(model_spec("nezha"), {}, 50, bert_folder)
+    with pytest.raises(UserError, match=r"not ernie_doc; use `reread convert` first$"):
+        model_config(model_spec("ernie_doc"), {}, 50, bert_folder)
+    with caplog.at_level(logging.INFO, "reread"):
+        convert(bert_folder, out, "ernie_doc")
+    assert "drawn at random, as BERT has no such parameters: " in caplog.text
+    (bert_folder / "config.json").write_text(json.dumps({**config, "model_type": "gpt2"}))
+    with pytest.raises(
+        UserError, match=r"is of a model of type gpt2, not nezha; `reread convert` makes nothing of it$"
+    ):
+        model_config(model_spec("nezha"), {}, 50, bert_folder)
+    nezha, _ = FORMS
+    assert nezha.reason({"model_type": "nezha"}) and nezha.reason({}) and not nezha.reason(config)
+    assert nezha.reason({**config, "max_relative_position": 64})

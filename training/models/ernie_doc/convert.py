@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -265,9 +266,8 @@ def _is_paddlenlp(config: Mapping[str, Any]) -> str:
     return next((f"its class is {name}" for name in classes if name.startswith("ErnieDoc")), "")
 
 
-def _is_roberta(config: Mapping[str, Any]) -> str:
-    kind = config.get("model_type")
-    return f"its model_type is {kind}" if kind in ("roberta", "bert") else ""
+def _is_of_type(kind: str, config: Mapping[str, Any]) -> str:
+    return f"its model_type is {kind}" if config.get("model_type") == kind else ""
 
 
 FORMS = (
@@ -297,13 +297,16 @@ FORMS = (
         weights=from_static,
         heads=HEADS,
     ),
-    Form(
-        name="RoBERTa",
-        files=TORCH,
-        reason=_is_roberta,
-        config=config_from_roberta,
-        weights=from_roberta,
-        heads=HEADS,
-        new=NEW,
+    *(
+        Form(
+            name=name,
+            files=TORCH,
+            reason=partial(_is_of_type, kind),
+            config=config_from_roberta,
+            weights=from_roberta,
+            heads=HEADS,
+            new=NEW,
+        )
+        for kind, name in (("roberta", "RoBERTa"), ("bert", "BERT"))
     ),
 )

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,11 +135,18 @@ def _report(ignored: list[str], what: str) -> None:
         log.info("ignored %d tensors, %s: %s%s", len(ignored), what, ignored[0], ", ..." if len(ignored) > 1 else "")
 
 
+def _reason(framework: str, config: Mapping[str, Any]) -> str:
+    """Releases name no model_type, or BERT's beside NEZHA's own keys."""
+    kind = config.get("model_type", "nezha")
+    own = {"max_relative_position", "use_relative_position"} & config.keys()
+    return f"a file of {framework}" if kind == "nezha" or (kind == "bert" and own) else ""
+
+
 FORMS = (
     Form(
         name="NEZHA of transformers, Huawei or lonePatient",
         files=TORCH,
-        reason=lambda config: "a file of PyTorch's or safetensors",
+        reason=partial(_reason, "PyTorch's or safetensors"),
         config=lambda config: config_values(config, tensorflow=False),
         weights=from_huggingface_like,
         heads=HEADS,
@@ -146,7 +154,7 @@ FORMS = (
     Form(
         name="NEZHA's TensorFlow checkpoint",
         files=TENSORFLOW_FILES,
-        reason=lambda config: "a file of TensorFlow's",
+        reason=partial(_reason, "TensorFlow's"),
         config=lambda config: config_values(config, tensorflow=True),
         weights=from_tensorflow,
         heads=HEADS,
