@@ -30,6 +30,7 @@ from training.data.samples import RowSettings
 from training.data.settings import CorpusSettings, DataSettings
 from training.data.tasks.dataset import examples_of
 from training.data.tasks.settings import TaskSettings
+from training.models import config_of_start
 from training.parallel.place import place
 from training.writers import check_writers
 
@@ -208,10 +209,8 @@ def check_train(recipe: Recipe) -> None:
             check_train(start_recipe(recipe)[0])
         return
     init = train_section(recipe).init
-    if init is None or has_checkpoints(RUNS / recipe.name):
-        return
-    if not (init / "config.json").exists():
-        raise UserError(f"train.init: {init} holds no config.json; make the folder with `reread convert`")
+    if init is not None and not has_checkpoints(RUNS / recipe.name):
+        config_of_start(init)
 
 
 def check_model(recipe: Recipe) -> None:

@@ -54,6 +54,17 @@ def test_a_missing_init_is_refused_before_any_work(
     assert not any(tmp_path.iterdir())
 
 
+def test_a_run_as_init_is_to_be_exported_or_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    write_recipe(load_recipe("quickstart", []), tmp_path / "runs" / "one" / "recipe.yaml")
+    line = refusal(["train", "quickstart", "init=runs/one", "name=two"], monkeypatch, capsys)
+    expected = "export it (`reread export runs/one`) and give its export, init=runs/one/export, or continue it by from="
+    assert line == f"reread: train.init: runs/one is a run; {expected}runs/one"
+
+
 @pytest.mark.parametrize("command", [["run"], ["run", "--slurm", "--dry-run"], ["train"], ["ablate"]])
 def test_a_start_with_a_wrong_model_is_refused_before_any_work(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

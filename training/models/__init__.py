@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from preprocessing.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from training.models.spec import ModelSpec
 
 MODELS = ("nezha", "ernie_doc", "transformer_xl", "ran", "longformer")
@@ -20,3 +22,17 @@ def model_spec(name: str) -> ModelSpec:
         raise UserError(f"train.model.type: model type `{name}` is unknown; {nearest(str(name).lower(), MODELS)}")
     spec: ModelSpec = import_module(f"training.models.{name}.spec").SPEC
     return spec
+
+
+def config_of_start(init: Path) -> Path:
+    """The config.json of the folder that a run starts from. Raises `UserError` if it has none."""
+    path = init / "config.json"
+    if path.exists():
+        return path
+    way_out = (
+        f"is a run; export it (`reread export {init}`) and give its export, init={init}/export, or continue it by "
+        f"from={init}"
+        if (init / "recipe.yaml").exists()
+        else "holds no config.json; make the folder with `reread convert`"
+    )
+    raise UserError(f"train.init: {init} {way_out}")

@@ -20,6 +20,7 @@ from transformers.utils import logging as reports
 
 from preprocessing.errors import UserError, nearest
 from preprocessing.tokens.vocabulary import read_vocabulary
+from training.models import config_of_start
 from training.models.bounds import check_number, settings_of
 from training.models.forms import way_out
 from training.models.spec import ModelSpec
@@ -216,11 +217,9 @@ def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
-    path = init / "config.json"
+    path = config_of_start(init)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"train.init: {init} holds no config.json; make the folder with `reread convert`") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"train.init: {path} is not readable as JSON ({error})") from None
     if not isinstance(values, dict):
