@@ -38,7 +38,7 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
     """Fill the weights and the optimiser from `settings.from_run`; returns the state of that checkpoint.
 
     The data goes on where that run stands, or begins anew, with empty memories, if it is other data, or has other
-    lanes. Raises `UserError` if there is no such checkpoint, or it does not fit the model.
+    lanes. Raises `UserError` if there is no such checkpoint, it does not fit the model, or no step is left.
     """
     assert settings.from_run is not None
     run, wanted = origin_of(settings.from_run)
@@ -47,6 +47,11 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
     with mesh.together():
         step = _intact(store, run, latest)
         state, objective = store.state(step), assembly.objective
+        if settings.steps <= step:
+            raise UserError(
+                f"train.steps: {settings.steps}, but {run} stands at step {step}, from which steps are counted on; "
+                f"give more than {step}"
+            )
         tensors, places = assembly.weights()
         lanes, their_places = objective.state()
         same_data = state["samples"] == dataset.fingerprint

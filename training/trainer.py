@@ -183,7 +183,7 @@ class Trainer:
         with mesh.together():
             writer = self._open_log() if mesh.rank == 0 else None
         window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
-        if settings.steps <= self.step:  # with 0 steps, or as many as the run had that this one continues
+        if settings.steps <= self.step:  # with 0 steps
             self._validate(writer)
             self._save_checkpoint(window.sums)
         with self.objective.batches(self.step) as loader, self._stoppable():

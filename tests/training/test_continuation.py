@@ -103,12 +103,14 @@ def test_what_cannot_be_continued_is_one_line(sample_corpus: Path, tmp_path: Pat
 
     def refused(match: str, **changes: Any) -> None:
         with pytest.raises(UserError, match=match):
-            run(values, tmp_path / "refused", **{"from_run": str(first), **changes})
+            run(values, tmp_path / "refused", **{"from_run": str(first), "steps": 3, **changes})
 
     refused("nothing holds no model", from_run=str(tmp_path / "nothing"))
     refused("has no step 3; there are 2", from_run=f"{first}@3")
     refused("from_run and init are both given", init=str(first))
     refused("hidden_size|has shape", model={**values["model"], "hidden_size": 64})
+    for steps in (1, 2):
+        refused(rf"train\.steps: {steps}, but .*first stands at step 2, .* give more than 2$", steps=steps)
     part = next((first / "checkpoints" / "step-00000002").glob("*.safetensors"))
     part.write_bytes(part.read_bytes()[:-1])
     refused("step 2 of .* is damaged", from_run=f"{first}@2")
