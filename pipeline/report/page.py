@@ -81,7 +81,7 @@ def _page(runs: Sequence[Run], filled: Sequence[dict[int, dict[str, Fill]]]) -> 
         evaluations=tables.evaluations(runs),
         finetunings=tables.finetunings(runs),
         papers=[paper_table(run) for run in runs],
-        recipes=[_yaml(run.recipe.model_dump(mode="json")) for run in runs],
+        recipes=[_yaml(run.settings) for run in runs],
     )
 
 

@@ -46,6 +46,13 @@ class Run:
         return train_section(self.recipe)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The recipe's values; without `preprocess` where the run read no corpus that it makes."""
+        made, data = self.recipe.preprocess, self.train.data
+        read = [one.corpus for one in data.parts] if isinstance(data, CorpusSettings) else []
+        return self.recipe.model_dump(mode="json", exclude=set() if made and made.output in read else {"preprocess"})
+
+    @property
     def is_task(self) -> bool:
         return isinstance(self.train.data, TaskSettings)
 

@@ -45,8 +45,8 @@ def summary(run: Run) -> list[tuple[str, str]]:
 
 def recipe_differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Settings that differ between the runs, with the value of each; "" where a run has no such setting."""
-    settings = [_leaves(run.recipe.model_dump(mode="json", exclude={"name", "description"})) for run in runs]
-    keys = dict.fromkeys(key for one in settings for key in one)
+    settings = [_leaves(run.settings) for run in runs]
+    keys = [key for key in dict.fromkeys(key for one in settings for key in one) if key not in ("name", "description")]
     rows = [(key, [one.get(key, "") for one in settings]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
