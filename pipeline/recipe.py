@@ -14,7 +14,7 @@ from pipeline.values import as_yaml, read_override, read_values
 from preprocessing.config import OneOrMore, PreprocessSettings
 from preprocessing.errors import UserError, close_to, nearest
 from preprocessing.files import write_atomically
-from preprocessing.settings import Line, Settings
+from preprocessing.settings import Line, Name, Settings
 from training.config import TrainSettings
 from training.data.kinds import KINDS
 from training.data.tasks.settings import TaskSettings
@@ -126,7 +126,7 @@ class Following(Settings):
 class Recipe(Settings):
     """What `reread run` does: preprocess and train are sections; an absent section is skipped."""
 
-    name: Annotated[str, AfterValidator(_of_a_folder)] = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=150)
+    name: Annotated[Name, AfterValidator(_of_a_folder)] = Field(min_length=1, max_length=150)
     """Names the run folder, runs/<name>."""
     description: str = ""
     """One line for `reread recipes` and the report."""

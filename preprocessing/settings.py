@@ -3,6 +3,7 @@
 The sections themselves are in `preprocessing.config`, `training.config` and `pipeline.recipe`.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -21,6 +22,16 @@ def _check_line(text: str) -> str:
 
 Line = Annotated[str, AfterValidator(_check_line)]
 """Text that becomes part of a line of a script, or of a file name."""
+
+
+def _check_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]*", text):
+        raise ValueError("is made of the letters A-Z and a-z, digits, . _ and -")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+"""Text that becomes the name of a folder or of a figure."""
 
 
 class Settings(BaseModel):

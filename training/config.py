@@ -134,7 +134,7 @@ class TrainSettings(Settings):
     """`type` (nezha, ernie_doc, transformer_xl, ran, longformer) and the keys of its configuration."""
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
-    from_run: str | None = Field(default=None, pattern=r"\S")
+    from_run: str | None = Field(default=None, min_length=1)
     """A run, or RUN@STEP, whose weights, optimiser and place in the data this run begins with (`from=RUN@STEP` on the
     command line). Steps are counted on, so `steps` and the schedule include those of that run."""
     data: AnyData

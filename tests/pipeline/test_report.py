@@ -289,3 +289,13 @@ def test_of_each_corpus_of_a_mixture_its_loss_is_shown() -> None:
     run = Run(Path("more"), 0, recipe, [{**line, "validation_zh_masked_lm_accuracy": 0.1}], [], [])
     assert run.figures == ["loss", "zh_loss"]
     assert [type(one) for one in run.manifests] == [str, str]
+
+
+def test_the_recipe_shows_no_preprocessing_of_a_corpus_that_was_not_read() -> None:
+    """As of a run that goes on from another one on other text."""
+    shown = []
+    for corpus in ("corpora/zh", "corpora/wiki"):
+        given = ["preprocess.output=corpora/zh", f"train.data.corpus={corpus}"]
+        shown.append(Run(Path("run"), 0, load_recipe("nezha-small", given), [], [], []).settings)
+    assert shown[0]["preprocess"]["output"] == "corpora/zh"
+    assert shown[1].keys() == shown[0].keys() - {"preprocess"}

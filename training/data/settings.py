@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from preprocessing.corpus.address import check_address, is_address
 from preprocessing.corpus.cache import CacheSettings
-from preprocessing.settings import Settings
+from preprocessing.settings import Name, Settings
 from training.data.rows import IGNORED, Rows
 
 LONGEST = 1 << 20
@@ -109,7 +109,7 @@ class MixedCorpus(Settings):
 
     path: Place
     """As `data.corpus`."""
-    name: str = Field(default="", pattern=r"^[A-Za-z0-9._-]*$", max_length=100)
+    name: Name = Field(default="", max_length=100)
     """Names its held-out figures: `validation_NAME_loss`; default: the last part of `path`."""
     weight: float | None = Field(default=None, gt=0)
     """Its part of the rows that are sampled, relative to the weights of the others; of documents in lanes, its part of
