@@ -236,11 +236,11 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="RUN|EXPORT", help="A fine-tuned run, or its export")],
     file: Annotated[Path, typer.Argument(help="Examples in a format of the task; labels are not needed")],
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option(help="JSON lines; default: standard output")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON lines; default: standard output")] = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the best")] = None,
 ) -> None:
     """Label documents of any length, one JSON line each."""
-    commands.predict(model, file, overrides or [], output, step)
+    commands.predict(model, file, overrides or [], out, step)
 
 
 @app.command()

@@ -126,7 +126,7 @@ def test_kill_9_twice_changes_nothing_and_the_best_is_remembered(whole: tuple[Pa
     assert store(folder).steps() == sorted({first_best, STEPS})  # keep is 1, and never deletes the best
     assert output.splitlines()[-8:] == whole[1].splitlines()[-8:]  # the table of scores
     for one in (folder, whole[0]):
-        reread(one, "predict", "runs/tiny", "new.jsonl", "--output", str(tmp_path / f"{one.name}.jsonl"))
+        reread(one, "predict", "runs/tiny", "new.jsonl", "--out", str(tmp_path / f"{one.name}.jsonl"))
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
@@ -166,7 +166,7 @@ def test_a_run_its_export_and_two_processes_predict_the_same(whole: tuple[Path, 
         ("export", str(tmp_path / "exported"), ()),
         ("two", str(tmp_path / "exported"), ("parallel.processes=2",)),
     ):
-        reread(folder, "predict", model, "new.jsonl", "micro_batch=4", *more, "--output", str(tmp_path / name))
+        reread(folder, "predict", model, "new.jsonl", "micro_batch=4", *more, "--out", str(tmp_path / name))
         predicted.append([json.loads(line) for line in (tmp_path / name).read_text().splitlines()])
     assert predicted[0] == predicted[1] == predicted[2]
     assert [line["id"] for line in predicted[0]] == [str(number) for number in range(1, 24)]
@@ -194,7 +194,7 @@ def test_seeds_give_mean_and_standard_deviation_on_dev_and_on_test(tmp_path: Pat
     found = [kept_scores(folder, f"tiny-seed{number}") for number in range(2)]
     assert [one["dev"] for one in found] == both
     assert "task.test: 40 of 40 texts are in task.train, too" in output
-    reread(folder, "predict", "runs/tiny-seed1", "train.jsonl", "--output", "predicted.jsonl")
+    reread(folder, "predict", "runs/tiny-seed1", "train.jsonl", "--out", "predicted.jsonl")
     expected = [json.loads(line)["label"] for line in (folder / "train.jsonl").read_text().splitlines()]
     predicted = [json.loads(line)["label"] for line in (folder / "predicted.jsonl").read_text().splitlines()]
     right = sum(a == b for a, b in zip(predicted, expected, strict=True))
