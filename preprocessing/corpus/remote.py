@@ -9,7 +9,6 @@ import json
 import logging
 import mmap
 import os
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from threading import Thread
 from typing import IO, Any
 
 import numpy as np
+from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
 from preprocessing.corpus.address import Source, check_name
@@ -230,7 +230,7 @@ def _first_wrong(stretch: Stretch, start: int, data: bytes) -> int | None:
     """The first byte of the first page of `data`, which begins at byte `start` of the shard, that was altered."""
     for begin in range(0, len(data), PAGE):
         page = data[begin : begin + PAGE]
-        if zlib.crc32(page) != stretch.sums[(start + begin - stretch.start) // PAGE]:
+        if crc32(page) != stretch.sums[(start + begin - stretch.start) // PAGE]:
             return start + begin
     return None
 
