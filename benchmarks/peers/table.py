@@ -31,8 +31,8 @@ def short(results: Results) -> str:
         found = {cost: ratios(result, cost) for cost in case.measures}
         cells = [f"{label} {_spread(found[cost])}" for cost, label in case.measures.items()]
         behind: dict[str, list[str]] = {}
-        for cost in behind_in(case, result):
-            behind.setdefault(case.why.get(cost, "not known"), []).append(case.measures[cost])
+        for cost, why in _reasons(case, result).items():
+            behind.setdefault(why, []).append(case.measures[cost])
         reasons = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in behind.items())
         lines.append(f"| {case.peer} | {case.job}{_score(case, result)} | {'; '.join(cells)} | {reasons} |")
     return "\n".join(lines) + "\n"
@@ -41,6 +41,11 @@ def short(results: Results) -> str:
 def behind_in(case: Case, result: Results) -> list[str]:
     """The costs in which the median round is not ahead."""
     return [cost for cost in case.measures if median(ratios(result, cost)) < 1]
+
+
+def _reasons(case: Case, result: Results) -> dict[str, str]:
+    """Why these costs are behind."""
+    return {cost: case.why.get(cost, "not known") for cost in behind_in(case, result)}
 
 
 def full(results: Results) -> str:
@@ -69,19 +74,22 @@ def full(results: Results) -> str:
         "sentences. jieba and rjieba find words, and `tokenizers` ids and offsets, of text that nobody deduplicates or "
         "writes.",
         "",
-        "| peer | job | cost | ours, median (range) | the peer's | ratio |",
-        "|---|---|---|---|---|---|",
+        "| peer | job | cost | ours, median (range) | the peer's | ratio | why, where ours is behind |",
+        "|---|---|---|---|---|---|---|",
     ]
     for case in CASES:
         result = results["cases"].get(case.name, {"not run": "left out of this run"})
         if "not run" in result:
-            lines.append(f"| {case.peer} | {case.job} | not run: {result['not run']} | | | |")
+            lines.append(f"| {case.peer} | {case.job} | not run: {result['not run']} | | | | |")
             continue
+        reasons = _reasons(case, result)
         for cost, label in case.measures.items():
             unit = "bytes" if cost == "bytes" else "s"
             cells = [_spread([one[cost] for one in result[side]]) for side in ("ours", "theirs")]
             name = f"{case.peer} | {case.job}{_score(case, result)}"
-            lines.append(f"| {name} | {label}, {unit} | {' | '.join(cells)} | {_spread(ratios(result, cost))} |")
+            lines.append(
+                f"| {name} | {label}, {unit} | {' | '.join(cells)} | {_spread(ratios(result, cost))} | {reasons.get(cost, '')} |"
+            )
     return "\n".join(lines) + "\n"
 
 
