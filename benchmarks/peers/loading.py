@@ -60,22 +60,19 @@ def _costs(folder: Path, side: Batches, files: Path) -> dict[str, float]:
     opened(0)  # imports are on no side of the comparison
     seconds = [opened(0).seconds for _ in range(OPENINGS - 1)]
     first = opened(0)
-    cold = reading(lambda: sum(1 for _ in islice(first.result, STEPS)))
-    seconds, read = [*seconds, first.seconds], first.bytes + cold.bytes
-    del first
+    cold = reading(partial(_draw, first.result))
+    first = first._replace(result=None)
     resumed = opened(RESUMED).seconds
-    for _ in islice(side(files, 0), STEPS):
-        pass
+    _draw(side(files, 0))
     batches = _begun(side(files, 0))
     before = time.process_time()
-    warm = sum(1 for _ in islice(batches, STEPS))
-    taken = time.process_time() - before
-    assert warm == STEPS
+    _draw(batches)
+    warm = time.process_time() - before
     return {
-        "first": median(seconds),
+        "first": median([*seconds, first.seconds]),
         "cold": cold.seconds,
-        "warm": taken,
-        "bytes": read / (BATCH * (STEPS + 1)),
+        "warm": warm,
+        "bytes": (first.bytes + cold.bytes) / (BATCH * (STEPS + 1)),
         "resume": resumed,
     }
 
@@ -83,6 +80,11 @@ def _costs(folder: Path, side: Batches, files: Path) -> dict[str, float]:
 def _begun(batches: Iterator[Any]) -> Iterator[Any]:
     next(batches)
     return batches
+
+
+def _draw(batches: Iterator[Any]) -> None:
+    drawn = sum(1 for _ in islice(batches, STEPS))
+    assert drawn == STEPS
 
 
 def rows(corpus: Path | str, step: int, pool_tokens: int | None, cache: dict[str, Any] | None = None) -> Iterator[Any]:

@@ -86,10 +86,9 @@ def full(results: Results) -> str:
         for cost, label in case.measures.items():
             unit = "bytes" if cost == "bytes" else "s"
             cells = [_spread([one[cost] for one in result[side]]) for side in ("ours", "theirs")]
+            cells += [_spread(ratios(result, cost)), reasons.get(cost, "")]
             name = f"{case.peer} | {case.job}{_score(case, result)}"
-            lines.append(
-                f"| {name} | {label}, {unit} | {' | '.join(cells)} | {_spread(ratios(result, cost))} | {reasons.get(cost, '')} |"
-            )
+            lines.append(f"| {name} | {label}, {unit} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
