@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.harness import put_between
 from benchmarks.peers.cases import CASES, Case
-from benchmarks.peers.sizes import BATCH, HEADS, INNER, LAYERS, STEPS, TOKENS, WIDTH, WINDOW
+from benchmarks.peers.sizes import BATCH, HEADS, INNER, LAYERS, OPENINGS, STEPS, TOKENS, WIDTH, WINDOW
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results.json")
@@ -68,8 +68,9 @@ def full(results: Results) -> str:
         "Six epochs from random weights teach little: accuracy is near the share of one class on both sides.",
         f"- Loading: windows of {WINDOW} tokens, {BATCH} a step, {STEPS * BATCH:,} rows. Ours are masked rows, by "
         "pools of 2^21 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
-        "by reading what comes before. At an address both ask one server, moto's S3: ours by http, mosaicml-streaming "
-        "by its S3 client, and the bytes of a row are what the cache then holds.",
+        f"by reading what comes before. A first batch (the median of {OPENINGS}) and resuming include opening. At an "
+        "address both ask one server, moto's S3: ours by http, mosaicml-streaming by its S3 client, and the bytes of a "
+        "row are what the cache then holds.",
         "- Preprocessing: datatrove finds exact duplicates and writes ids. Ours also cleans and finds words and "
         "sentences. jieba and rjieba find words, and `tokenizers` ids and offsets, of text that nobody deduplicates or "
         "writes.",

@@ -134,16 +134,17 @@ class CheckedPages:
 
     def _ask(self, pages: Sequence[int]) -> list[tuple[int, str, int, int]]:
         """Have the system read pages, neighbours at once; returns each with its shard and its bytes of that."""
-        places, runs = [], []
+        places: list[tuple[int, str, int, int]] = []
+        runs: list[tuple[str, int, int]] = []
         for page in pages:
             shard = bisect_right(self._first, page) - 1
             (name, size), start = self._shards[shard], (page - self._first[shard]) * PAGE
             stop = min(start + PAGE, size)
             places.append((page, name, start, stop))
             if runs and runs[-1][0] == name and runs[-1][2] == start:
-                runs[-1][2] = stop
+                runs[-1] = name, runs[-1][1], stop
             else:
-                runs.append([name, start, stop])
+                runs.append((name, start, stop))
         for name, start, stop in runs:
             read_ahead(self._files.map(name), start, stop)
         return places
