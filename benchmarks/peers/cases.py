@@ -50,7 +50,7 @@ class Case:
 _IDS_ALONE = "it returns ids, ours masks words"
 _INDEX = "it reads the beginning of a shard; ours an index, and then each row from another place"
 _BUFFER = "it shuffles 1,000 windows that it reads one after the other, ours a pool of 2^21 tokens"
-_CHECKED = "it returns ids; of ours a fifth is checking pages when they are first read, and half the masks of whole words"
+_CHECKED = "it returns ids; of ours a fifth is checking pages when they are first read, and half masking whole words"
 _FLAGS = "both read all of this text: its tokens have 2 bytes, ours 3, with the boundaries of words and sentences"
 
 
