@@ -219,9 +219,9 @@ def test_the_fast_wordpiece_is_dropped_when_it_differs(
     np.testing.assert_array_equal(load(vocabulary).encode(TEXT), expected)
     monkeypatch.setattr(FastWordPiece, "agrees", lambda self: False)
     with caplog.at_level(logging.INFO, "reread"):
-        tokenizer = load(vocabulary)
+        found = load(vocabulary).encode(TEXT)
     assert "differs" in caplog.text
-    np.testing.assert_array_equal(tokenizer.encode(TEXT), expected)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_missing_special_tokens_of_a_bpe_are_appended_and_said(
