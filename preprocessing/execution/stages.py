@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import ShardWriter
@@ -77,7 +78,8 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
                 advance(step)
             advance(left)
 
-    with synced(attempt / f"{number:05d}.txt") as file:
+    compressor = zstandard.ZstdCompressor(level=1)
+    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
         for batch in batches(cleaned()):
             matches = work.evaluation_runs(text for _, text in batch)
             for ((source, data), _), match in zip(batch, matches, strict=True):
@@ -86,7 +88,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
                     counts[source]["evaluation text"] += 1
                     contaminated.count(match)
                     continue
-                file.write(data)
+                stream.write(data)
                 digests += digest
                 sizes.append(len(data))
                 sources.append(source)

@@ -3,7 +3,7 @@
 plan.json                      the settings, the number of parts, the entries of `input`
 parts.jsonl                    what each part reads
 evaluation/00000.npy           the runs of text in evaluation sets
-read/00000.txt                 the cleaned text of a part's documents, concatenated
+read/00000.zst                 the cleaned text of a part's documents, concatenated
 read/00000.documents.npy       a table of these documents
 read/00000.keys.npy            the sorted keys of these documents
 read/00000.repeated.npy        which of them repeat an earlier one of the part
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
 from preprocessing.config import PreprocessSettings
@@ -148,9 +149,10 @@ class Work:
         """(number in the part, text) of each cleaned document, without those that are `dropped` [documents]."""
         sizes = self.documents(part)["bytes"].tolist()
         is_left = [True] * len(sizes) if dropped is None else (~dropped).tolist()
-        with self.path("read", part, ".txt").open("rb") as file:
+        with self.path("read", part, ".zst").open("rb") as file:
+            stream = zstandard.ZstdDecompressor().stream_reader(file)
             for number, size in enumerate(sizes):
-                data = file.read(size)
+                data = stream.read(size)
                 if is_left[number]:
                     yield number, data.decode()
 

@@ -31,7 +31,7 @@ from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
 
-VERSION = 6
+VERSION = 5
 """Version of the work folder: work that was begun with another one is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 RUN_SETTINGS = {"output", "workers", "executor"}

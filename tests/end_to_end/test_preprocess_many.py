@@ -273,7 +273,7 @@ def test_two_attempts_at_one_task_never_meet(raw: Path, reference: dict[str, byt
         "stages.save_array = lambda path, values: (os.kill(os.getpid(), signal.SIGSTOP), save(path, values))\n"
     )
     slow = start(raw, output, "read", "0/1", before=wait, **EVERY_STAGE)
-    wait_for(lambda: any((output / ".work" / "read").glob("00000.*/*.txt")), slow)
+    wait_for(lambda: any((output / ".work" / "read").glob("00000.*/*.zst")), slow)
     share(raw, output, "read", 0, 1)
     before = {path: path.read_bytes() for path in (output / ".work" / "read").glob("*.*") if path.is_file()}
     while slow.poll() is None:

@@ -67,7 +67,7 @@ def test_a_share_that_was_killed_does_only_what_is_missing(
     """kill -9 half-way through a task: nothing of it is left, and everything of those before."""
     output = tmp_path / "corpus"
     process = start(raw, output, "read", "0/2", before=STOP_IN_PART_4, **EVERY_STAGE)
-    wait_for(lambda: any((output / ".work" / "read").glob("00004.*/*.txt")), process)
+    wait_for(lambda: any((output / ".work" / "read").glob("00004.*/*.zst")), process)
     process.kill()
     process.wait()
     before = done(output, "read")
