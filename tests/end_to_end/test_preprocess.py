@@ -15,10 +15,10 @@ import pytest
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
-from preprocessing.execution.build import build
+from preprocessing.execution.build import build, missing_stages
 from preprocessing.text import dedup
 from tests.conftest import shared
-from tests.raw_text import EVERY_STAGE, contents, make, sentences, write_raw
+from tests.raw_text import EVERY_STAGE, contents, make, sentences, values, write_raw
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +149,47 @@ def test_a_vocabulary_is_trained_from_what_is_left(raw: Path, tmp_path: Path, ki
     assert statistics["han_tokens_in_multi_character_words"] > 0.9 * statistics["han_tokens"]
     make(raw, tmp_path / "two", **settings, workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_vocabulary_that_cannot_be_trained_loses_nothing_that_was_done_before(tmp_path: Path) -> None:
+    write_raw(tmp_path)
+    (tmp_path / "texts" / "more.txt").write_text("".join(map(chr, range(0x4E00, 0x4E00 + 300))) * 9, encoding="utf-8")
+
+    def settings(output: str, size: int, **changes: Any) -> PreprocessSettings:
+        tokenizer = {"train": {"type": "sentencepiece", "size": size}}
+        return PreprocessSettings.parse(values(tmp_path, tmp_path / output, tokenizer=tokenizer, **changes), "test")
+
+    with pytest.raises(UserError, match=r"tokenizer.train.size: 200 is too small for SentencePiece: 3\d\d tokens"):
+        build(settings("corpus", 200))
+    with pytest.raises(UserError, match="tokenizer.train.size was 200, is 1000"):
+        build(settings("corpus", 1000, validation_share=0.1))
+    assert [stage.name for stage in missing_stages(settings("corpus", 1000))] == ["vocabulary", "encode"]
+    build(settings("corpus", 1000))
+    build(settings("anew", 1000))
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "anew")
+
+
+def test_what_was_cleaned_or_encoded_by_a_vocabulary_is_not_kept_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_raw(tmp_path)
+    (tmp_path / "other.txt").write_text((tmp_path / "vocab.txt").read_text(encoding="utf-8") + '"\n', encoding="utf-8")
+    other = {"tokenizer": {"path": str(tmp_path / "other.txt")}}
+
+    def no_merge(work: object) -> Manifest:
+        raise UserError("killed")
+
+    monkeypatch.setattr("preprocessing.execution.build.merge", no_merge)
+    with pytest.raises(UserError, match="killed"):
+        make(tmp_path, tmp_path / "encoded")
+    with pytest.raises(UserError, match="was begun with something else: tokenizer.path was"):
+        make(tmp_path, tmp_path / "encoded", **other)
+    cleaning = {"clean": {"map_punctuation": True}}
+    with pytest.raises(UserError, match="killed"):
+        make(tmp_path, tmp_path / "cleaned", **cleaning)
+    shutil.rmtree(tmp_path / "cleaned" / ".work" / "encode")
+    with pytest.raises(UserError, match="was begun with something else: tokenizer.path was"):
+        make(tmp_path, tmp_path / "cleaned", **cleaning, **other)
 
 
 def test_a_finished_corpus_is_returned_at_once(raw: Path, corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
