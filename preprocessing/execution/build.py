@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
@@ -36,6 +36,7 @@ from preprocessing.execution.work_plan import (
     write_record,
 )
 from preprocessing.files import move, to_json, write_atomically
+from preprocessing.input.piece import most_frequent
 
 log = logging.getLogger("reread")
 
@@ -62,6 +63,8 @@ def build(settings: PreprocessSettings) -> Manifest:
                         executor.run(work, stage)
                         if stage.name == "read":
                             _check_any_document(work)
+                            if (unreadable := _unreadable(work)) and unreadable.is_most:
+                                log.warning("%s", unreadable.line)
                 manifest = merge(work)
                 _write(work, manifest, inputs.identity)
             except FileNotFoundError:  # without locks, another process may have been faster
@@ -176,6 +179,24 @@ def _check_any_document(work: Work) -> None:
     )
 
 
+class _Unreadable(NamedTuple):
+    line: str
+    """How much could not be read, and mostly why."""
+    is_most: bool
+    """Whether it is more than half of the input."""
+
+
+def _unreadable(work: Work) -> _Unreadable | None:
+    results = list(work.part_results("read"))
+    if not (count := sum(result["unreadable"] for result in results)):
+        return None
+    total = count + sum(source["documents_read"] for source in by_source(work, results))
+    reason = most_frequent(problem["reason"] for result in results for problem in result["problems"])
+    what = f"{count:,} of {total:,} inputs ({100 * count / total:.1f} %) could not be read"
+    is_most = 2 * count > total
+    return _Unreadable(f"{'most of the input is missing: ' if is_most else ''}{what}, most often: {reason}", is_most)
+
+
 def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
     """Write all of the corpus folder except its shards; the manifest comes last."""
     output, statistics = work.output, manifest.statistics
@@ -185,17 +206,12 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
     problems = [problem for result in work.part_results("read") for problem in result["problems"]]
     if problems:
         write_atomically(output / "problems.jsonl", b"".join(to_json(problem) + b"\n" for problem in problems))
-        count = manifest.dropped["unreadable"]
-        which = "they" if len(problems) == count else f"{len(problems):,} of them"
-        log.warning("%d inputs could not be read; %s are listed in %s", count, which, output / "problems.jsonl")
     for source in manifest.sources:
         if "encodings" in source:
             log.info("input: %s: encodings of the files: %s", source["path"], listed(source["encodings"]))
     write_report(output, manifest)
     write_record(output, identity)
     manifest.write(output)
-    for line in warnings_of(manifest, work.settings):
-        log.warning("%s", line)
     log.info(
         "%s: %s documents, %s tokens, %s of them held out, in %d shards; dropped %s; see report.md there",
         output,
@@ -203,3 +219,8 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
         len(manifest.shards),
         listed(manifest.dropped),
     )
+    for line in warnings_of(manifest, work.settings):
+        log.warning("%s", line)
+    if unreadable := _unreadable(work):
+        which = "they" if len(problems) == manifest.dropped["unreadable"] else f"{len(problems):,} of them"
+        log.warning("%s; %s are listed in %s", unreadable.line, which, output / "problems.jsonl")

@@ -2,9 +2,11 @@
 
 import errno
 import lzma
+import re
 import tarfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -51,6 +53,17 @@ class Problem(NamedTuple):
     path: str
     position: str
     reason: str
+
+
+def most_frequent(reasons: Iterable[str]) -> str:
+    """The most frequent reason of problems, whatever numbers are in it, as it stands where it comes first."""
+    first: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for reason in reasons:
+        kind = re.sub(r"\d+", "", reason)
+        first.setdefault(kind, reason)
+        counts[kind] += 1
+    return first[counts.most_common(1)[0][0]]
 
 
 DAMAGE = (

@@ -276,6 +276,20 @@ def test_an_output_that_cannot_be_written_is_named(raw: Path, tmp_path: Path) ->
             make(raw, output)
 
 
+def test_lost_input_is_said_at_the_end_and_most_of_it_before_the_work_goes_on(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "few.jsonl"
+    lines = [{"content": "今天", "id": 1}, *({"content": "明天"} for _ in range(2)), *({"text": "历史"},) * 3]
+    for count, lost in ((1, "most of the input is missing: 3 of 4 inputs (75.0 %)"), (3, "3 of 6 inputs (50.0 %)")):
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines[: 3 + count]))
+        caplog.clear()
+        make(raw, tmp_path / str(count), input={"paths": [str(path)]})
+        line = f"{lost} could not be read, most often: no field `text`; it has content (`input.text_field` says which)"
+        assert caplog.messages[-1] == f"{line}; they are listed in {tmp_path / str(count) / 'problems.jsonl'}"
+        assert caplog.messages.count(line) == (count == 1)
+
+
 def test_no_document_left_is_an_error_that_says_what_was_dropped(raw: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no document is left .*too short: 66"):
         make(raw, tmp_path / "corpus", clean={"minimum_characters": 10_000})
