@@ -20,7 +20,7 @@ from pipeline.inspect import MASKED, pieces_of
 from pipeline.recipe import Recipe, apply_overrides, available_recipes, preprocess_section, recipe_values
 from preprocessing.config import InputSettings, PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD
-from preprocessing.input.piece import Document, Piece, Problem
+from preprocessing.input.piece import Document, Piece, Problem, most_frequent
 from preprocessing.input.readers import read
 from preprocessing.input.sources import Source, find_files
 from preprocessing.text.clean import Cleaner
@@ -78,6 +78,9 @@ def peek(arguments: list[str], documents: int = 3, megabytes: float = 4.0) -> No
         console.print(Text(f"dropped ({reason}): {document.path}:{document.position}: {start}"), soft_wrap=True)
     for problem in sample.problems[:LISTED_PROBLEMS]:
         console.print(Text(f"not read: {problem.path}:{problem.position}: {problem.reason}"), soft_wrap=True)
+    if more := len(sample.problems[LISTED_PROBLEMS:]):
+        cause = most_frequent(problem.reason for problem in sample.problems)
+        console.print(Text(f"not read: and {more:,} more; most often: {cause}"), soft_wrap=True)
 
 
 def _settings(arguments: list[str]) -> PreprocessSettings:

@@ -49,6 +49,17 @@ def test_peek_shows_what_would_be_read_and_what_would_be_dropped_and_why(
     assert sorted(path.name for path in texts.parent.iterdir()) == ["texts", "vocab.txt"]
 
 
+def test_more_unread_lines_than_are_shown_are_counted_with_the_most_frequent_reason(
+    texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["[1]", *('{"body": "今天"}' for _ in range(9))]
+    (texts / "d.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    peek(["texts/d.jsonl"])
+    printed = capsys.readouterr().out
+    assert printed.count("not read: texts/d.jsonl:") == 5
+    assert "not read: and 5 more; most often: no field `text`; it has body" in printed
+
+
 def test_unknown_tokens_show_the_characters_they_stand_for(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peek(["texts/b.jsonl", "tokenizer.path=vocab.txt"], documents=4)
     assert "老·师|喜·欢|Bach" in capsys.readouterr().out
