@@ -49,18 +49,29 @@ def _of_held_out(manifest: Manifest, settings: PreprocessSettings) -> Iterator[s
     if documents == statistics["documents"]:
         yield "every document is held out and none is left to train on; lower `validation_share`"
         return
-    if (
-        documents == 0
-        and settings.validation_share == 0
-        and not any(section.validation_paths for section in settings.inputs)
-    ):
-        yield "no document is held out; raise `validation_share` for a validation loss"
+    named = any(section.validation_paths for section in settings.inputs)
+    if documents == 0 and settings.validation_share == 0 and not named:
         return
-    enough = min(ENOUGH_TOKENS, int(_MOST_SHARE * statistics["tokens"]))
+    share = tokens / statistics["tokens"]
+    if share > max(2 * _MOST_SHARE, 1.5 * settings.validation_share):
+        yield (
+            f"{100 * share:.1f} % of the tokens, {documents:,} of {statistics['documents']:,} documents, are held out "
+            "from training; "
+            + (
+                "name less text by `input.validation_paths`"
+                if named
+                else "lower `validation_share`, cut long documents into smaller ones, or set `validation_share=0` and "
+                "name some by `input.validation_paths`"
+            )
+        )
+        return
+    enough = max(1, min(ENOUGH_TOKENS, int(_MOST_SHARE * statistics["tokens"])))
     if tokens >= enough * FEW_TOKENS / ENOUGH_TOKENS:
         return
     share = enough / statistics["tokens"]
     line = f"{documents:,} documents with {tokens:,} tokens are held out, too few for a validation loss that means much"
+    if documents == 0:
+        line = "no document is held out, so training will have no validation loss"
     if share * statistics["documents"] < 5:
         yield (
             f"{line}; {enough:,} tokens would do: with so few documents, cut them into smaller ones, or name some by "

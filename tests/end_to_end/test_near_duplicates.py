@@ -169,14 +169,21 @@ def test_an_evaluation_set_that_cannot_be_searched_for_is_one_line(
         (
             [60] * 100,
             0.01,
-            r"0 documents with 0 tokens are held out, too few .*; 69\d tokens would do: set `validation_share=0\.1`",
+            "no document is held out, so training will have no validation loss; "
+            r"69\d tokens would do: set `validation_share=0\.1`",
         ),
         ([60] * 100, 0.2, ""),
-        ([600] * 3, 0.005, "0 documents with 0 tokens are held out, too few .* with so few documents, cut them"),
-        ([60] * 100, 0.0, "no document is held out; raise `validation_share`"),
+        ([600] * 3, 0.005, "no document is held out, so training .* with so few documents, cut them"),
+        ([15], 0.005, "no document is held out, so training .* with so few documents, cut them"),
+        ([60] * 100, 0.0, ""),
+        (
+            [6000, *[60] * 30],
+            0.2,
+            r"8\d\.\d % of the tokens, 8 of 31 documents, are held out .*; lower `validation_share`, cut",
+        ),
     ],
 )
-def test_a_held_out_split_that_is_too_small_is_one_line_with_the_share_that_would_do(
+def test_a_held_out_split_that_is_too_small_or_large_is_one_line_with_the_share_that_would_do(
     raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, lengths: list[int], share: float, expected: str
 ) -> None:
     generator = random.Random(6)
