@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError, writing
-from preprocessing.execution.advice import warnings_of
+from preprocessing.execution.advice import warning_of_sample, warnings_of
 from preprocessing.execution.attempts import temporary_folder
 from preprocessing.execution.executor import Executor, ProcessExecutor, Share
 from preprocessing.execution.merge import by_source, dropped_of, listed, merge
@@ -60,11 +60,13 @@ def build(settings: PreprocessSettings) -> Manifest:
             try:
                 with _executor(settings) as executor:
                     for stage in stages_of(settings):
+                        if stage.name == "read" and inputs.tokenizer is not None and stage.missing(work):
+                            _warn(warning_of_sample(work))
                         executor.run(work, stage)
                         if stage.name == "read":
                             _check_any_document(work)
                             if (unreadable := _unreadable(work)) and unreadable.is_most:
-                                log.warning("%s", unreadable.line)
+                                _warn(unreadable.line)
                 manifest = merge(work)
                 _write(work, manifest, inputs.identity)
             except FileNotFoundError:  # without locks, another process may have been faster
@@ -220,7 +222,12 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
         listed(manifest.dropped),
     )
     for line in warnings_of(manifest, work.settings):
-        log.warning("%s", line)
+        _warn(line)
     if unreadable := _unreadable(work):
         which = "they" if len(problems) == manifest.dropped["unreadable"] else f"{len(problems):,} of them"
-        log.warning("%s; %s are listed in %s", unreadable.line, which, output / "problems.jsonl")
+        _warn(f"{unreadable.line}; {which} are listed in {output / 'problems.jsonl'}")
+
+
+def _warn(line: str | None) -> None:
+    if line is not None:
+        log.warning("%s", line)

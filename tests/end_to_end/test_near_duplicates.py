@@ -212,9 +212,15 @@ def test_marks_that_the_vocabulary_lacks_are_mapped_where_the_warning_says_so(
         "tokenizer": {"path": str(tmp_path / "vocab.txt")},
         "validation_share": 0.0,
     }
-    before = make(raw, tmp_path / "before", **settings)
-    assert "`clean.map_punctuation=true` writes — “ ” with marks that it has" in caplog.text
+    with caplog.at_level(logging.INFO, "reread"):
+        before = make(raw, tmp_path / "before", **settings)
+    line = "`clean.map_punctuation=true` writes — “ ” with marks that it has"
+    said = [number for number, message in enumerate(caplog.messages) if line in message]
+    read = next(number for number, message in enumerate(caplog.messages) if message.startswith("reading and cleaning"))
+    assert said[0] < read < said[1]  # of a sample, and of all
+    caplog.clear()
     after = make(raw, tmp_path / "after", clean={"map_punctuation": True}, **settings)
+    assert line not in caplog.text
     assert before.statistics["unknown_tokens"] == 9 * 4 + 1
     assert after.statistics["unknown_tokens"] == 1  # the comma has no substitute
     assert after.statistics["cleaned"] == {"map_punctuation": {"documents": 1, "characters": 36}}

@@ -1,6 +1,7 @@
 """`reread peek`: what would be read, cleaned, tokenised and dropped."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,9 @@ def test_more_unread_lines_than_are_shown_are_counted_with_the_most_frequent_rea
 
 def test_unknown_tokens_show_the_characters_they_stand_for(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peek(["texts/b.jsonl", "tokenizer.path=vocab.txt"], documents=4)
-    assert "老·师|喜·欢|Bach" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "老·师|喜·欢|Bach" in printed
+    assert re.search("% of the tokens are unknown to the vocabulary, most often .*B.*: is it the right one", printed)
 
 
 def test_a_recipe_is_looked_at_with_its_own_paths_or_others(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
