@@ -192,7 +192,7 @@ def _is_reusable(work: Path, identity: dict[str, Any]) -> bool:
 
 
 def _renew(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Take over the settings; always both files, the record first, since the last start may have been killed between."""
+    """Take over the settings; always both files, record first, since the last start may have been killed between."""
     work = settings.output / WORK
     plan = json.loads((work / "plan.json").read_text(encoding="utf-8"))
     write_record(work, inputs.identity)

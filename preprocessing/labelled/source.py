@@ -131,9 +131,9 @@ class Source:
         if self.labels == "set":
             if isinstance(value, list | tuple):
                 return tuple(dict.fromkeys(map(_name, value)))
-            raise ValueError(f"label {value!r} is not a list, which `labels: set` needs")
+            raise ValueError(f"label {value!r} is not a list, which `task.answer=set` needs")
         if isinstance(value, list | tuple):
-            raise ValueError(f"label {value!r} is a list; did you mean `labels: set`?")
+            raise ValueError(f"label {value!r} is a list; did you mean `task.answer=set`?")
         return _number(value) if self.labels == "number" else _name(value)
 
 
@@ -142,7 +142,7 @@ def _name(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    hint = "; did you mean `labels: number`?" if isinstance(value, float) else ""
+    hint = "; did you mean `task.answer=number`?" if isinstance(value, float) else ""
     raise ValueError(f"label {value!r} is neither text nor a whole number{hint}")
 
 
@@ -152,7 +152,7 @@ def _number(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"label {value!r} is not a number, which `labels: number` needs")
+        raise ValueError(f"label {value!r} is not a number, which `task.answer=number` needs")
     return number
 
 

@@ -29,11 +29,11 @@ def find_columns(known: Collection[str], columns: Mapping[str, str]) -> dict[str
     for field, names in NAMES.items():
         usual = [name for name in names if name in known and name not in columns.values() and field not in columns]
         if len(usual) > 1:
-            raise ValueError(f"both `{usual[0]}` and `{usual[1]}` may be the {field}; choose by `columns.{field}`")
+            raise ValueError(f"both `{usual[0]}` and `{usual[1]}` may be the {field}; choose by `task.columns.{field}`")
         if usual:
             found[field] = usual[0]
     if "text" not in found:
-        raise ValueError(f"no column for the text among {', '.join(known)}; name it by `columns.text`")
+        raise ValueError(f"no column for the text among {', '.join(known)}; name it by `task.columns.text`")
     return found
 
 

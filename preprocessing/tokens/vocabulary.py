@@ -152,8 +152,8 @@ def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
         reason = str(error).rpartition("] ")[2]
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
             raise UserError(
-                f"tokenizer.train.size: {size} is too small for SentencePiece: {needed[1]} tokens are needed for single "
-                f"characters, those of {100 * _COVERAGE:g} % of the text, and more for words; set a larger one"
+                f"tokenizer.train.size: {size} is too small for SentencePiece: {needed[1]} tokens are needed for "
+                f"single characters, those of {100 * _COVERAGE:g} % of the text, and more for words; set a larger one"
             ) from None
         raise UserError(
             f"tokenizer.train.size: {size} does not work for SentencePiece on this text: {reason}"

@@ -161,7 +161,7 @@ def test_a_vocabulary_that_cannot_be_trained_loses_nothing_that_was_done_before(
 
     with pytest.raises(UserError, match=r"tokenizer.train.size: 200 is too small for SentencePiece: 3\d\d tokens"):
         build(settings("corpus", 200))
-    with pytest.raises(UserError, match="tokenizer.train.size was 200, is 1000"):
+    with pytest.raises(UserError, match=r"tokenizer\.train\.size was 200, is 1000"):
         build(settings("corpus", 1000, validation_share=0.1))
     assert [stage.name for stage in missing_stages(settings("corpus", 1000))] == ["vocabulary", "encode"]
     build(settings("corpus", 1000))
@@ -182,13 +182,13 @@ def test_what_was_cleaned_or_encoded_by_a_vocabulary_is_not_kept_for_another(
     monkeypatch.setattr("preprocessing.execution.build.merge", no_merge)
     with pytest.raises(UserError, match="killed"):
         make(tmp_path, tmp_path / "encoded")
-    with pytest.raises(UserError, match="was begun with something else: tokenizer.path was"):
+    with pytest.raises(UserError, match=r"was begun with something else: tokenizer\.path was"):
         make(tmp_path, tmp_path / "encoded", **other)
     cleaning = {"clean": {"map_punctuation": True}}
     with pytest.raises(UserError, match="killed"):
         make(tmp_path, tmp_path / "cleaned", **cleaning)
     shutil.rmtree(tmp_path / "cleaned" / ".work" / "encode")
-    with pytest.raises(UserError, match="was begun with something else: tokenizer.path was"):
+    with pytest.raises(UserError, match=r"was begun with something else: tokenizer\.path was"):
         make(tmp_path, tmp_path / "cleaned", **cleaning, **other)
 
 
