@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 import zstandard
 
 from preprocessing.errors import UserError, first_line
+from preprocessing.input.fields import json_type
 from preprocessing.input.streams import BOMS, decompress
 from preprocessing.settings import Settings
 
@@ -96,7 +97,7 @@ class Source:
             if isinstance(values, dict):
                 yield number, values
             else:
-                self.mistake(self.place(number), f"a JSON {type(values).__name__}; each line has to be one object")
+                self.mistake(self.place(number), f"{json_type(values)}; each line has to be one object")
 
     def json(self) -> Any:
         """The whole file as one JSON value; raises `UserError`."""
@@ -108,7 +109,7 @@ class Source:
     def parse(self, model: type[Model], values: Any, place: str) -> Model | None:
         """`values` checked; a mistake and None if they are wrong."""
         if not isinstance(values, dict):
-            self.mistake(place, f"a JSON {type(values).__name__}, not an object")
+            self.mistake(place, f"{json_type(values)}, not an object")
             return None
         try:
             return model.parse(values, place)

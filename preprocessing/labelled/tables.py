@@ -5,6 +5,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from preprocessing.errors import UserError, nearest
+from preprocessing.input.fields import json_type
 from preprocessing.labelled.examples import ClassifyExample
 from preprocessing.labelled.source import Source
 
@@ -119,7 +120,8 @@ def read_clue(source: Source) -> Iterator[ClassifyExample]:
         columns = known[names]
         text, second = values[columns["text"]], values.get(columns.get("second", ""))
         if not isinstance(text, str) or not isinstance(second, str | None):
-            source.mistake(place, f"`{columns['text']}` holds {type(text).__name__}, second {type(second).__name__}")
+            field, value = ("second", second) if isinstance(text, str) else ("text", text)
+            source.mistake(place, f"`{columns[field]}` holds {json_type(value)}, not text")
             continue
         try:
             label = source.label(values.get(columns.get("label", "")))

@@ -46,7 +46,7 @@ def test_peek_shows_what_would_be_read_and_what_would_be_dropped_and_why(
     assert found["tokens"] == "21" and found["most often unknown"] == "B"
     assert "dropped (too short): texts/b.jsonl:line 2: 短" in printed
     assert "not read: texts/c.csv:whole file: no column `text`; it has label, review" in printed
-    assert "not read: texts/b.jsonl:line 5: a JSON list" in printed
+    assert "not read: texts/b.jsonl:line 5: a list, not an object" in printed
     assert sorted(path.name for path in texts.parent.iterdir()) == ["texts", "vocab.txt"]
 
 

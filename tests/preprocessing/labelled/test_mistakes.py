@@ -66,10 +66,11 @@ def test_a_wrong_example_is_refused_or_left_out(task: Any, change: dict[str, Any
     [
         (b'{"text": ', "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b'["text"]', "a JSON list; each line has to be one object"),
+        (b'["text"]', "a list; each line has to be one object"),
         ('{"text": "中"}'.encode("gb18030"), "not UTF-8 (byte 0xd6 after 10 bytes); convert it: iconv"),
         (rb'{"sentence": "\ud83d"}', "half of a surrogate pair"),
-        (b'{"sentence": 3}', "`sentence` holds int"),
+        (b'{"sentence": 3}', "`sentence` holds a number, not text"),
+        (b'{"sentence": "x", "sentence2": [1]}', "`sentence2` holds a list, not text"),
         (b'{"label": 3}', "no column for the text among label"),
         (b'{"sentence": "x", "text": "y"}', "both `text` and `sentence` may be the text"),
     ],
