@@ -258,20 +258,12 @@ def test_a_short_table_in_another_encoding_says_what_to_set(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [
-        ("null", "null"),
-        ("true", "true"),
-        ("1.5", "a number"),
-        ("{}", "an object"),
-        ("[]", "a list, not text; `text[]`"),
-    ],
+    [("null", "null"), ("true", "true"), ("1.5", "a number"), ("{}", "an object"), ("[]", "a list")],
 )
 def test_types_are_called_as_in_json(tmp_path: Path, value: str, shown: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(f'{{"text": {value}}}\n{value}\n')
-    first, second = (problem.reason for problem in read_all(path)[1])
-    assert first.startswith(f"field `text` holds {shown}")
-    assert second.startswith(shown.partition(",")[0]) or value == "{}"
+    path.write_text(f'{{"text": {value}}}')
+    assert read_all(path)[1][0].reason.startswith(f"field `text` holds {shown}, not text")
 
 
 # --- compression and archives ---
