@@ -22,7 +22,7 @@ from preprocessing.labelled.source import Source
 from preprocessing.labelled.tables import NAMES
 from preprocessing.settings import Settings
 
-_LOG = logging.getLogger("reread")
+log = logging.getLogger("reread")
 _SIMILAR = 0.7
 """`txet` and `texts` are `text` misspelt, `type` is not."""
 
@@ -104,9 +104,8 @@ def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
         if line is not None:
             yield number, line
     if left_out:
-        _LOG.warning(
-            f"{source.path}: fields that are none of {', '.join(model.model_fields)} are left out: {listed(left_out)}"
-        )
+        known = ", ".join(model.model_fields)
+        log.warning("%s: fields that are none of %s are left out: %s", source.path, known, listed(left_out))
 
 
 def _others(model: type[_Line], values: dict[str, Any]) -> list[str]:
