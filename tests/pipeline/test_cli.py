@@ -54,7 +54,7 @@ def test_every_command_explains_itself(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "nezha-bse"], "did you mean `nezha-base`?"),
+        (["train", "nezha-bse"], "did you mean `nezha-base` or"),
         (["train", "nezha-base", "stepps=3"], "did you mean `train.steps`?"),
         (["inspect", "nowhere"], "is `nowhere` a corpus made by `reread preprocess`?"),
         (["export", "nowhere"], "is `nowhere` a run folder"),
