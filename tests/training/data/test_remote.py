@@ -1,5 +1,6 @@
 """A corpus at an address gives the samples of the same corpus in a folder, through a cache that may hold a part."""
 
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -136,6 +137,26 @@ def test_corpora_of_a_mixture_share_a_cache(folder: Path, server: FileServer, tm
     for expected, found in zip(stretches_of(near, 40), stretches_of(far, 40), strict=True):
         assert_equal(expected, found)
         assert used(tmp_path) <= size
+
+
+def test_corpora_of_a_mixture_share_the_size_of_the_cache(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    """Each has room alone. Nothing is fetched before all have; one corpus at two addresses is in the cache once."""
+    with serving(folder) as same:
+        corpora = [{"path": one.address, "name": name, "weight": 1} for one, name in ((server, "a"), (same, "b"))]
+        opened(None, corpora=corpora, pool_tokens=None, **cache(tmp_path / "one", corpus_bytes(folder) * 5 // 4))
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    tokenizer = {**Manifest.read(folder).tokenizer, "another": True}
+    replace(Manifest.read(folder), tokenizer=tokenizer).write(other)
+    with serving(other) as second:
+        corpora = [{"path": one.address, "name": name, "weight": 1} for one, name in ((server, "a"), (second, "b"))]
+        for one in (server, second):
+            opened(one.address, **cache(tmp_path, 30 * PAGE))
+        refused = rf"1,966,080 bytes, but {server.address}, {second.address} need [0-9,]+, for .*; raise it, or lower"
+        with pytest.raises(UserError, match=refused):
+            opened(None, corpora=corpora, **cache(tmp_path, 30 * PAGE))
+        assert not second.shards_asked()
+    assert not server.shards_asked()
 
 
 @pytest.mark.parametrize("pool_tokens", [POOL, None])
