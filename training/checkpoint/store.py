@@ -308,7 +308,7 @@ class CheckpointStore:
 def _best(state: dict[str, Any]) -> int | None:
     """The best step so far, if the run compares its checkpoints."""
     best: dict[str, Any] | None = state.get("best")  # older checkpoints lack it
-    return None if best is None else int(best["step"])
+    return None if best is None or best["step"] is None else int(best["step"])
 
 
 def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:
