@@ -77,7 +77,7 @@ def write_run_model(run: Path, model: RunModel) -> None:
             (temporary / "config.json").write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be written ({error.strerror}); make room or fix the run folder, then start again"
+            f"{folder}: cannot be written ({error.strerror}); make room or fix the run folder, then start again", error
         ) from None
 
 

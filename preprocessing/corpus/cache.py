@@ -10,6 +10,7 @@ process. To make room, files that nobody uses are deleted, those that were opene
 killed while it writes leaves a `.tmp` without a lock, which is deleted like those.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -46,7 +47,7 @@ class CacheSettings(Settings):
     most 30 s."""
 
 
-class FullError(Exception):
+class FullError(OSError):
     """There is no room, since all files are in use."""
 
 
@@ -103,7 +104,7 @@ class Cache:
             if used is None or used + size + spare > self.size:
                 used = self._free(size + spare)
             if used + size + spare > self.size:
-                raise FullError(f"{used:,} of {self.size:,} bytes are in use")
+                raise FullError(errno.ENOSPC, f"{used:,} of {self.size:,} bytes are in use")
             (self.folder / ".used").write_text(f"{used + size:020}")
             file = temporary.open("wb")
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus.address import Source, check_name
-from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings, FullError
+from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
 from preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_count
 from preprocessing.corpus.manifest import Shard
 from preprocessing.corpus.maps import read_ahead
@@ -34,7 +34,7 @@ from preprocessing.corpus.reader import Corpus, whole_shards
 from preprocessing.corpus.retries import no_room, reason, retried, unreadable
 from preprocessing.corpus.seal import TOKENIZER_FILES, is_sealed
 from preprocessing.corpus.shards import ShardFiles, Stretch
-from preprocessing.errors import UserError, writing
+from preprocessing.errors import DamagedError, UserError, writing
 from preprocessing.files import write_atomically
 
 log = logging.getLogger("reread")
@@ -88,7 +88,7 @@ def _read(source: Source, name: str, tries: int, is_right: Callable[[bytes], boo
                 raise UserError(f"{place}: {reason(error)}; correct the address") from None
             raise
         if not is_right(data):
-            raise OSError("not as it was written (its checksum differs)")
+            raise DamagedError("not as it was written (its checksum differs)")
         return data
 
     return retried(once, tries, place, lambda error: unreadable(place, error, tries))
@@ -197,7 +197,7 @@ class FetchedShards(ShardFiles):
         try:
             spare = self.spare if is_ahead else 0
             self._cache.add(path, stretch.size, lambda file: self._write(stretch, file, is_ahead), spare)
-        except (FullError, OSError):
+        except OSError:
             if not is_ahead:
                 self.keep(self._pool)  # what was fetched ahead makes room
             raise
@@ -214,7 +214,7 @@ class FetchedShards(ShardFiles):
             nonlocal done
             for data in self._source.chunks(stretch.shard, done, stop):
                 if (wrong := _first_wrong(stretch, done, data)) is not None:
-                    raise OSError(f"altered since it was written (checksum of the page at byte {wrong})")
+                    raise DamagedError(f"altered since it was written (checksum of the page at byte {wrong})")
                 file.write(data)
                 done += len(data)
 

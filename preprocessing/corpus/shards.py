@@ -53,7 +53,7 @@ class ShardFiles:
         try:
             found = path.stat().st_size if path.exists() else None
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+            raise UserError(f"{path}: cannot be read ({error.strerror})", error) from None
         if found != size:
             state = "missing" if found is None else f"{found} bytes long, {size} were written"
             raise UserError(f"{path}: {state}; {self._remedy}")
@@ -65,7 +65,9 @@ class ShardFiles:
             try:
                 self._maps[name] = map_file(self.folder / name)
             except OSError as error:
-                raise UserError(f"{self.folder / name}: cannot be mapped into memory ({error.strerror})") from None
+                raise UserError(
+                    f"{self.folder / name}: cannot be mapped into memory ({error.strerror})", error
+                ) from None
         return self._maps[name]
 
     def ask(self, names: Iterable[str]) -> None:

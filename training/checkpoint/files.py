@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, error_number
 from preprocessing.files import sync_folder, unfinished
 from training.parallel.layout import Slice
 
@@ -104,7 +104,8 @@ class TensorFiles:
                 file = self._file(saved["file"])
                 source = file.get_slice(name)[_within(shared, held)] if shared else file.get_tensor(name)
             except (OSError, SafetensorError) as error:
-                raise UserError(f"{self.folder / saved['file']}: cannot be read ({error})") from None
+                cause = error if error_number(error) else None  # else the file is damaged
+                raise UserError(f"{self.folder / saved['file']}: cannot be read ({error})", cause) from None
             inside[_within(shared, wanted)].copy_(source)
 
     def _file(self, name: str) -> Any:

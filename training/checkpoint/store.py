@@ -246,7 +246,8 @@ class CheckpointStore:
             raise self.mesh.reported_once(
                 UserError(
                     f"{self.folder}: cannot write the checkpoint of step {save.step} "
-                    f"(process {rank}: {os.strerror(failure)}); make room or fix the folder and start again; {kept}"
+                    f"(process {rank}: {os.strerror(failure)}); make room or fix the folder and start again; {kept}",
+                    OSError(failure, os.strerror(failure)),
                 )
             )
 
@@ -318,7 +319,8 @@ def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:
 def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(
         f"{path}: cannot be read now ({error.strerror}); what it holds may be whole, so nothing is written over it; "
-        "start again when it can be read, or move it away if it never can"
+        "start again when it can be read, or move it away if it never can",
+        error,
     )
 
 
