@@ -244,7 +244,7 @@ def _others(pool: int) -> int:
     return max(1, pool // 16)
 
 
-def _first_wrong(stretch: Stretch, start: int, data: bytes) -> int | None:
+def _first_wrong(stretch: Stretch, start: int, data: bytes | mmap.mmap) -> int | None:
     """The first byte of the first page of `data`, which begins at byte `start` of the shard, that was altered."""
     for begin in range(0, len(data), PAGE):
         page = data[begin : begin + PAGE]
