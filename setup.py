@@ -8,6 +8,7 @@ PREPROCESSING = [
     "duckdb>=1.0",
     "filelock>=3.12",
     "fsspec[http]>=2024.6",  # corpora at addresses; s3fs, gcsfs and the like open others
+    "isal>=1.6",  # CRC-32 at a multiple of zlib's speed: every page of a corpus is checked
     "jinja2>=3.1",  # the page of `reread report`
     "jieba==0.42.1",  # word boundaries are part of a corpus: another dictionary is another corpus
     "matplotlib>=3.7",

@@ -167,7 +167,7 @@ def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recip
 
 
 def predict(model: Path, file: Path, overrides: list[str], output: Path | None, step: int | None) -> None:
-    """Write the predictions for the examples of `file` as JSON lines; `overrides` are of the task (format=tsv, ...).
+    """Write the predictions for the examples of `file` as JSON lines; `overrides` are as `task.format=tsv`.
 
     In `parallel.processes` processes started here, or in this one.
     """

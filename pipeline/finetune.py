@@ -97,7 +97,6 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     filled = {
         "steps": 0,
         "global_batch": 32,
-        "micro_batch": "auto",
         "activation_checkpointing": "auto",
         **train,
         "init": str(init),

@@ -20,7 +20,8 @@ from pipeline.inspect import MASKED, pieces_of
 from pipeline.recipe import Recipe, apply_overrides, available_recipes, preprocess_section, recipe_values
 from preprocessing.config import InputSettings, PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD
-from preprocessing.input.piece import Document, Piece, Problem
+from preprocessing.execution.advice import warning_of_unknown
+from preprocessing.input.piece import Document, Piece, Problem, most_frequent
 from preprocessing.input.readers import read
 from preprocessing.input.sources import Source, find_files
 from preprocessing.text.clean import Cleaner
@@ -73,11 +74,20 @@ def peek(arguments: list[str], documents: int = 3, megabytes: float = 4.0) -> No
         _look(sample, file, settings, encoder, documents, megabytes * 1e6 / len(chosen))
     _print_documents(console, sample, documents, tokenizer, words)
     console.print(_table(sample, encoder, f"{len(chosen):,} of {len(files):,} files"))
+    if encoder is not None and tokenizer is not None:
+        unknown = encoder.counts["unknown_tokens"]
+        characters = [character for character, _ in encoder.unknown_characters.most_common()]
+        line = warning_of_unknown(sum(sample.tokens), unknown, characters, settings, tokenizer.describe())
+        if line is not None:
+            console.print(Text(line), soft_wrap=True)
     for reason, document in sample.examples.items():
         start = " ".join(document.text[:RAW_EXCERPT].split())
         console.print(Text(f"dropped ({reason}): {document.path}:{document.position}: {start}"), soft_wrap=True)
     for problem in sample.problems[:LISTED_PROBLEMS]:
         console.print(Text(f"not read: {problem.path}:{problem.position}: {problem.reason}"), soft_wrap=True)
+    if more := len(sample.problems[LISTED_PROBLEMS:]):
+        cause = most_frequent(problem.reason for problem in sample.problems)
+        console.print(Text(f"not read: and {more:,} more; most often: {cause}"), soft_wrap=True)
 
 
 def _settings(arguments: list[str]) -> PreprocessSettings:

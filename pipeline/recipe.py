@@ -337,7 +337,7 @@ def _resolve(values: dict[str, Any], path: Path) -> None:
             for one in values["then"]
         ]
     if TASK in values:
-        values["train"] = {**values.get("train", {}), "data": values.pop(TASK)}
+        values["train"] = {**(values.get("train") or {}), "data": values.pop(TASK)}
 
 
 def _built_in(name: str) -> Path:

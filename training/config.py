@@ -147,10 +147,10 @@ class TrainSettings(Settings):
     glob restricts it to the rows from n on."""
     global_batch: int = Field(ge=1, le=MOST_ROWS)
     """Rows with a loss in each step, over all processes and accumulation."""
-    micro_batch: Annotated[int, Field(ge=1, le=MOST_ROWS), _OR_AUTO, _AS_IT_IS]
+    micro_batch: Annotated[int, Field(ge=1, le=MOST_ROWS), _OR_AUTO, _AS_IT_IS] = "auto"  # type: ignore[assignment]
     """The most rows of one forward pass on one process; rows of similar length go together. `auto`: the most that
     `reread plan` estimates to fit on the run's smallest GPU, of at most 32,768 tokens; on CPU at most 1,024 tokens.
-    In fine-tuning documents, `auto` by default."""
+    Fine-tuning counts documents."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = ScheduleSettings()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"

@@ -38,7 +38,8 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
     """Fill the weights and the optimiser from `settings.from_run`; returns the state of that checkpoint.
 
     The data goes on where that run stands, or begins anew, with empty memories, if it is other data, or has other
-    lanes. Raises `UserError` if there is no such checkpoint, or it does not fit the model.
+    lanes. The moments of parameters that did not learn there are zero. Raises `UserError` if there is no such
+    checkpoint, or it does not fit the model.
     """
     assert settings.from_run is not None
     run, wanted = origin_of(settings.from_run)
@@ -53,7 +54,12 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
         goes_on = same_data and store.fits(step, their_places)
         if goes_on:
             tensors, places = tensors | lanes, places | their_places
-        store.load(step, tensors, places)
+        fresh = [
+            name for name in tensors if not name.startswith("model.") and not store.fits(step, {name: places[name]})
+        ]
+        store.load(step, {name: tensor for name, tensor in tensors.items() if name not in fresh}, places)
+    if fresh:
+        log.info("did not learn in %s, so the optimiser begins anew with it: %s", run, ", ".join(_parameters(fresh)))
     assembly.masters.to_model()
     set_steps_taken(assembly.optimizer, state["updates"])
     # earlier checkpoints lack it
@@ -62,10 +68,15 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
     what = (
         "the data goes on from there"
         if goes_on
-        else f"the data is read from its beginning, since {'the lanes are' if same_data else 'it is'} not as they were"
+        else f"the data is read from its beginning, since {'the lanes differ' if same_data else 'it is other data'}"
     )
     log.info("continuing %s from step %d, with its weights and optimiser; %s", run, step, what)
     return state
+
+
+def _parameters(moments: list[str]) -> list[str]:
+    """The parameters that the optimiser's tensors belong to."""
+    return list(dict.fromkeys(name.partition(".")[2] for name in moments))
 
 
 def _intact(store: CheckpointStore, run: Path, step: int | None) -> int:

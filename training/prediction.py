@@ -17,6 +17,7 @@ from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
 from training.data.kinds import KINDS
 from training.data.tasks.dataset import TaskDataset
+from training.fitting import settings_of_run
 from training.models import MODELS, model_spec
 from training.models.build import build_model, model_config
 from training.objectives import objective_of
@@ -95,7 +96,7 @@ def _prepare(
         raise UserError(f"{model}: pretrained, not fine-tuned; `reread finetune` gives it the head of a task")
     weights: PreTrainedModel
     if (model / "checkpoints").exists():
-        kept = read_run_model(model, settings)
+        settings, kept = settings_of_run(settings, model), read_run_model(model, settings)
         weights, step = restore_model(model, settings, kept.config, step)
         log.info("step %d of %s", step, model)
     else:

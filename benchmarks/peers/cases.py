@@ -48,8 +48,10 @@ class Case:
 
 
 _IDS_ALONE = "it returns ids, ours masks words"
+_INDEX = "it reads the beginning of a shard; ours an index, and then each row from another place"
 _BUFFER = "it shuffles 1,000 windows that it reads one after the other, ours a pool of 2^21 tokens"
-_PAGES = "a row's pages of 64 KB are read whole, to be checksummed"
+_CHECKED = "it returns ids; of ours a fifth is checking pages when they are first read, and half masking whole words"
+_FLAGS = "both read all of this text: its tokens have 2 bytes, ours 3, with the boundaries of words and sentences"
 
 
 def _loading(name: str, peer: str, job: str, why: Mapping[str, str], ours: str = "pools") -> Case:
@@ -103,7 +105,7 @@ CASES = (
         "megatron-data-whole",
         "megatron",
         "the same, beside our order of the whole corpus",
-        {"cold": _PAGES, "warm": _PAGES, "bytes": _PAGES},
+        {"cold": _FLAGS, "warm": _CHECKED, "bytes": _FLAGS},
         "whole",
     ),
     _loading("mosaicml", "mosaicml", "StreamingDataset", {}),
@@ -119,7 +121,7 @@ CASES = (
         writer=("loading", "write_mosaicml"),
     ),
     _loading(
-        "webdataset", "webdataset", "documents and a buffer", {"first": _BUFFER, "cold": _BUFFER, "bytes": _BUFFER}
+        "webdataset", "webdataset", "documents and a buffer", {"first": _INDEX, "cold": _BUFFER, "bytes": _BUFFER}
     ),
     Case(
         "datatrove",

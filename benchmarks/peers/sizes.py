@@ -12,6 +12,8 @@ RATE = 1e-4
 WINDOW, BATCH = 128, 4
 """Tokens of a row that is loaded, and rows of a step."""
 STEPS, RESUMED = 4000, 100_000
+OPENINGS = 5
+"""On a cold disk, for the first batch."""
 POOL_TOKENS = 1 << 21
 """About as many as the steps read."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.harness import put_between
 from benchmarks.peers.cases import CASES, Case
-from benchmarks.peers.sizes import BATCH, HEADS, INNER, LAYERS, STEPS, TOKENS, WIDTH, WINDOW
+from benchmarks.peers.sizes import BATCH, HEADS, INNER, LAYERS, OPENINGS, STEPS, TOKENS, WIDTH, WINDOW
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results.json")
@@ -31,8 +31,8 @@ def short(results: Results) -> str:
         found = {cost: ratios(result, cost) for cost in case.measures}
         cells = [f"{label} {_spread(found[cost])}" for cost, label in case.measures.items()]
         behind: dict[str, list[str]] = {}
-        for cost in behind_in(case, result):
-            behind.setdefault(case.why.get(cost, "not known"), []).append(case.measures[cost])
+        for cost, why in _reasons(case, result).items():
+            behind.setdefault(why, []).append(case.measures[cost])
         reasons = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in behind.items())
         lines.append(f"| {case.peer} | {case.job}{_score(case, result)} | {'; '.join(cells)} | {reasons} |")
     return "\n".join(lines) + "\n"
@@ -41,6 +41,11 @@ def short(results: Results) -> str:
 def behind_in(case: Case, result: Results) -> list[str]:
     """The costs in which the median round is not ahead."""
     return [cost for cost in case.measures if median(ratios(result, cost)) < 1]
+
+
+def _reasons(case: Case, result: Results) -> dict[str, str]:
+    """Why these costs are behind."""
+    return {cost: case.why.get(cost, "not known") for cost in behind_in(case, result)}
 
 
 def full(results: Results) -> str:
@@ -63,25 +68,28 @@ def full(results: Results) -> str:
         "Six epochs from random weights teach little: accuracy is near the share of one class on both sides.",
         f"- Loading: windows of {WINDOW} tokens, {BATCH} a step, {STEPS * BATCH:,} rows. Ours are masked rows, by "
         "pools of 2^21 tokens or in an order of the whole corpus; the others return ids alone, and webdataset resumes "
-        "by reading what comes before. At an address both ask one server, moto's S3: ours by http, mosaicml-streaming "
-        "by its S3 client, and the bytes of a row are what the cache then holds.",
+        f"by reading what comes before. A first batch (the median of {OPENINGS}) and resuming include opening. At an "
+        "address both ask one server, moto's S3: ours by http, mosaicml-streaming by its S3 client, and the bytes of a "
+        "row are what the cache then holds.",
         "- Preprocessing: datatrove finds exact duplicates and writes ids. Ours also cleans and finds words and "
         "sentences. jieba and rjieba find words, and `tokenizers` ids and offsets, of text that nobody deduplicates or "
         "writes.",
         "",
-        "| peer | job | cost | ours, median (range) | the peer's | ratio |",
-        "|---|---|---|---|---|---|",
+        "| peer | job | cost | ours, median (range) | the peer's | ratio | why, where ours is behind |",
+        "|---|---|---|---|---|---|---|",
     ]
     for case in CASES:
         result = results["cases"].get(case.name, {"not run": "left out of this run"})
         if "not run" in result:
-            lines.append(f"| {case.peer} | {case.job} | not run: {result['not run']} | | | |")
+            lines.append(f"| {case.peer} | {case.job} | not run: {result['not run']} | | | | |")
             continue
+        reasons = _reasons(case, result)
         for cost, label in case.measures.items():
             unit = "bytes" if cost == "bytes" else "s"
             cells = [_spread([one[cost] for one in result[side]]) for side in ("ours", "theirs")]
+            cells += [_spread(ratios(result, cost)), reasons.get(cost, "")]
             name = f"{case.peer} | {case.job}{_score(case, result)}"
-            lines.append(f"| {name} | {label}, {unit} | {' | '.join(cells)} | {_spread(ratios(result, cost))} |")
+            lines.append(f"| {name} | {label}, {unit} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -132,7 +132,8 @@ def _elements(
     """The seeds of a recipe from `finetune_recipe`, whose name on the command line and overrides are given."""
     _check_split(recipe, settings)
     train = train_section(recipe)
-    check_groups(train.global_batch, train.micro_batch, settings.nodes * settings.tasks // train.parallel.tensor)
+    micro_batch = 1 if "micro_batch" in train.automatic else train.micro_batch
+    check_groups(train.global_batch, micro_batch, settings.nodes * settings.tasks // train.parallel.tensor)
     return [(settings, Element(run, [name, *given])) for run, given in seed_runs(recipe, overrides)]
 
 

@@ -61,7 +61,7 @@ class Corpus:
         self.ids_at: NDArray[np.int64] = blocks["ids_at"] - start
         """[blocks]: the byte of its file where each block's ids begin."""
         self.flags_at: NDArray[np.int64] = blocks["flags_at"] - start
-        self._offsets_at: list[int] = (blocks["offsets_at"] - start).tolist()
+        self._offsets_at: NDArray[np.int64] = blocks["offsets_at"] - start
         self.block_documents: NDArray[np.int64] = np.append(0, np.cumsum(blocks["documents"]))
         """[blocks + 1]: the number of documents before each block."""
         self.block_tokens: NDArray[np.int64] = np.append(0, np.cumsum(blocks["tokens"]))
@@ -86,9 +86,14 @@ class Corpus:
         """
         self._pages.check(first_page, start, stop)
 
+    def check_offsets(self, numbers: NDArray[np.int64]) -> None:
+        """`check` the offsets of blocks `numbers`, which `block_offsets` would read one by one."""
+        start, documents = self._offsets_at[numbers], self.block_documents[numbers + 1] - self.block_documents[numbers]
+        self.check(self.first_page[numbers], start, start + 8 * (documents + 1))
+
     def block_offsets(self, number: int) -> NDArray[np.int64]:
         """[documents + 1]: where each document of the block begins, in tokens."""
-        return self._array(number, np.dtype(np.int64), self._offsets_at[number], 0, self._documents(number) + 1)
+        return self._array(number, np.dtype(np.int64), int(self._offsets_at[number]), 0, self._documents(number) + 1)
 
     def text(self, number: int, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Ids and flags of tokens start..stop of block `number`, as views of the file."""
@@ -107,7 +112,7 @@ class Corpus:
             return self._chunks[:, CHUNK_LENGTHS.index(longest)].astype(np.int64)
         if self.blocks > _MANY_BLOCKS:
             log.info("%s: its index has no rows of %d tokens: the lengths of documents are read", self.place, longest)
-        for number, at in enumerate(self._offsets_at):
+        for number, at in enumerate(self._offsets_at.tolist()):
             read_ahead(self.map(number), at, at + 8 * (self._documents(number) + 1))
         return np.array([chunk_counts(self._lengths(number), longest).sum() for number in range(self.blocks)], np.int64)
 
@@ -125,7 +130,7 @@ class Corpus:
             self._read_block_ahead(number)
 
     def _read_block_ahead(self, number: int) -> None:
-        stop = self._offsets_at[number] + 8 * (self._documents(number) + 1)
+        stop = int(self._offsets_at[number]) + 8 * (self._documents(number) + 1)
         read_ahead(self.map(number), int(self.ids_at[number]), stop)
 
     def verify(self) -> None:
@@ -134,7 +139,7 @@ class Corpus:
 
     def _lengths(self, number: int) -> NDArray[np.int64]:
         """Tokens of each document of a block. Its pages are verified only when one of its rows is read."""
-        at, count = self._offsets_at[number], self._documents(number) + 1
+        at, count = int(self._offsets_at[number]), self._documents(number) + 1
         offsets = np.frombuffer(self.map(number), np.int64, count, at)
         lengths = np.diff(offsets)
         if offsets[0] != 0 or (lengths <= 0).any() or lengths.sum() != np.diff(self.block_tokens[number : number + 2]):

@@ -10,7 +10,6 @@ import logging
 import mmap
 import os
 import socket
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -23,6 +22,7 @@ from threading import Thread
 from typing import IO, Any
 
 import numpy as np
+from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
 from preprocessing.corpus.address import Source, check_name
@@ -248,7 +248,7 @@ def _first_wrong(stretch: Stretch, start: int, data: bytes | mmap.mmap) -> int |
     """The first byte of the first page of `data`, which begins at byte `start` of the shard, that was altered."""
     for begin in range(0, len(data), PAGE):
         page = data[begin : begin + PAGE]
-        if zlib.crc32(page) != stretch.sums[(start + begin - stretch.start) // PAGE]:
+        if crc32(page) != stretch.sums[(start + begin - stretch.start) // PAGE]:
             return start + begin
     return None
 

@@ -1,20 +1,21 @@
 """Shards read through memory maps: their sizes, and the checksums of their pages."""
 
 import mmap
-import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
 from preprocessing.corpus.index import PAGE, page_count
 from preprocessing.corpus.maps import map_file, read_ahead
 from preprocessing.errors import UserError
 
-_PAGES_AT_ONCE = 256
-"""Most pages that are asked for before the first of them is waited for."""
+_PAGES_AT_ONCE = 128
+"""So many pages are asked for while as many that were asked for before are verified."""
 
 
 class Stretch(NamedTuple):
@@ -101,6 +102,7 @@ class CheckedPages:
         self._files, self._shards, self._sums = files, shards, sums
         self.first = np.cumsum([0, *(page_count(size) for _, size in shards)])
         """[shards + 1]: the number of pages before each shard."""
+        self._first: list[int] = self.first.tolist()
         self._checked = np.zeros(len(sums), bool)
         self._unchecked = len(sums)
 
@@ -124,22 +126,33 @@ class CheckedPages:
         self._verify(range(len(self._sums)))
 
     def _verify(self, pages: Sequence[int]) -> None:
-        for begin in range(0, len(pages), _PAGES_AT_ONCE):
-            self._verify_together(pages[begin : begin + _PAGES_AT_ONCE])
+        """Verify pages in ascending order. The disk reads some while those before them are verified."""
+        asked: list[tuple[int, str, int, int]] = []
+        for begin in range(0, len(pages) + _PAGES_AT_ONCE, _PAGES_AT_ONCE):
+            coming = self._ask(pages[begin : begin + _PAGES_AT_ONCE])
+            for page, name, start, stop in asked:
+                mapped = memoryview(self._files.map(name))[start:stop]
+                if crc32(mapped) != self._sums[page]:
+                    self._files.repair(name)
+                    if crc32(mapped) != self._sums[page]:
+                        raise self._files.altered(name, start, "page")
+                self._unchecked -= not self._checked[page]
+                self._checked[page] = True
+            asked = coming
 
-    def _verify_together(self, pages: Sequence[int]) -> None:
-        places = []
+    def _ask(self, pages: Sequence[int]) -> list[tuple[int, str, int, int]]:
+        """Have the system read pages, neighbours at once; returns each with its shard and its bytes of that."""
+        places: list[tuple[int, str, int, int]] = []
+        runs: list[tuple[str, int, int]] = []
         for page in pages:
-            shard = int(np.searchsorted(self.first, page, side="right")) - 1
-            (name, size), start = self._shards[shard], (page - int(self.first[shard])) * PAGE
+            shard = bisect_right(self._first, page) - 1
+            (name, size), start = self._shards[shard], (page - self._first[shard]) * PAGE
             stop = min(start + PAGE, size)
-            read_ahead(self._files.map(name), start, stop)
             places.append((page, name, start, stop))
-        for page, name, start, stop in places:
-            mapped = memoryview(self._files.map(name))[start:stop]
-            if zlib.crc32(mapped) != self._sums[page]:
-                self._files.repair(name)
-                if zlib.crc32(mapped) != self._sums[page]:
-                    raise self._files.altered(name, start, "page")
-            self._unchecked -= not self._checked[page]
-            self._checked[page] = True
+            if runs and runs[-1][0] == name and runs[-1][2] == start:
+                runs[-1] = name, runs[-1][1], stop
+            else:
+                runs.append((name, start, stop))
+        for name, start, stop in runs:
+            read_ahead(self._files.map(name), start, stop)
+        return places

@@ -3,13 +3,13 @@
 import io
 import os
 import tarfile
-import zlib
 from collections.abc import Iterable
 from hashlib import md5
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
 from preprocessing.corpus.index import CHUNK_LENGTHS, PAGE, Index, chunk_counts
@@ -71,7 +71,7 @@ class TarWriter:
         left = left.cast("B") if left.nbytes else left[:0]
         while left:
             part = left[: PAGE - self._size % PAGE]
-            self._crc, left = zlib.crc32(part, self._crc), left[len(part) :]
+            self._crc, left = crc32(part, self._crc), left[len(part) :]
             self._size += len(part)
             if self._size % PAGE == 0:
                 self.pages.append(self._crc)
@@ -124,5 +124,5 @@ def checksum(arrays: Iterable[NDArray[Any]]) -> int:
     """CRC-32 of the concatenated raw data of the arrays."""
     crc = 0
     for array in arrays:
-        crc = zlib.crc32(array.data, crc)
+        crc = crc32(array.data, crc)
     return crc

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
 from preprocessing.errors import UserError, writing
-from preprocessing.execution.advice import warnings_of
+from preprocessing.execution.advice import warning_of_sample, warnings_of
 from preprocessing.execution.attempts import temporary_folder
 from preprocessing.execution.executor import Executor, ProcessExecutor, Share
 from preprocessing.execution.merge import by_source, dropped_of, listed, merge
@@ -36,6 +36,7 @@ from preprocessing.execution.work_plan import (
     write_record,
 )
 from preprocessing.files import move, to_json, write_atomically
+from preprocessing.input.piece import most_frequent
 
 log = logging.getLogger("reread")
 
@@ -59,9 +60,13 @@ def build(settings: PreprocessSettings) -> Manifest:
             try:
                 with _executor(settings) as executor:
                     for stage in stages_of(settings):
+                        if stage.name == "read" and inputs.tokenizer is not None and stage.missing(work):
+                            _warn(warning_of_sample(work))
                         executor.run(work, stage)
                         if stage.name == "read":
                             _check_any_document(work)
+                            if (unreadable := _unreadable(work)) and unreadable.is_most:
+                                _warn(unreadable.line)
                 manifest = merge(work)
                 _write(work, manifest, inputs.identity)
             except FileNotFoundError:  # without locks, another process may have been faster
@@ -179,6 +184,24 @@ def _check_any_document(work: Work) -> None:
     )
 
 
+class _Unreadable(NamedTuple):
+    line: str
+    """How much could not be read, and mostly why."""
+    is_most: bool
+    """Whether it is more than half of the input."""
+
+
+def _unreadable(work: Work) -> _Unreadable | None:
+    results = list(work.part_results("read"))
+    if not (count := sum(result["unreadable"] for result in results)):
+        return None
+    total = count + sum(source["documents_read"] for source in by_source(work, results))
+    reason = most_frequent(problem["reason"] for result in results for problem in result["problems"])
+    what = f"{count:,} of {total:,} inputs ({100 * count / total:.1f} %) could not be read"
+    is_most = 2 * count > total
+    return _Unreadable(f"{'most of the input is missing: ' if is_most else ''}{what}, most often: {reason}", is_most)
+
+
 def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
     """Write all of the corpus folder except its shards; the manifest comes last."""
     output, statistics = work.output, manifest.statistics
@@ -188,17 +211,12 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
     problems = [problem for result in work.part_results("read") for problem in result["problems"]]
     if problems:
         write_atomically(output / "problems.jsonl", b"".join(to_json(problem) + b"\n" for problem in problems))
-        count = manifest.dropped["unreadable"]
-        which = "they" if len(problems) == count else f"{len(problems):,} of them"
-        log.warning("%d inputs could not be read; %s are listed in %s", count, which, output / "problems.jsonl")
     for source in manifest.sources:
         if "encodings" in source:
             log.info("input: %s: encodings of the files: %s", source["path"], listed(source["encodings"]))
     write_report(output, manifest)
     write_record(output, identity)
     manifest.write(output)
-    for line in warnings_of(manifest, work.settings):
-        log.warning("%s", line)
     log.info(
         "%s: %s documents, %s tokens, %s of them held out, in %d shards; dropped %s; see report.md there",
         output,
@@ -206,3 +224,13 @@ def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
         len(manifest.shards),
         listed(manifest.dropped),
     )
+    for line in warnings_of(manifest, work.settings):
+        _warn(line)
+    if unreadable := _unreadable(work):
+        which = "they" if len(problems) == manifest.dropped["unreadable"] else f"{len(problems):,} of them"
+        _warn(f"{unreadable.line}; {which} are listed in {output / 'problems.jsonl'}")
+
+
+def _warn(line: str | None) -> None:
+    if line is not None:
+        log.warning("%s", line)

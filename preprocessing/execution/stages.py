@@ -59,20 +59,21 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     encodings: dict[int, Counter[str]] = {}
     unreadable = Unreadable()
 
-    def cleaned() -> Iterator[tuple[int, str]]:
-        """Entry of `input` and text of each document that no filter drops."""
+    def cleaned() -> Iterator[tuple[tuple[int, bytes], str]]:
+        """Entry of `input`, UTF-8 and text of each document that no filter drops."""
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
             add = partial(_add, encodings.setdefault(source, Counter()))
             section = settings.inputs[piece["section"]]
             for document in read(Piece(**piece), section, unreadable.report, add):
                 text = cleaner.clean(document.text)
+                data = text.encode()
                 count["documents_read"] += 1
                 if reason := cleaner.reason_to_drop(text):
                     count[reason] += 1
                 else:
-                    yield source, text
-                step = min(left, len(text.encode()))
+                    yield (source, data), text
+                step = min(left, len(data))
                 left -= step  # noqa: PLW2901
                 advance(step)
             advance(left)
@@ -81,8 +82,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
         for batch in batches(cleaned()):
             matches = work.evaluation_runs(text for _, text in batch)
-            for (source, text), match in zip(batch, matches, strict=True):
-                data = text.encode()
+            for ((source, data), _), match in zip(batch, matches, strict=True):
                 digest = md5(data).digest()
                 if match is not None and not work.is_held_out(digest, source):
                     counts[source]["evaluation text"] += 1

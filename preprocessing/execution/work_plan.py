@@ -125,12 +125,15 @@ def clear(output: Path) -> None:
 def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
     """Make sure that there is a work folder with the work plan of this corpus; the caller works in `output` alone.
 
-    Raises `UserError` if work was begun there on something else, unless that was refused before its first document.
+    Raises `UserError` if work was begun there on something else, unless that was refused before its first document, or
+    differs in a tokenizer that nothing there was made with: then what is done is kept.
     """
     output, work, manifest = settings.output, settings.output / WORK, settings.output / "manifest.json"
     is_there = work.exists()
     planned = _is_planned(work) and not manifest.exists()
     begun = planned and any(_documents(path) for path in (work / "read").glob("*.json"))
+    if begun and _is_reusable(work, inputs.identity):
+        _renew(settings, inputs)
     if begun or manifest.exists() or not _record(output).exists():
         _check_same(output, inputs.identity)
     if begun or (planned and not any(_differences(_recorded(output), inputs.identity))):
@@ -176,6 +179,24 @@ def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
         _write_work_plan(settings, inputs, folder)
         move(folder, settings.output / WORK)
     sync_folder(settings.output)
+
+
+def _is_reusable(work: Path, identity: dict[str, Any]) -> bool:
+    """Whether what is done would be the same by this identity: it differs in a tokenizer that was not needed yet."""
+    old, new = ({**one, "settings": dict(one["settings"])} for one in (_recorded(work.parent), identity))
+    tokenizers = [one["settings"].pop("tokenizer") for one in (old, new)]
+    # `map_punctuation` cleans by the vocabulary that is given.
+    is_read_by = new["settings"]["clean"]["map_punctuation"] and any(one["path"] for one in tokenizers)
+    used = any(any((work / stage).glob("*.json")) for stage in ("vocabulary", "encode"))
+    return old == new and not is_read_by and not used
+
+
+def _renew(settings: PreprocessSettings, inputs: Inputs) -> None:
+    """Take over the settings; always both files, record first, since the last start may have been killed between."""
+    work = settings.output / WORK
+    plan = json.loads((work / "plan.json").read_text(encoding="utf-8"))
+    write_record(work, inputs.identity)
+    write_atomically(work / "plan.json", to_json({**plan, "settings": settings.model_dump(mode="json")}, indent=1))
 
 
 def _is_planned(work: Path) -> bool:

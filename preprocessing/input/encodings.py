@@ -21,6 +21,8 @@ _MOST_INVALID = 0.01
 """Share of the characters that may be damaged: they cost their line or document, not the file."""
 _LEAST_ORDINARY, _LEAD = 0.6, 0.05
 """The least share of ordinary characters, and by how much it has to be greater than that of any other encoding."""
+SAMPLE = 1 << 14
+"""Bytes by which an encoding is suggested."""
 
 
 def is_plain(data: bytes | bytearray) -> bool:
@@ -56,7 +58,7 @@ def encoding_of(sample: bytes | bytearray, candidates: Sequence[str]) -> str | N
 
 def encoding_that_fits(data: bytes | bytearray) -> str | None:
     """The encoding that a message may suggest for `data`."""
-    sample = data[: 1 << 14]
+    sample = data[:SAMPLE]
     wide = ("utf-16-le", "utf-16-be") if b"\0" in sample else ()
     return encoding_of(sample, ("utf-8", "gb18030", "big5", *wide, "cp1252"))
 

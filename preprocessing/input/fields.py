@@ -81,7 +81,7 @@ class TextField:
         if isinstance(value, str):
             return value
         hint = f"; `{name}[]` is each of its elements" if isinstance(value, list) else ""
-        return FieldError(f"{self.noun} `{name}` holds {type(value).__name__}, not text{hint}")
+        return FieldError(f"{self.noun} `{name}` holds {json_type(value)}, not text{hint}")
 
     def _values(self, value: Any, path: Path, name: str) -> Iterator[Any]:
         if not path:
@@ -93,20 +93,28 @@ class TextField:
                 for element in value:
                     yield from self._values(element, rest, name)
             else:
-                yield FieldError(f"{self.noun} `{name}`: a {type(value).__name__} where {EACH} needs a list")
+                yield FieldError(f"{self.noun} `{name}`: {json_type(value)} where {EACH} needs a list")
         elif isinstance(step, int):
             if isinstance(value, list) and step < len(value):
                 yield from self._values(value[step], rest, name)
             else:
-                found = f"a list of {len(value)}" if isinstance(value, list) else f"a {type(value).__name__}"
+                found = f"a list of {len(value)}" if isinstance(value, list) else json_type(value)
                 yield FieldError(f"{self.noun} `{name}`: {found} where [{step}] is asked for")
         elif not isinstance(value, dict):
             hint = "; `input.text_field` may be a path, such as `[0]` or `[0][]`" if isinstance(value, list) else ""
-            yield FieldError(f"a JSON {type(value).__name__}, not an object with the {self.noun} `{name}`{hint}")
+            yield FieldError(f"{json_type(value)}, not an object with the {self.noun} `{name}`{hint}")
         elif step not in value:
             yield FieldError(missing(self.noun, step, value))
         else:
             yield from self._values(value[step], rest, name)
+
+
+def json_type(value: Any) -> str:
+    """What JSON calls the type of a value, with its article; a table's other types have Python's names."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    names = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number"}
+    return names.get(type(value), f"a {type(value).__name__}")
 
 
 def missing(noun: str, name: str, known: Sequence[str] | dict[str, Any]) -> str:

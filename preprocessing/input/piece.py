@@ -2,9 +2,11 @@
 
 import errno
 import lzma
+import re
 import tarfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +16,7 @@ import zstandard
 
 from preprocessing.config import InputSettings
 from preprocessing.errors import UserError
-from preprocessing.input.encodings import encoding_of, encoding_that_fits, is_plain
+from preprocessing.input.encodings import SAMPLE, encoding_of, encoding_that_fits, is_plain
 from preprocessing.input.fields import FieldError
 from preprocessing.input.streams import ExpansionError, is_wide
 
@@ -53,6 +55,17 @@ class Problem(NamedTuple):
     reason: str
 
 
+def most_frequent(reasons: Iterable[str]) -> str:
+    """The most frequent reason of problems, whatever numbers are in it, as it stands where it comes first."""
+    first: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for reason in reasons:
+        kind = re.sub(r"\d+", "", reason)
+        first.setdefault(kind, reason)
+        counts[kind] += 1
+    return first[counts.most_common(1)[0][0]]
+
+
 DAMAGE = (
     EOFError,
     ExpansionError,
@@ -68,6 +81,7 @@ DAMAGE = (
 """Errors of libraries for a damaged file; pyarrow's own are caught in `columns`."""
 _NOT_OF_THE_SYSTEM = (None, errno.EINVAL, errno.EOVERFLOW)
 """Numbers of an OSError that a library raised, or that followed a position which a damaged file named."""
+_STATE_IT = "if it is in another encoding, such as gb18030, set `input.encoding`"
 
 
 class PieceReader:
@@ -95,6 +109,8 @@ class PieceReader:
         """The position of the last document."""
         self._fitting: str | None = None
         self._guesses = 0
+        self._undecoded = bytearray()
+        """What the guess is made from: a line of a table may be too short."""
 
     def choose_encoding(self, sample: bytes | bytearray) -> bool:
         """Choose among the candidates of `encoding: auto`; False if none fits, which is reported."""
@@ -106,8 +122,8 @@ class PieceReader:
             self.encoding = self.stated = chosen
         elif self.piece.start == 0:
             fits = encoding_that_fits(sample)
-            hint = f"; {fits} would fit" if fits and fits not in candidates else ""
-            self.problem("whole file", f"not clearly one of {', '.join(candidates)} (`input.encodings`){hint}")
+            hint = f"`input.encoding={fits}` would fit" if fits and fits not in candidates else _STATE_IT
+            self.problem("whole file", f"not clearly one of {', '.join(candidates)} (`input.encodings`); {hint}")
         return chosen is not None
 
     def problem(self, position: str, reason: str) -> None:
@@ -154,12 +170,13 @@ class PieceReader:
             return data.decode(self.encoding).removeprefix("\ufeff")
         except UnicodeError as error:
             if not self._fitting and self._guesses < 10:  # guessing at every line of a large file would take days
-                self._fitting, self._guesses = encoding_that_fits(data), self._guesses + 1
+                self._undecoded += data[:SAMPLE]
+                self._fitting, self._guesses = encoding_that_fits(self._undecoded), self._guesses + 1
             fits = self._fitting and self._fitting != self.encoding
-            hint = f"; `input.encoding={self._fitting}` would fit" if fits else ""
+            hint = f"`input.encoding={self._fitting}` would fit" if fits else _STATE_IT
             where = str(error)
             if isinstance(error, UnicodeDecodeError):
                 line = data.count(b"\n", 0, error.start) + 1
                 where = f"byte {error.start}" + (f", line {line}" if line > 1 else "")
-            self.problem(position, f"not {self.stated} ({where} of it){hint}")
+            self.problem(position, f"not {self.stated} ({where} of it); {hint}")
             return None

@@ -1,8 +1,14 @@
-"""`jsonl`, our own format: one JSON object a line, with exactly the fields of the task's example."""
+"""`jsonl`, our own format: one JSON object a line, with the fields of the task's example.
 
+Other fields are left out, and named in the log. One that may be a field misspelt is an error.
+"""
+
+import logging
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, Literal
 
+from preprocessing.input.fields import listed
 from preprocessing.labelled.conll import joiner_of
 from preprocessing.labelled.examples import (
     Answer,
@@ -13,7 +19,12 @@ from preprocessing.labelled.examples import (
     TagExample,
 )
 from preprocessing.labelled.source import Source
+from preprocessing.labelled.tables import NAMES
 from preprocessing.settings import Settings
+
+log = logging.getLogger("reread")
+_SIMILAR = 0.7
+"""`txet` and `texts` are `text` misspelt, `type` is not."""
 
 
 class _Line(Settings):
@@ -83,7 +94,26 @@ def read_contract(source: Source) -> Iterator[Example]:
 
 
 def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
+    model, left_out = LINES[source.task], dict[str, None]()
     for number, values in source.json_lines():
-        line = source.parse(LINES[source.task], values, source.place(number))
+        others = _others(model, values)
+        left_out |= dict.fromkeys(others)
+        line = source.parse(
+            model, {key: value for key, value in values.items() if key not in others}, source.place(number)
+        )
         if line is not None:
             yield number, line
+    if left_out:
+        known = ", ".join(model.model_fields)
+        log.warning("%s: fields that are none of %s are left out: %s", source.path, known, listed(left_out))
+
+
+def _others(model: type[_Line], values: dict[str, Any]) -> list[str]:
+    """The fields of a line that are not ours, but for those that may be one of ours under another name."""
+    fields = model.model_fields
+    required = [name for name in fields if fields[name].is_required()]
+    if any(name not in values for name in required):
+        return []
+    wanted = [*required, *(name for name in fields if name not in values and name != "id")]
+    names = {*wanted, *(NAMES["second"] if "second" in wanted else ())}
+    return [name for name in values if name not in fields and not get_close_matches(name, names, 1, _SIMILAR)]

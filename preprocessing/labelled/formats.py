@@ -10,6 +10,7 @@ from preprocessing.labelled.conll import read_conll
 from preprocessing.labelled.contract import LINES, read_contract
 from preprocessing.labelled.examples import Example
 from preprocessing.labelled.folders import read_folders
+from preprocessing.labelled.plain import document_per_file, document_per_line
 from preprocessing.labelled.questions import read_c3, read_cail, read_cmrc2019, read_squad
 from preprocessing.labelled.semeval import read_semeval
 from preprocessing.labelled.source import Source
@@ -33,7 +34,7 @@ class Format(NamedTuple):
 _NAMED, _LABELS = tuple(NAMES), ("one", "set", "number")
 FORMATS: dict[str, Format] = {
     "jsonl": Format(
-        tuple(LINES), read_contract, "a JSON object a line with exactly the fields of the task's example", (), _LABELS
+        tuple(LINES), read_contract, "a JSON object a line with the fields of the task's example", (), _LABELS
     ),
     "tsv": Format(("classify",), read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
     "csv": Format(("classify",), read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
@@ -42,6 +43,8 @@ FORMATS: dict[str, Format] = {
     "c3": Format(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
     "cmrc2019": Format(("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'),
     "conll": Format(("tag",), read_conll, "a word or character and its tag a line, a blank line after each sentence"),
+    "document-per-line": Format(("classify",), document_per_line, "a text a line, without labels"),
+    "document-per-file": Format(("classify",), document_per_file, "one text, without a label"),
     "folders": Format(("classify",), read_folders, "a folder or tar archive with a folder a class, a file a text"),
     "cail": Format(("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'),
     "semeval": Format(("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")),
@@ -66,7 +69,7 @@ def recognise(source: Source) -> tuple[str, str]:
     if b"\t" in head.partition(b"\n")[0]:
         return "tsv", "its first line has tabs"
     known = "; ".join(f"{name}: {format.looks}" for name, format in FORMATS.items() if source.task in format.tasks)
-    raise UserError(f"{source.path}: of no known format; name it by `format` ({known})")
+    raise UserError(f"{source.path}: of no known format; name it by `task.format` ({known})")
 
 
 def _recognise_object(source: Source, head: bytes) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from preprocessing.errors import UserError
+from preprocessing.input.fields import json_type
 from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample
 from preprocessing.labelled.source import Source
 from preprocessing.settings import Settings
@@ -112,7 +113,7 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
     """
     data = source.json()
     if not isinstance(data, list):
-        raise UserError(f"{source.path}: a JSON {type(data).__name__}, not a list of documents; is it another format?")
+        raise UserError(f"{source.path}: {json_type(data)}, not a list of documents; is it another format?")
     repeated, groups, shared = 0, set[str](), 0
     for number, values in enumerate(data, 1):
         place = source.place(f"document {number}")

@@ -52,7 +52,7 @@ def read_examples(
     mistakes = source.mistakes
     if mistakes and (wrong == "refuse" or not examples):
         count = f" (the first of {len(mistakes):,} mistakes)" if len(mistakes) > 1 else ""
-        way_out = "; correct it, or leave such examples out by `wrong: skip`" if examples else ""
+        way_out = "; correct it, or leave such examples out by `task.wrong=skip`" if examples else ""
         raise UserError(f"{mistakes[0]}{count}{way_out}")
     if not examples:
         raise UserError(f"{path}: no examples in it; it should hold {chosen.looks}")
@@ -63,7 +63,7 @@ def read_examples(
 
 def _format(source: Source, name: str | None) -> Format:
     if name is not None and name not in FORMATS:
-        raise UserError(f"format: `{name}` is unknown; {nearest(name, FORMATS)}")
+        raise UserError(f"task.format: `{name}` is unknown; {nearest(name, FORMATS)}")
     reason = ""
     if name is None:
         name, reason = recognise(source)
@@ -73,16 +73,16 @@ def _format(source: Source, name: str | None) -> Format:
         why = f" ({reason})" if reason else ""
         raise UserError(
             f"{source.path}: format {name}{why} is for {', '.join(chosen.tasks)}, not for {source.task}, which reads "
-            f"{', '.join(fitting)}; name another `format`"
+            f"{', '.join(fitting)}; name another `task.format`"
         )
     if source.task == "classify" and source.labels not in chosen.labels:
         raise UserError(
-            f"labels: format {name} gives each text one label, not `{source.labels}`; use jsonl, tsv or csv"
+            f"task.answer: format {name} gives each text one label, not `{source.labels}`; use jsonl, tsv or csv"
         )
     for field in source.columns:
         if field not in chosen.columns:
             known = nearest(field, chosen.columns) if chosen.columns else "it has none to name"
-            raise UserError(f"columns: `{field}` is unknown to format {name}; {known}")
+            raise UserError(f"task.columns: `{field}` is unknown to format {name}; {known}")
     if reason:
         _LOG.info(f"{source.path}: read as {name} ({reason})")
     return chosen

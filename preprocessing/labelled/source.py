@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 import zstandard
 
 from preprocessing.errors import UserError, first_line
+from preprocessing.input.fields import json_type
 from preprocessing.input.streams import BOMS, decompress
 from preprocessing.settings import Settings
 
@@ -96,7 +97,7 @@ class Source:
             if isinstance(values, dict):
                 yield number, values
             else:
-                self.mistake(self.place(number), f"a JSON {type(values).__name__}; each line has to be one object")
+                self.mistake(self.place(number), f"{json_type(values)}; each line has to be one object")
 
     def json(self) -> Any:
         """The whole file as one JSON value; raises `UserError`."""
@@ -108,7 +109,7 @@ class Source:
     def parse(self, model: type[Model], values: Any, place: str) -> Model | None:
         """`values` checked; a mistake and None if they are wrong."""
         if not isinstance(values, dict):
-            self.mistake(place, f"a JSON {type(values).__name__}, not an object")
+            self.mistake(place, f"{json_type(values)}, not an object")
             return None
         try:
             return model.parse(values, place)
@@ -131,9 +132,9 @@ class Source:
         if self.labels == "set":
             if isinstance(value, list | tuple):
                 return tuple(dict.fromkeys(map(_name, value)))
-            raise ValueError(f"label {value!r} is not a list, which `labels: set` needs")
+            raise ValueError(f"label {value!r} is not a list, which `task.answer=set` needs")
         if isinstance(value, list | tuple):
-            raise ValueError(f"label {value!r} is a list; did you mean `labels: set`?")
+            raise ValueError(f"label {value!r} is a list; did you mean `task.answer=set`?")
         return _number(value) if self.labels == "number" else _name(value)
 
 
@@ -142,7 +143,7 @@ def _name(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    hint = "; did you mean `labels: number`?" if isinstance(value, float) else ""
+    hint = "; did you mean `task.answer=number`?" if isinstance(value, float) else ""
     raise ValueError(f"label {value!r} is neither text nor a whole number{hint}")
 
 
@@ -152,7 +153,7 @@ def _number(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"label {value!r} is not a number, which `labels: number` needs")
+        raise ValueError(f"label {value!r} is not a number, which `task.answer=number` needs")
     return number
 
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from preprocessing.errors import UserError, nearest
+from preprocessing.input.fields import json_type
 from preprocessing.labelled.examples import ClassifyExample
 from preprocessing.labelled.source import Source
 
@@ -29,11 +30,11 @@ def find_columns(known: Collection[str], columns: Mapping[str, str]) -> dict[str
     for field, names in NAMES.items():
         usual = [name for name in names if name in known and name not in columns.values() and field not in columns]
         if len(usual) > 1:
-            raise ValueError(f"both `{usual[0]}` and `{usual[1]}` may be the {field}; choose by `columns.{field}`")
+            raise ValueError(f"both `{usual[0]}` and `{usual[1]}` may be the {field}; choose by `task.columns.{field}`")
         if usual:
             found[field] = usual[0]
     if "text" not in found:
-        raise ValueError(f"no column for the text among {', '.join(known)}; name it by `columns.text`")
+        raise ValueError(f"no column for the text among {', '.join(known)}; name it by `task.columns.text`")
     return found
 
 
@@ -119,7 +120,8 @@ def read_clue(source: Source) -> Iterator[ClassifyExample]:
         columns = known[names]
         text, second = values[columns["text"]], values.get(columns.get("second", ""))
         if not isinstance(text, str) or not isinstance(second, str | None):
-            source.mistake(place, f"`{columns['text']}` holds {type(text).__name__}, second {type(second).__name__}")
+            field, value = ("second", second) if isinstance(text, str) else ("text", text)
+            source.mistake(place, f"`{columns[field]}` holds {json_type(value)}, not text")
             continue
         try:
             label = source.label(values.get(columns.get("label", "")))

@@ -113,16 +113,19 @@ class Cleaner:
             return "too short"
         if settings.maximum_characters is not None and len(text) > settings.maximum_characters:
             return "too long"
-        visible = len(text) - text.count(" ") - text.count("\n")
-        if _too_few(_LETTERS, text, settings.minimum_letter_share * visible):
+        if _too_few(_LETTERS, text, settings.minimum_letter_share):
             return "few letters"
-        if _too_few(_HAN, text, settings.minimum_han_share * visible):
+        if _too_few(_HAN, text, settings.minimum_han_share):
             return "few Han characters"
         return None
 
 
-def _too_few(pattern: re.Pattern[str], text: str, minimum: float) -> bool:
-    return minimum > 0 and len("".join(pattern.findall(text))) < minimum
+def _too_few(pattern: re.Pattern[str], text: str, share: float) -> bool:
+    """Whether less than `share` of the visible characters match."""
+    if not share:
+        return False
+    visible = len(text) - text.count(" ") - text.count("\n")
+    return len("".join(pattern.findall(text))) < share * visible
 
 
 def _kinds_of(text: str, nfkc: bool) -> NDArray[np.uint8]:

@@ -71,16 +71,10 @@ for _kind, _characters in (
     _KINDS[[ord(character) for character in _characters]] |= _kind
 
 
-def paragraph_ends(text: str) -> NDArray[np.int64]:
-    """Exclusive character ends [n] of the paragraphs of a cleaned text, increasing; the last is its length."""
-    codes = codes_of(text)
-    ends = np.flatnonzero(codes == ord("\n")).astype(np.int64)
-    return np.append(ends, len(text)) if text else ends
-
-
 def sentence_ends(text: str) -> NDArray[np.int64]:
-    """Exclusive character ends [n] of the sentences of a cleaned text, increasing; every paragraph end is among them.
+    """Exclusive character ends [n] of the sentences of a cleaned text, increasing.
 
+    The end of every paragraph is among them: a line end, or that of the text.
     Closing quotes and brackets belong to the sentence they close, the space between two sentences to the second.
     """
     codes = codes_of(f"\n{text}\n\n")
@@ -97,7 +91,7 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     is_other = (mark & _OPEN != 0) | is_stop & (follower & (_STOP | _OTHER | _CLOSER) != 0)
     marks -= 1
     lines = marks[is_line]
-    line_of = np.searchsorted(lines, marks)
+    line_of = np.cumsum(is_line) - is_line
     # So is a single English stop: it ends no sentence before a letter, and `_western_ends` decides before a blank,
     # which may come after one closing mark.
     is_point = (mark & _POINT != 0) & ~_is_digit(codes[marks])
@@ -140,10 +134,11 @@ def _marks(text: str, kinds: NDArray[np.uint16]) -> NDArray[np.int64]:
         if opener >= done and (match := _BRACKETED.match(text, opener)):
             spans.append(match.span())
             done = match.end()
-    begins, ends = np.array(spans).T + 1
-    is_inside = np.searchsorted(begins, marks, "right") > np.searchsorted(ends, marks, "right")
+    bounds = np.array(spans) + 1
+    begins, ends = bounds.T
+    is_inside = np.searchsorted(bounds.ravel(), marks, "right") % 2 == 1
     may_end = (kinds[ends - 2] & (_STOP | _OTHER) != 0) & (kinds[begins - 1] & (_STOP | _OTHER | _CLOSER | _LINE) != 0)
-    return np.sort(np.concatenate((marks[~is_open & ~is_inside], begins[may_end])))
+    return np.sort(np.concatenate((marks[~is_open & ~is_inside], begins[may_end])), kind="stable")  # fast for two runs
 
 
 def _western_ends(
@@ -158,6 +153,8 @@ def _western_ends(
     `codes` and `kinds` begin a place before the text. Before a capital, "!", "?" and stops after a blank or a short
     word of letters that is no abbreviation are sure; `_is_western_end` decides about all others.
     """
+    if len(points) == 0:
+        return ends
     places = np.maximum(points[:, None] - np.arange(_SHORT_WORD + 1), 0)  # of the characters before, the last one first
     letters = kinds[places] & _LETTER != 0
     length = np.argmin(letters, axis=1)  # of the word; 0 if all are letters

@@ -177,7 +177,7 @@ def _with_ascii_words(
 def _ascii_runs(signs: NDArray[np.uint8], found: list[int]) -> Iterable[tuple[int, int]]:
     """The runs of ASCII letters, digits and signs that hold the characters `found`, from their begin to their end."""
     bounds = np.concatenate(([-1], np.flatnonzero(signs & (_LETTER | _SIGN) == 0), [len(signs)]))
-    after = np.unique(np.searchsorted(bounds, found))
+    after = np.array([*dict.fromkeys(np.searchsorted(bounds, found).tolist())])  # np.unique would import numpy.ma
     return zip((bounds[after - 1] + 1).tolist(), bounds[after].tolist(), strict=True)
 
 

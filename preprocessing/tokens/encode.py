@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
-from preprocessing.text.sentences import paragraph_ends, sentence_ends
+from preprocessing.text.characters import codes_of
+from preprocessing.text.sentences import sentence_ends
 from preprocessing.text.words import WordSegmenter
 from preprocessing.tokens.bpe import ByteLevelBpe
 from preprocessing.tokens.tokenizer import Tokenizer
@@ -17,6 +19,7 @@ BATCH_CHARACTERS = 1 << 16
 LONGEST_WORD = 16
 """Words of this many tokens or more are counted together."""
 
+T = TypeVar("T")
 Encoded = tuple[NDArray[np.uint32], NDArray[np.uint8]]
 
 
@@ -60,13 +63,16 @@ class Encoder:
         if not self.whole_words:
             continues[1:] = word[1:] == word[:-1]
         flags = continues * CONTINUES_WORD
-        for bit, ends in ((SENTENCE_END, sentence_ends(text)), (PARAGRAPH_END, paragraph_ends(text))):
-            last = np.searchsorted(starts, ends) - 1
-            flags[last[last >= 0]] |= bit
+        codes = codes_of(text + "\n")
+        ends = sentence_ends(text)
+        last = np.searchsorted(starts, ends) - 1
+        for bit, places in ((SENTENCE_END, last), (PARAGRAPH_END, last[codes[ends] == ord("\n")])):
+            flags[places[places >= 0]] |= bit
         bounds = np.append(np.searchsorted(starts, begins), len(ids))
-        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)[starts]
+        codes = codes[starts]
         unknown = ids == self.tokenizer.special["unk"]
-        self.unknown_characters.update(map(chr, codes[unknown].tolist()))
+        characters, times = np.unique(codes[unknown], return_counts=True)
+        self.unknown_characters.update(dict(zip(map(chr, characters.tolist()), times.tolist(), strict=True)))
         is_word = begins_word.copy()  # characters that are a word of their own
         is_word[:-1] &= begins_word[1:]
         self._count(continues, unknown, is_han(codes), ~is_word[starts])
@@ -85,7 +91,7 @@ class Encoder:
         """`continues`, `han` and `in_long_word` [n]: tokens that continue a word, that begin with a Han character, and
         in words of several characters.
         """
-        tokens = np.diff(np.flatnonzero(~continues), append=len(continues))  # of each word
+        tokens = np.diff(np.flatnonzero(np.append(~continues, True)))  # of each word
         several = continues.copy()
         several[:-1] |= continues[1:]
         self.counts.update(
@@ -114,12 +120,15 @@ def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
     )
 
 
-def batches(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Batches of numbered texts of about `BATCH_CHARACTERS`, which spares short documents numpy's cost per call."""
-    batch: list[tuple[int, str]] = []
+def batches(texts: Iterable[tuple[T, str]]) -> Iterator[list[tuple[T, str]]]:
+    """Batches of texts of about `BATCH_CHARACTERS`, each with its number or the like.
+
+    They spare short documents numpy's cost per call.
+    """
+    batch: list[tuple[T, str]] = []
     characters = 0
-    for number, text in texts:
-        batch.append((number, text))
+    for label, text in texts:
+        batch.append((label, text))
         characters += len(text)
         if characters >= BATCH_CHARACTERS:
             yield batch

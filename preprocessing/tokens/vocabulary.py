@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ logger = logging.getLogger("reread")
 
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+_COVERAGE = 0.9995
+"""Share of the text whose characters SentencePiece keeps: what it advises for Chinese."""
 
 
 def train_vocabulary(
@@ -132,7 +135,7 @@ def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
             model_type="unigram",
             vocab_size=size,
             hard_vocab_limit=False,  # a small text may not fill the vocabulary
-            character_coverage=0.9995,
+            character_coverage=_COVERAGE,
             normalization_rule_tsv=str(rules),
             max_sentence_length=1 << 20,
             pad_id=0,
@@ -147,6 +150,11 @@ def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
         )
     except RuntimeError as error:  # `INTERNAL: file(line) [condition] what is wrong`
         reason = str(error).rpartition("] ")[2]
+        if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
+            raise UserError(
+                f"tokenizer.train.size: {size} is too small for SentencePiece: {needed[1]} tokens are needed for "
+                f"single characters, those of {100 * _COVERAGE:g} % of the text, and more for words; set a larger one"
+            ) from None
         raise UserError(
             f"tokenizer.train.size: {size} does not work for SentencePiece on this text: {reason}"
         ) from None

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,18 @@ class WordPiece(BackedTokenizer):
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix="##")
         super().__init__(path, backend, {role: names[0] for role, names in SPECIAL_NAMES.items()}, [tokens, lowercase])
-        self.tokens, self.lowercase = tokens, lowercase
-        self._fast = FastWordPiece(backend) if fast else None
-        if self._fast and not self._fast.agrees():
-            self._fast = None
-            logger.info(
-                "tokenizer: the fast WordPiece differs from `tokenizers` on the test text; `tokenizers` is used"
-            )
+        self.tokens, self.lowercase, self.fast = tokens, lowercase, fast
+
+    @cached_property
+    def _fast(self) -> FastWordPiece | None:
+        """Made when text is first encoded: its tables cost more than the rest, and most stages encode nothing."""
+        if not self.fast:
+            return None
+        encoder = FastWordPiece(self.backend)
+        if encoder.agrees():
+            return encoder
+        logger.info("tokenizer: the fast WordPiece differs from `tokenizers` on the test text; `tokenizers` is used")
+        return None
 
     def encode(self, text: str) -> Encoding:
         if self._fast:

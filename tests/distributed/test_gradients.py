@@ -266,7 +266,7 @@ def test_training_takes_the_same_path_on_any_mesh(ranks_in_float64, settings):
 
 
 def _late(n: int) -> list[list[float]]:
-    """Gradients of four steps; the middle one of three layers is used by the last rank alone, from the third step on."""
+    """Gradients of four steps; the middle one of three layers is used by the last rank alone, from step 2 on."""
     mesh = init_mesh()
     layers = nn.ModuleList(nn.Linear(2, 1, bias=False) for _ in range(3))
     buckets = GradientBuckets(layers.parameters(), mesh, 8)

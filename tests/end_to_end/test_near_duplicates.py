@@ -169,14 +169,21 @@ def test_an_evaluation_set_that_cannot_be_searched_for_is_one_line(
         (
             [60] * 100,
             0.01,
-            r"0 documents with 0 tokens are held out, too few .*; 69\d tokens would do: set `validation_share=0\.1`",
+            "no document is held out, so training will have no validation loss; "
+            r"69\d tokens would do: set `validation_share=0\.1`",
         ),
         ([60] * 100, 0.2, ""),
-        ([600] * 3, 0.005, "0 documents with 0 tokens are held out, too few .* with so few documents, cut them"),
-        ([60] * 100, 0.0, "no document is held out; raise `validation_share`"),
+        ([600] * 3, 0.005, "no document is held out, so training .* with so few documents, cut them"),
+        ([15], 0.005, "no document is held out, so training .* with so few documents, cut them"),
+        ([60] * 100, 0.0, ""),
+        (
+            [6000, *[60] * 30],
+            0.2,
+            r"8\d\.\d % of the tokens, 8 of 31 documents, are held out .*; lower `validation_share`, cut",
+        ),
     ],
 )
-def test_a_held_out_split_that_is_too_small_is_one_line_with_the_share_that_would_do(
+def test_a_held_out_split_that_is_too_small_or_large_is_one_line_with_the_share_that_would_do(
     raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, lengths: list[int], share: float, expected: str
 ) -> None:
     generator = random.Random(6)
@@ -205,9 +212,15 @@ def test_marks_that_the_vocabulary_lacks_are_mapped_where_the_warning_says_so(
         "tokenizer": {"path": str(tmp_path / "vocab.txt")},
         "validation_share": 0.0,
     }
-    before = make(raw, tmp_path / "before", **settings)
-    assert "`clean.map_punctuation=true` writes — “ ” with marks that it has" in caplog.text
+    with caplog.at_level(logging.INFO, "reread"):
+        before = make(raw, tmp_path / "before", **settings)
+    line = "`clean.map_punctuation=true` writes — “ ” with marks that it has"
+    said = [number for number, message in enumerate(caplog.messages) if line in message]
+    read = next(number for number, message in enumerate(caplog.messages) if message.startswith("reading and cleaning"))
+    assert said[0] < read < said[1]  # of a sample, and of all
+    caplog.clear()
     after = make(raw, tmp_path / "after", clean={"map_punctuation": True}, **settings)
+    assert line not in caplog.text
     assert before.statistics["unknown_tokens"] == 9 * 4 + 1
     assert after.statistics["unknown_tokens"] == 1  # the comma has no substitute
     assert after.statistics["cleaned"] == {"map_punctuation": {"documents": 1, "characters": 36}}

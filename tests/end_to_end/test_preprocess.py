@@ -15,10 +15,10 @@ import pytest
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
 from preprocessing.errors import UserError
-from preprocessing.execution.build import build
+from preprocessing.execution.build import build, missing_stages
 from preprocessing.text import dedup
 from tests.conftest import shared
-from tests.raw_text import EVERY_STAGE, contents, make, sentences, write_raw
+from tests.raw_text import EVERY_STAGE, contents, make, sentences, values, write_raw
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +151,47 @@ def test_a_vocabulary_is_trained_from_what_is_left(raw: Path, tmp_path: Path, ki
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+def test_a_vocabulary_that_cannot_be_trained_loses_nothing_that_was_done_before(tmp_path: Path) -> None:
+    write_raw(tmp_path)
+    (tmp_path / "texts" / "more.txt").write_text("".join(map(chr, range(0x4E00, 0x4E00 + 300))) * 9, encoding="utf-8")
+
+    def settings(output: str, size: int, **changes: Any) -> PreprocessSettings:
+        tokenizer = {"train": {"type": "sentencepiece", "size": size}}
+        return PreprocessSettings.parse(values(tmp_path, tmp_path / output, tokenizer=tokenizer, **changes), "test")
+
+    with pytest.raises(UserError, match=r"tokenizer.train.size: 200 is too small for SentencePiece: 3\d\d tokens"):
+        build(settings("corpus", 200))
+    with pytest.raises(UserError, match=r"tokenizer\.train\.size was 200, is 1000"):
+        build(settings("corpus", 1000, validation_share=0.1))
+    assert [stage.name for stage in missing_stages(settings("corpus", 1000))] == ["vocabulary", "encode"]
+    build(settings("corpus", 1000))
+    build(settings("anew", 1000))
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "anew")
+
+
+def test_what_was_cleaned_or_encoded_by_a_vocabulary_is_not_kept_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_raw(tmp_path)
+    (tmp_path / "other.txt").write_text((tmp_path / "vocab.txt").read_text(encoding="utf-8") + '"\n', encoding="utf-8")
+    other = {"tokenizer": {"path": str(tmp_path / "other.txt")}}
+
+    def no_merge(work: object) -> Manifest:
+        raise UserError("killed")
+
+    monkeypatch.setattr("preprocessing.execution.build.merge", no_merge)
+    with pytest.raises(UserError, match="killed"):
+        make(tmp_path, tmp_path / "encoded")
+    with pytest.raises(UserError, match=r"was begun with something else: tokenizer\.path was"):
+        make(tmp_path, tmp_path / "encoded", **other)
+    cleaning = {"clean": {"map_punctuation": True}}
+    with pytest.raises(UserError, match="killed"):
+        make(tmp_path, tmp_path / "cleaned", **cleaning)
+    shutil.rmtree(tmp_path / "cleaned" / ".work" / "encode")
+    with pytest.raises(UserError, match=r"was begun with something else: tokenizer\.path was"):
+        make(tmp_path, tmp_path / "cleaned", **cleaning, **other)
+
+
 def test_a_finished_corpus_is_returned_at_once(raw: Path, corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
     with caplog.at_level(logging.INFO, "reread"):
@@ -233,6 +274,20 @@ def test_an_output_that_cannot_be_written_is_named(raw: Path, tmp_path: Path) ->
     for output in (tmp_path / "file", tmp_path / "file" / "corpus"):
         with pytest.raises(UserError, match=r"file.*: (File exists|Not a directory); give another place"):
             make(raw, output)
+
+
+def test_lost_input_is_said_at_the_end_and_most_of_it_before_the_work_goes_on(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "few.jsonl"
+    lines = [{"content": "今天", "id": 1}, *({"content": "明天"} for _ in range(2)), *({"text": "历史"},) * 3]
+    for count, lost in ((1, "most of the input is missing: 3 of 4 inputs (75.0 %)"), (3, "3 of 6 inputs (50.0 %)")):
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines[: 3 + count]))
+        caplog.clear()
+        make(raw, tmp_path / str(count), input={"paths": [str(path)]})
+        line = f"{lost} could not be read, most often: no field `text`; it has content (`input.text_field` says which)"
+        assert caplog.messages[-1] == f"{line}; they are listed in {tmp_path / str(count) / 'problems.jsonl'}"
+        assert caplog.messages.count(line) == (count == 1)
 
 
 def test_no_document_left_is_an_error_that_says_what_was_dropped(raw: Path, tmp_path: Path) -> None:

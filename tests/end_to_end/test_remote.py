@@ -42,8 +42,8 @@ def corpus(sample_corpus: Path, tmp_path: Path) -> Path:
 
 
 def a_step_at_once(rank: int) -> None:
-    """The loader draws a thousand rows at once, which here would be several passes."""
-    loader.ROWS_AT_ONCE = 1
+    """The loader draws thousands of rows at once, which here would be several passes."""
+    loader._VALUES_AT_ONCE = 1
 
 
 def started(folder: Path, data: dict[str, Any]) -> Job:

@@ -346,10 +346,10 @@ def test_a_shard_deleted_while_training_is_missed_at_the_next_start(corpus, unin
 
 
 def drawing_few_rows(rank: int) -> None:
-    """Draw rows of a few steps ahead, instead of 1,024; the workers inherit it."""
+    """Draw rows of a few steps ahead, instead of thousands; the workers inherit it."""
     from training.data import loader
 
-    loader.ROWS_AT_ONCE = 8
+    loader._VALUES_AT_ONCE = 1
 
 
 def test_a_shard_cut_short_under_its_memory_map_is_named(corpus, tmp_path) -> None:

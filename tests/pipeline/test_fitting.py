@@ -45,6 +45,14 @@ def test_a_cpu_gets_at_most_1024_tokens_at_a_time() -> None:
     assert fitted(16, "cpu") == (16, False)  # 21 would fit into 1,024: four equal pieces
 
 
+def test_a_cpu_rehearses_attention_whose_bias_learns_without_dropout() -> None:
+    values = document_values(Path("nowhere"), **AUTO)
+    values["model"]["attention_probs_dropout_prob"] = 0.0
+    settings = TrainSettings.parse(values, "test")
+    config = model_config(model_spec("ernie_doc"), settings.model, 500, None)
+    assert fit(settings, config, Mesh(), torch.float32, GIB).micro_batch == settings.global_batch
+
+
 def test_a_device_that_is_too_small_is_one_line_with_the_way_out() -> None:
     with pytest.raises(UserError, match=r"train\.micro_batch: auto, but on a device of 0\.4 GiB: one row of 48 tokens"):
         fitted(0.4, activation_checkpointing=True)

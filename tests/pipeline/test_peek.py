@@ -1,6 +1,7 @@
 """`reread peek`: what would be read, cleaned, tokenised and dropped."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,26 @@ def test_peek_shows_what_would_be_read_and_what_would_be_dropped_and_why(
     assert found["tokens"] == "21" and found["most often unknown"] == "B"
     assert "dropped (too short): texts/b.jsonl:line 2: 短" in printed
     assert "not read: texts/c.csv:whole file: no column `text`; it has label, review" in printed
-    assert "not read: texts/b.jsonl:line 5: a JSON list" in printed
+    assert "not read: texts/b.jsonl:line 5: a list, not an object" in printed
     assert sorted(path.name for path in texts.parent.iterdir()) == ["texts", "vocab.txt"]
+
+
+def test_more_unread_lines_than_are_shown_are_counted_with_the_most_frequent_reason(
+    texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["[1]", *('{"body": "今天"}' for _ in range(9))]
+    (texts / "d.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    peek(["texts/d.jsonl"])
+    printed = capsys.readouterr().out
+    assert printed.count("not read: texts/d.jsonl:") == 5
+    assert "not read: and 5 more; most often: no field `text`; it has body" in printed
 
 
 def test_unknown_tokens_show_the_characters_they_stand_for(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peek(["texts/b.jsonl", "tokenizer.path=vocab.txt"], documents=4)
-    assert "老·师|喜·欢|Bach" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "老·师|喜·欢|Bach" in printed
+    assert re.search("% of the tokens are unknown to the vocabulary, most often .*B.*: is it the right one", printed)
 
 
 def test_a_recipe_is_looked_at_with_its_own_paths_or_others(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,3 +112,23 @@ def test_what_cannot_be_continued_is_one_line(sample_corpus: Path, tmp_path: Pat
     part = next((first / "checkpoints" / "step-00000002").glob("*.safetensors"))
     part.write_bytes(part.read_bytes()[:-1])
     refused("step 2 of .* is damaged", from_run=f"{first}@2")
+
+
+def test_what_did_not_learn_begins_with_moments_of_zero(sample_corpus: Path, tmp_path: Path, caplog: Any) -> None:
+    """Next sentences may come and go: without them the pooler and their head keep their values, and have no moments."""
+    values = train_values(sample_corpus, schedule={"decay": "constant"}, **SHORT)
+    without = {**values, "data": {**values["data"], "next_sentence": False}}
+    first = run(without, tmp_path / "first", steps=2)
+    with caplog.at_level(logging.INFO, "reread"):
+        second = run(values, tmp_path / "second", steps=4, from_run=str(first))
+    new = ["nezha.pooler.dense.weight", "nezha.pooler.dense.bias"]
+    new += ["cls.seq_relationship.weight", "cls.seq_relationship.bias"]
+    line = f"did not learn in {first}, so the optimiser begins anew with it: {', '.join(new)}"
+    assert line in caplog.messages
+    third = run(without, tmp_path / "third", steps=6, from_run=str(second))
+    before, after, last = (tensors(folder, step) for folder, step in ((first, 2), (second, 4), (third, 6)))
+    moments = {f"{key}.{name}" for key in ("exp_avg", "exp_avg_sq") for name in new}
+    assert after.keys() - before.keys() == after.keys() - last.keys() == moments
+    for name in new:
+        assert not torch.equal(after[f"model.{name}"], before[f"model.{name}"])
+        assert torch.equal(after[f"model.{name}"], last[f"model.{name}"])

@@ -77,6 +77,7 @@ class Chunks:
             self._let_go = self.corpus.let_go
             self._block.cache_clear()
         numbers = np.searchsorted(self.before_block, indices, side="right") - 1
+        self.corpus.check_offsets(numbers)
         blocks = [self._block(number) for number in numbers.tolist()]
         rest = (indices - self.before_block[numbers]).tolist()
         within = [bisect_right(block.chunks, index) - 1 for block, index in zip(blocks, rest, strict=True)]

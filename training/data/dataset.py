@@ -98,7 +98,7 @@ class MaskedDataset(Dataset[AnyMasked]):
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
         self.vocab_size = tokenizer["vocab_size"]
-        self._replacements = np.setdiff1d(np.arange(self.vocab_size), list(self.special.values()))
+        self._replacements = np.delete(np.arange(self.vocab_size), list(self.special.values()))
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
         # After a block of this size is freed, glibc keeps smaller ones for reuse; otherwise every call page-faults.

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from training.data.rows import Rows
 
 ROWS_AT_ONCE = 1024
-"""With fewer lanes several steps are drawn in one call, which shares numpy's cost per call."""
+"""Rows that are drawn in one call where their length is not known."""
 _VALUES_AT_ONCE = 1 << 19
-"""Limit on the values in the largest array of such a call, so that long rows keep memory bounded."""
+"""Values in the largest array of a call, in which several steps are drawn and share numpy's cost per call."""
 
 
 class Positions(Protocol):
@@ -41,7 +41,7 @@ def rows_by_step(
             yield {name: values[begin : begin + len(lanes)] for name, values in rows.items()}
         step += steps
         row = max(values[0].size for values in rows.values())
-        steps = max(1, min(ROWS_AT_ONCE, _VALUES_AT_ONCE // row) // len(lanes))
+        steps = max(1, _VALUES_AT_ONCE // row // len(lanes))
 
 
 class Loader:

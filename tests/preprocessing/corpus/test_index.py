@@ -89,14 +89,48 @@ def test_a_document_is_verified_in_its_own_pages_and_each_once(
 
     def watched(mapped: object, start: int, stop: int) -> None:
         name = next(name for name, one in corpus._files._maps.items() if one is mapped)
-        asked.append((name, start // PAGE))
-        assert stop - start <= PAGE and start % PAGE == 0
+        asked.extend((name, page) for page in range(start // PAGE, -(-stop // PAGE)))
+        assert start % PAGE == 0
         read_ahead(mapped, start, stop)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shards_module, "read_ahead", watched)
     corpus.document(document)
     corpus.document(document)
     assert sorted(asked) == [(f"train-0000{document // 300}.tar", page) for page in sorted(pages_of(corpus, document))]
+
+
+def test_neighbouring_pages_are_read_at_once_while_those_before_are_verified(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    pages_when_verified: list[int] = []
+    crc32 = shards_module.crc32
+
+    def checked(page: memoryview) -> int:
+        pages_when_verified.append(sum(-(-(stop - start) // PAGE) for start, stop in asked))
+        return crc32(page)
+
+    monkeypatch.setattr(shards_module, "_PAGES_AT_ONCE", 4)
+    monkeypatch.setattr(shards_module, "read_ahead", lambda _, start, stop: asked.append((start, stop)))
+    monkeypatch.setattr(shards_module, "crc32", checked)
+    corpus = Corpus(large)
+    corpus.verify()
+    sizes = [shard.bytes for shard in corpus.manifest.shards]
+    pages = sum(-(-size // PAGE) for size in sizes)
+    assert sum(stop - start for start, stop in asked) == sum(sizes)
+    assert len(asked) <= -(-pages // 4) + 1  # a shard ends within a group
+    assert pages_when_verified == [min(pages, 4 * (number // 4 + 2)) for number in range(pages)]
+
+
+def test_offsets_of_many_blocks_are_verified_at_once(large: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(large, tmp_path / "corpus")
+    corpus = Corpus(folder)
+    corpus.check_offsets(np.arange(corpus.blocks))
+    at = int(corpus.manifest.index.blocks[4]["offsets_at"])
+    flip(folder / "train-00001.tar", at + 8)
+    assert [len(corpus.block_offsets(number)) for number in range(corpus.blocks)] == [101] * 6  # read and not again
+    with pytest.raises(UserError, match=rf"train-00001\.tar: altered .* at byte {at - at % PAGE}\)"):
+        Corpus(folder).check_offsets(np.array([0, 4, 4, 1]))
 
 
 @pytest.mark.parametrize("where", ["ids_at", "flags_at", "offsets_at"])

@@ -229,7 +229,7 @@ def test_a_json_file_larger_than_a_document_is_read_by_records(tmp_path: Path) -
         (b'[{"text": "x"}] {"text": "y"}', "follows the end", 1),
         (b'[{"text": "x"}, {"text": "\xff"}]', "damaged", 0),
         (b'{"version": 1, "data": []}', "no field `text`; it has version, data", 0),
-        (b'[{"text": "x"}, 7, {"txt": ""}]', "JSON int", 1),
+        (b'[{"text": "x"}, 7, {"txt": ""}]', "a number, not an object", 1),
         (b"[" + b"9" * 5000 + b"]", "digits", 0),
         (b"nothing", "Expecting value", 0),
     ],

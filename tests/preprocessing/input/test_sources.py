@@ -191,7 +191,7 @@ def test_a_bad_line_costs_that_line(tmp_path: Path) -> None:
     assert [document.text for document in documents] == ["a", "z"]
     assert [problem.position for problem in problems] == [f"line {number}" for number in range(2, 8)]
     for problem, said in zip(
-        problems, ("not JSON", "list", "it has txt", "holds int", "not utf-8", "not JSON"), strict=True
+        problems, ("not JSON", "list", "it has txt", "holds a number", "not utf-8", "not JSON"), strict=True
     ):
         assert said in problem.reason
     with pytest.raises(UserError, match=r"a\.jsonl:line 2: not JSON .*input\.bad_input=report"):
@@ -242,6 +242,28 @@ def test_a_wrong_encoding_is_named_with_the_one_that_fits(tmp_path: Path, text: 
     documents, [problem] = read_all(path, encoding=stated)
     assert not documents and problem.path == str(path) and f"not {stated} (byte" in problem.reason
     assert f"`input.encoding={stored}` would fit" in problem.reason
+
+
+def test_a_short_table_in_another_encoding_says_what_to_set(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,score\n很好的酒店,1\n不好,0\n".encode("gb18030"))
+    for encoding in ("utf-8", "auto"):  # too little to tell GB18030 from Big5
+        for problem in read_all(path, encoding=encoding)[1]:
+            assert "such as gb18030, set `input.encoding`" in problem.reason
+    lines = ["滚滚长江", "东逝水", "浪花淘尽", "英雄", "是非成败", "转头空", "青山依旧在", "几度夕阳红"]
+    path.write_bytes(("text\n" + "\n".join(lines)).encode("gb18030"))
+    reasons = [problem.reason for problem in read_all(path)[1]]
+    assert len(reasons) == 8 and "`input.encoding=gb18030` would fit" in reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("null", "null"), ("true", "true"), ("1.5", "a number"), ("{}", "an object"), ("[]", "a list")],
+)
+def test_types_are_called_as_in_json(tmp_path: Path, value: str, shown: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": {value}}}')
+    assert read_all(path)[1][0].reason.startswith(f"field `text` holds {shown}, not text")
 
 
 # --- compression and archives ---
@@ -352,7 +374,7 @@ def test_parquet_rows(tmp_path: Path) -> None:
     assert [problem.position for problem in problems] == ["row 2"]
     assert "it has text, n" in read_all(path, text_field="body")[1][0].reason
     write_parquet(path, [1, 2])
-    assert "holds int" in read_all(path)[1][0].reason
+    assert "holds a number" in read_all(path)[1][0].reason
 
 
 def test_a_damaged_row_group_costs_that_group(tmp_path: Path) -> None:

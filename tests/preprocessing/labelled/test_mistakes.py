@@ -29,9 +29,9 @@ GOOD: dict[str, dict[str, Any]] = {
         ("classify", {"second": ""}, "second is empty"),
         ("classify", {"text": 5}, "input should be a valid string (got 5)"),
         ("classify", {"txet": "x"}, "unknown key `txet`; did you mean `text`?"),
-        ("classify", {"place": "x"}, "unknown key `place`"),
-        ("classify", {"label": ["a"]}, "did you mean `labels: set`?"),
-        ("classify", {"label": 0.5}, "did you mean `labels: number`?"),
+        ("classify", {"text_b": "x"}, "unknown key `text_b`"),
+        ("classify", {"label": ["a"]}, "did you mean `task.answer=set`?"),
+        ("classify", {"label": 0.5}, "did you mean `task.answer=number`?"),
         ("classify", {"label": {"a": 1}}, "neither text nor a whole number"),
         ("tag", {"tags": ["O", "O"]}, "2 tags for 1 tokens"),
         ("tag", {"tokens": ["a", ""], "tags": ["O", "O"]}, "a token is empty"),
@@ -54,7 +54,7 @@ GOOD: dict[str, dict[str, Any]] = {
 )
 def test_a_wrong_example_is_refused_or_left_out(task: Any, change: dict[str, Any], reason: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [GOOD[task], GOOD[task] | change, GOOD[task]])
-    with pytest.raises(UserError, match=rf"a\.jsonl:2: .*{re.escape(reason)}.*`wrong: skip`"):
+    with pytest.raises(UserError, match=rf"a\.jsonl:2: .*{re.escape(reason)}.*`task.wrong=skip`"):
         read_examples(path, task, "jsonl")
     found = read_examples(path, task, "jsonl", wrong="skip")
     assert [example.id for example in found.examples] == ["1", "3"]
@@ -66,10 +66,11 @@ def test_a_wrong_example_is_refused_or_left_out(task: Any, change: dict[str, Any
     [
         (b'{"text": ', "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b'["text"]', "a JSON list; each line has to be one object"),
+        (b'["text"]', "a list; each line has to be one object"),
         ('{"text": "中"}'.encode("gb18030"), "not UTF-8 (byte 0xd6 after 10 bytes); convert it: iconv"),
         (rb'{"sentence": "\ud83d"}', "half of a surrogate pair"),
-        (b'{"sentence": 3}', "`sentence` holds int"),
+        (b'{"sentence": 3}', "`sentence` holds a number, not text"),
+        (b'{"sentence": "x", "sentence2": [1]}', "`sentence2` holds a list, not text"),
         (b'{"label": 3}', "no column for the text among label"),
         (b'{"sentence": "x", "text": "y"}', "both `text` and `sentence` may be the text"),
     ],
@@ -154,7 +155,7 @@ def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
         ("a.tsv", b"", "classify", "no column for the text"),
         ("a.tsv", "text\tlabel\nx\t1\n".encode("utf-16"), "classify", "not UTF-8 but utf-16; convert it"),
         ("a.tsv.xz", lzma.compress(b"text\nx\n" * 9999)[:-20], "classify", "damaged or cut short"),
-        ("a.txt", b"hello", "classify", "of no known format; name it by `format` .*tsv: a header"),
+        ("a.txt", b"hello", "classify", "of no known format; name it by `task.format` .*tsv: a header"),
         ("a.xml", b"<articles><article id='1'>x", "classify", "not XML"),
         ("ground-truth.xml", b"<articles/>", "classify", "give the file of the articles"),
         ("a.tsv", b"text\nx\n", "tag", r"tsv \(by the name \*\.tsv\) is for classify, not for tag, .* jsonl, conll"),
@@ -190,7 +191,7 @@ def test_wrong_settings_name_the_nearest(tmp_path: Path) -> None:
     assert read_examples(lines, "classify", columns={"label": "labell"}).examples[0].id == "1"
     with pytest.raises(UserError, match="`text` is unknown to format conll; it has none to name"):
         read_examples(path, "tag", "conll", columns={"text": "body"})
-    with pytest.raises(UserError, match="labels: format folders gives each text one label, not `number`"):
+    with pytest.raises(UserError, match=r"task\.answer: format folders gives each text one label, not `number`"):
         read_examples(tmp_path, "classify", labels="number")
     with pytest.raises(FileNotFoundError):
         read_examples(tmp_path / "missing.tsv", "classify")
@@ -213,3 +214,30 @@ def test_an_article_without_truth_is_a_mistake(tmp_path: Path) -> None:
     write(tmp_path / "ground-truth-a.xml", '<articles><article id="1"/></articles>')
     with pytest.raises(UserError, match=r"ground-truth-a\.xml: article 1 has no attribute `hyperpartisan`"):
         read_examples(path, "classify")
+
+
+@pytest.mark.parametrize("task", GOOD)
+def test_other_fields_are_left_out_by_name_and_misspelt_ones_are_not(
+    task: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "a.jsonl", [GOOD[task], GOOD[task] | {"url": "x", "date": 3, "type": None}])
+    assert len(read_examples(path, task).examples) == 2
+    (line,) = [message for message in caplog.messages if "are left out" in message]
+    assert line.endswith("are left out: url, date, type")
+    for field in GOOD[task]:
+        other = {f"{name}s" if name == field else name: value for name, value in GOOD[task].items()}
+        with pytest.raises(UserError, match=f"unknown key `{field}s`"):
+            read_examples(write(path, [other]), task, "jsonl")
+
+
+def test_plain_text_is_read_by_line_or_as_a_whole_as_is_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "今天\n\n 明天\n".encode())
+    with pytest.raises(UserError, match=r"a\.txt: of no known format; name it by `task\.format` .*document-per-line: "):
+        read_examples(path, "classify")
+    examples = read_examples(path, "classify", "document-per-line").examples
+    assert [(one.id, one.place, one.text) for one in examples] == [
+        ("1", f"{path}:1", "今天"),
+        ("3", f"{path}:3", " 明天"),
+    ]  # type: ignore[union-attr]
+    examples = read_examples(path, "classify", "document-per-file").examples
+    assert [(one.id, one.text) for one in examples] == [("a.txt", "今天\n\n 明天\n")]  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preprocessing.text import sentences
-from preprocessing.text.sentences import paragraph_ends, sentence_ends
+from preprocessing.text.sentences import sentence_ends
 
 
 def cut(text: str) -> str:
@@ -68,9 +68,8 @@ def test_mixed_text() -> None:
 
 def test_every_paragraph_end_is_a_sentence_end() -> None:
     text = "第一回\n话说天下大势。分久必合\nThe end"
-    assert paragraph_ends(text).tolist() == [3, 15, 23]
     assert sentence_ends(text).tolist() == [3, 11, 15, 23]
-    assert sentence_ends("").tolist() == paragraph_ends("").tolist() == []
+    assert sentence_ends("").tolist() == []
 
 
 def test_ends_are_increasing_and_local_to_paragraphs() -> None:
@@ -82,7 +81,7 @@ def test_ends_are_increasing_and_local_to_paragraphs() -> None:
         text = "\n".join(paragraphs)
         ends = sentence_ends(text)
         assert (np.diff(ends) > 0).all() and ends[-1] == len(text)
-        assert set(paragraph_ends(text)) <= set(ends)
+        assert {place for place, character in enumerate(text) if character == "\n"} <= set(ends.tolist())
         start, alone = 0, []
         for paragraph in paragraphs:
             alone += (sentence_ends(paragraph) + start).tolist()

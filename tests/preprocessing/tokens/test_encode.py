@@ -98,6 +98,18 @@ def test_counts_tell_whether_whole_word_masking_has_anything_to_do(encoder: Enco
     assert encoder.unknown_characters == {"起": 1}
 
 
+def test_unknown_characters_are_counted_over_all_texts(encoder: Encoder) -> None:
+    encoder.encode(["起了起", "\U00020000起"])
+    encoder.encode(["起"])
+    assert encoder.unknown_characters == {"起": 4, "\U00020000": 1}
+
+
+def test_a_paragraph_without_tokens_ends_on_the_token_before_it(encoder: Encoder) -> None:
+    text = "\u0301\n好。好\n\u0301\n好"  # the accents leave no token
+    assert marked(encoder, text, SENTENCE_END) == [False, True, True, True]
+    assert marked(encoder, text, PARAGRAPH_END) == [False, False, True, True]
+
+
 class Stub(Tokenizer):
     """A tokenizer that breaks `text` at the given characters, as SentencePiece and byte-level BPE may.
 

@@ -51,7 +51,7 @@ def test_resume_sees_the_same_samples_on_another_world_size(tmp_path: Path, pool
 
 
 def test_drawing_stays_a_few_steps_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(loader_module, "_VALUES_AT_ONCE", 4)
     echo = Echo()
     with Loader(rows_by_step(echo, 4, range(4), 0), ahead=2) as loader:
         next(loader)
@@ -63,7 +63,7 @@ def test_drawing_stays_a_few_steps_ahead(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_error_reaches_the_reader_after_the_good_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(loader_module, "_VALUES_AT_ONCE", 4)
     loader = Loader(rows_by_step(Echo(fails_at=9), 4, range(4), 0))
     assert [next(loader)["positions"][0], next(loader)["positions"][0]] == [0, 4]
     with pytest.raises(OSError, match="disk gone"):
@@ -84,7 +84,7 @@ def test_closing_ends_the_thread() -> None:
 
 @pytest.mark.parametrize("rows_at_once", [1, 7, 64, 1000])
 def test_drawing_several_steps_at_once_changes_nothing(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(loader_module, "_VALUES_AT_ONCE", rows_at_once)
     with Loader(rows_by_step(Echo(), 20, range(5, 10), 3)) as loader:
         for step in range(3, 60):
             assert next(loader)["positions"].tolist() == [20 * step + lane for lane in range(5, 10)]
