@@ -40,8 +40,8 @@ class CacheSettings(Settings):
     folder: Path
     """A folder on this machine's own disk. The processes of the machine and other jobs may use the same one."""
     size: ByteSize = Field(gt=0)
-    """Bytes that the folder may hold, whoever wrote them: 200GB, 1TiB. It must have room for two pools (`pool_tokens`) of
-    each corpus, and for the whole of one that is not read by pools."""
+    """Bytes that the folder may hold, whoever wrote them: 200GB, 1TiB. It must have room for two pools (`pool_tokens`)
+    of each corpus, and for the whole of one that is not read by pools."""
     tries: int = Field(default=10, ge=1, le=1000)
     """How often a file is asked for before the run ends with one line. It waits 1/4 s, then twice as long each time, at
     most 30 s."""
