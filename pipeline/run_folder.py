@@ -58,7 +58,7 @@ def has_checkpoints(run: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read now ({error.strerror}); start again when it can be") from None
+        raise UserError(f"{folder}: cannot be read now ({error.strerror}); start again when it can be", error) from None
 
 
 def check_same_run(run: Path, recipe: Recipe) -> None:
@@ -95,7 +95,7 @@ def open_run_folder(recipe: Recipe, run: Path, is_new: bool) -> Iterator[None]:
                 write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
             stack.enter_context(_log_file(run))
         except OSError as error:
-            raise UserError(f"{run}: cannot write the run folder ({error.strerror}: {error.filename})") from None
+            raise UserError(f"{run}: cannot write the run folder ({error.strerror}: {error.filename})", error) from None
         yield
 
 

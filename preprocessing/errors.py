@@ -17,9 +17,13 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 class UserError(Exception):
     """A mistake the user can correct: the message names the file, the field and the way out.
 
-    `reread` prints it without a traceback and exits with status 2. It is always one line: line ends, control
-    characters and undecodable bytes in what it quotes are escaped.
+    `reread` prints it without a traceback and exits with `status`: 2, or 1 if its `cause` may pass by itself. It is
+    always one line: line ends, control characters and undecodable bytes in what it quotes are escaped.
     """
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.status = 1 if cause is not None and may_pass(cause) else 2
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -53,13 +57,28 @@ def error_number(error: BaseException) -> int | None:
     return int(found[1]) if found else None
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether the same may succeed later though nobody changes anything, as after trouble of a network or a disk.
+
+    A job of Slurm that ends by such an error is requeued (slurm/supervise.py).
+    """
+    if isinstance(error, UserError):
+        return error.status == 1
+    status = getattr(error, "status", None)
+    if isinstance(status, int):  # HTTP's: too slow, too many requests, the server's own trouble
+        return status in (408, 429) or not 400 <= status < 500
+    if isinstance(error, FileNotFoundError | PermissionError):  # libraries raise them without a number
+        return False
+    return error_number(error) not in _WAYS_OUT
+
+
 def describe(error: UserError | OSError) -> tuple[str, int] | None:
-    """The line (file, reason, way out) for an error, and the exit status: 2 if it recurs, else 1.
+    """The line (file, reason, way out) for an error, and the exit status: 1 if it may pass by itself, else 2.
 
     None for an error of the system that names no file: it does not concern a path of the user's.
     """
     if isinstance(error, UserError):
-        return str(error), 2
+        return str(error), error.status
     if error.errno is None or error.filename is None:
         return None
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else error.filename
@@ -69,7 +88,8 @@ def describe(error: UserError | OSError) -> tuple[str, int] | None:
         with suppress(OSError):
             place = Path(name)
             line += f" ({shutil.disk_usage(place if place.exists() else place.parent).free:,} bytes are free)"
-    return str(UserError(line)), 1 if way_out is None else 2
+    found = UserError(line, error)
+    return str(found), found.status
 
 
 @contextmanager
@@ -94,7 +114,11 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 class ReportedElsewhereError(UserError):
-    """Ends a process whose line is printed by another process."""
+    """Ends a process whose line is printed by another process, with the status of that one."""
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @contextmanager
@@ -102,8 +126,8 @@ def one_line() -> Iterator[None]:
     """End the process with one line, not a traceback, at a mistake or a file that cannot be used."""
     try:
         yield
-    except ReportedElsewhereError:
-        sys.exit(2)
+    except ReportedElsewhereError as error:
+        sys.exit(error.status)
     except (UserError, OSError) as error:
         if (found := describe(error)) is None:
             raise

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import IO, Any
 
 
+def unfinished(path: Path) -> Path:
+    """The name under which `path` is written until it is whole: hidden, and nobody else's."""
+    return path.with_name(f".{path.name}.reread-tmp")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write under a temporary name, sync and rename: `path` holds either the old content or all of the new one."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = unfinished(path)
     with synced(temporary) as file:
         file.write(data)
     os.replace(temporary, path)

@@ -5,7 +5,7 @@ Decides what happens to the job when COMMAND ends:
 
 - SIGUSR1 (Slurm's warning before the time limit) or SIGTERM (preemption) is passed to the processes as SIGTERM: they
   save a checkpoint and exit with 75; the job is requeued and continues with the same samples;
-- a mistake in the settings (status 2) ends the job, since another attempt would fail in the same way;
+- what only a person can change, as a mistake in the settings (status 2), ends the job;
 - any other end is a fault: the job is requeued, until there were three faults without a new checkpoint between them.
 
 Each attempt is a line of RUN/attempts.jsonl. If a node dies, Slurm itself ends this process and requeues the job.
@@ -130,7 +130,7 @@ def decide(attempts):
     if status == 0:
         return False, "done"
     if status == REFUSED:
-        return False, "not requeued: the settings or the input are wrong, as the log says"
+        return False, "not requeued: something has to be corrected, as the log says"
     point = last["checkpoint"]
     since = "no checkpoint yet" if point is None else f"the last checkpoint is of step {point}"
     if stopped(last):

@@ -90,7 +90,8 @@ class MetricsLog:
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot write step {step} ({error.strerror}); make room, and the same command continues "
-                "from the last checkpoint"
+                "from the last checkpoint",
+                error,
             ) from None
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from transformers import PreTrainedModel
 
 from preprocessing.errors import UserError, writing
+from preprocessing.files import unfinished
 from training.assembly import head_of, place, spec_of
 from training.checkpoint.restore import restore_model
 from training.config import TrainSettings
@@ -115,7 +116,7 @@ def _lines(output: Path | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
         return
-    temporary = output.with_name(output.name + ".tmp")
+    temporary = unfinished(output)
     with writing(output), temporary.open("w", encoding="utf-8") as file:
         yield file
         temporary.replace(output)

@@ -17,7 +17,7 @@ from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 from preprocessing.tokens.base import FILES
 from training.assembly import spec_of
-from training.checkpoint.files import put_in_place, remove
+from training.checkpoint.files import replacing
 from training.checkpoint.store import CheckpointStore
 from training.config import TrainSettings
 from training.data.dataset import Dataset
@@ -65,21 +65,19 @@ def write_run_model(run: Path, model: RunModel) -> None:
 
     Raises `UserError` if the run folder cannot be written.
     """
-    folder, temporary = run / "model", run / "model.tmp"
+    folder = run / "model"
     try:
-        remove(temporary)
-        temporary.mkdir(parents=True)
-        write_atomically(run / "corpus.json", json.dumps(model.corpus, ensure_ascii=False, indent=1).encode())
-        for file in model.tokenizer_folder.glob("*.*"):
-            if file.name in FILES or file.suffix == ".model":  # a converted or exported model's weights are beside them
-                shutil.copyfile(file, temporary / file.name)
-        # all values, so that defaults of a later version change nothing
-        text = model.config.to_json_string(use_diff=False)
-        (temporary / "config.json").write_text(text, encoding="utf-8")
-        put_in_place(temporary, folder)
+        with replacing(folder) as temporary:
+            write_atomically(run / "corpus.json", json.dumps(model.corpus, ensure_ascii=False, indent=1).encode())
+            for file in model.tokenizer_folder.glob("*.*"):
+                if file.name in FILES or file.suffix == ".model":  # a model's weights may be beside them
+                    shutil.copyfile(file, temporary / file.name)
+            # all values, so that defaults of a later version change nothing
+            text = model.config.to_json_string(use_diff=False)
+            (temporary / "config.json").write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be written ({error.strerror}); make room or fix the run folder, then start again"
+            f"{folder}: cannot be written ({error.strerror}); make room or fix the run folder, then start again", error
         ) from None
 
 

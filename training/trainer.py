@@ -162,7 +162,8 @@ class Trainer:
         """Read up to the last progress line, or the checkpoint after it."""
         self.stopped = False
         self.best: dict[str, Any] | None = None
-        """Step and score of the best evaluation (`train.best_by`), and evaluations since."""
+        """Step and score of the best evaluation (`train.best_by`), and evaluations since; no step if all of them were
+        not finite."""
 
     def _model(self, settings: TrainSettings) -> RunModel:
         if self.begun:
@@ -345,7 +346,7 @@ class Trainer:
         return self.settings.best_by is not None and self._is_best(self.settings.best_by, values)
 
     def _is_best(self, name: str, values: dict[str, float]) -> bool:
-        """Compare with the best evaluation so far; the first of equals stays the best.
+        """Compare with the best evaluation so far; the first of equals stays the best, and NaN never is.
 
         Raises `UserError` if there is no such figure.
         """
@@ -354,14 +355,17 @@ class Trainer:
                 UserError(f"train.best_by: {nearest(name, values, 'is one of')} (got {name})")
             )
         score = -values[name] if name.endswith(LOWER_IS_BETTER) else values[name]
-        if self.best is None or score > self.best["score"]:
+        best = self.best or {"step": None, "score": -math.inf, "since": 0}
+        is_better = math.isfinite(score) and not score <= best["score"]  # which an earlier version could make NaN
+        if self.mesh.gather(int(is_better))[0][0]:  # ranks' sums may differ by rounding: the first one's decide
             self.best = {"step": self.step, "score": score, "since": 0}
             return True
-        self.best["since"] += 1
+        self.best = {**best, "since": best["since"] + 1}
         if self._finished() and self.step < self.settings.steps:
+            better = "finite " + name if best["step"] is None else f"better {name} than step {best['step']}"
             log.info(
-                "stopped early: %d evaluations in a row had no better %s than step %d; train.patience sets how many",
-                *(self.best["since"], name, self.best["step"]),
+                "stopped early: %d evaluations in a row had no %s; train.patience sets how many",
+                *(self.best["since"], better),
             )
         return False
 

@@ -89,7 +89,9 @@ class Watchdog:
             progress_file(self.run, self.rank).parent.mkdir(exist_ok=True)
             self._write(self.progress.doing)
         except OSError as error:
-            raise UserError(f"{self.run}: cannot write the run folder ({error.strerror}: {error.filename})") from None
+            raise UserError(
+                f"{self.run}: cannot write the run folder ({error.strerror}: {error.filename})", error
+            ) from None
         self._thread.start()
         return self
 

@@ -89,13 +89,13 @@ def _draw(batches: Iterator[Any]) -> None:
 
 def rows(corpus: Path | str, step: int, pool_tokens: int | None, cache: dict[str, Any] | None = None) -> Iterator[Any]:
     """Our batches from a step on, of a folder, or of an address through a cache."""
-    from training.data.kinds import open_corpus
+    from training.data.kinds import KINDS
     from training.data.loader import rows_by_step
-    from training.data.samples import RowSettings, Samples
+    from training.data.samples import RowSettings
 
     values = {"kind": "rows", "corpus": corpus, "sequence_length": WINDOW, "pool_tokens": pool_tokens, "cache": cache}
     settings = RowSettings.parse({**values, "next_sentence": False}, "data")
-    return rows_by_step(Samples(open_corpus(settings, "train"), settings, 0), BATCH, range(BATCH), step)
+    return rows_by_step(KINDS["rows"].open(settings, 0, "train"), BATCH, range(BATCH), step)
 
 
 def _megatron_windows(files: Path, step: int) -> Iterator[Any]:

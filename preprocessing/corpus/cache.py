@@ -10,6 +10,7 @@ process. To make room, files that nobody uses are deleted, those that were opene
 killed while it writes leaves a `.tmp` without a lock, which is deleted like those.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -39,14 +40,14 @@ class CacheSettings(Settings):
     folder: Path
     """A folder on this machine's own disk. The processes of the machine and other jobs may use the same one."""
     size: ByteSize = Field(gt=0)
-    """Bytes that the folder may hold, whoever wrote them: 200GB, 1TiB. It must have room for two pools (`pool_tokens`),
-    and for the whole corpus where it is not read by pools."""
+    """Bytes that the folder may hold, whoever wrote them: 200GB, 1TiB. It must have room for two pools (`pool_tokens`)
+    of each corpus, and for the whole of one that is not read by pools."""
     tries: int = Field(default=10, ge=1, le=1000)
     """How often a file is asked for before the run ends with one line. It waits 1/4 s, then twice as long each time, at
     most 30 s."""
 
 
-class FullError(Exception):
+class FullError(OSError):
     """There is no room, since all files are in use."""
 
 
@@ -89,6 +90,7 @@ class Cache:
             with self._reserved(temporary, size, spare) as file:
                 write(file)
                 file.flush()
+                os.fsync(file.fileno())  # or after a power failure there may be the name and zeros
                 with self._counting():
                     os.replace(temporary, path)
         finally:
@@ -102,7 +104,7 @@ class Cache:
             if used is None or used + size + spare > self.size:
                 used = self._free(size + spare)
             if used + size + spare > self.size:
-                raise FullError(f"{used:,} of {self.size:,} bytes are in use")
+                raise FullError(errno.ENOSPC, f"{used:,} of {self.size:,} bytes are in use")
             (self.folder / ".used").write_text(f"{used + size:020}")
             file = temporary.open("wb")
             fcntl.flock(file, fcntl.LOCK_EX)

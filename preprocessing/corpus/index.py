@@ -67,7 +67,7 @@ class Index(NamedTuple):
         except FileNotFoundError:
             raise DamagedError(f"{path}: missing; {_REMEDY}") from None
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+            raise UserError(f"{path}: cannot be read ({error.strerror})", error) from None
         if md5(data).hexdigest() != digest:
             raise DamagedError(f"{path}: not as it was written with the manifest beside it; {_REMEDY}")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:

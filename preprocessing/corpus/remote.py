@@ -11,7 +11,7 @@ import mmap
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache
@@ -26,7 +26,7 @@ from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
 from preprocessing.corpus.address import Source, check_name
-from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings, FullError
+from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
 from preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_count
 from preprocessing.corpus.manifest import Shard
 from preprocessing.corpus.maps import read_ahead
@@ -34,7 +34,7 @@ from preprocessing.corpus.reader import Corpus, whole_shards
 from preprocessing.corpus.retries import no_room, reason, retried, unreadable
 from preprocessing.corpus.seal import TOKENIZER_FILES, is_sealed
 from preprocessing.corpus.shards import ShardFiles, Stretch
-from preprocessing.errors import UserError, writing
+from preprocessing.errors import DamagedError, UserError, writing
 from preprocessing.files import write_atomically
 
 log = logging.getLogger("reread")
@@ -88,7 +88,7 @@ def _read(source: Source, name: str, tries: int, is_right: Callable[[bytes], boo
                 raise UserError(f"{place}: {reason(error)}; correct the address") from None
             raise
         if not is_right(data):
-            raise OSError("not as it was written (its checksum differs)")
+            raise DamagedError("not as it was written (its checksum differs)")
         return data
 
     return retried(once, tries, place, lambda error: unreadable(place, error, tries))
@@ -141,6 +141,17 @@ class FetchedShards(ShardFiles):
             self._threads.append(Thread(target=self._fetch_ahead, name="fetch", daemon=True))
             self._threads[-1].start()
 
+    def repair(self, name: str) -> None:
+        stretch, path = self._stretches[name], self.folder / name
+        with self._cache.fetching(self.folder / stretch.shard):
+            if _first_wrong(stretch, stretch.start, self.map(name)) is not None:  # else another process was faster
+                log.info("%s: altered since it was kept there; fetched again", path)
+                # In place, since readers hold maps of it; who deleted it by hand gets the line for altered files
+                with suppress(FileNotFoundError), writing(self._cache.folder), path.open("r+b") as file:
+                    self._write(stretch, file, is_ahead=False)
+                    file.flush()
+                    os.fsync(file.fileno())
+
     def keep(self, pool: set[str]) -> None:
         """Let all others go."""
         self._pool = pool
@@ -186,7 +197,7 @@ class FetchedShards(ShardFiles):
         try:
             spare = self.spare if is_ahead else 0
             self._cache.add(path, stretch.size, lambda file: self._write(stretch, file, is_ahead), spare)
-        except (FullError, OSError):
+        except OSError:
             if not is_ahead:
                 self.keep(self._pool)  # what was fetched ahead makes room
             raise
@@ -203,7 +214,7 @@ class FetchedShards(ShardFiles):
             nonlocal done
             for data in self._source.chunks(stretch.shard, done, stop):
                 if (wrong := _first_wrong(stretch, done, data)) is not None:
-                    raise OSError(f"altered since it was written (checksum of the page at byte {wrong})")
+                    raise DamagedError(f"altered since it was written (checksum of the page at byte {wrong})")
                 file.write(data)
                 done += len(data)
 
@@ -233,7 +244,7 @@ def _others(pool: int) -> int:
     return max(1, pool // 16)
 
 
-def _first_wrong(stretch: Stretch, start: int, data: bytes) -> int | None:
+def _first_wrong(stretch: Stretch, start: int, data: bytes | mmap.mmap) -> int | None:
     """The first byte of the first page of `data`, which begins at byte `start` of the shard, that was altered."""
     for begin in range(0, len(data), PAGE):
         page = data[begin : begin + PAGE]
@@ -245,8 +256,8 @@ def _first_wrong(stretch: Stretch, start: int, data: bytes) -> int | None:
 class RemoteCorpus(Corpus):
     """A split of the corpus at an address, read through the cache of this machine.
 
-    Raises `UserError` as `Corpus` does, if a file cannot be fetched, and if the cache is smaller than what is read at
-    once: the pool in use and the next one, or everything.
+    `check_room` says whether the cache is large enough. Raises `UserError` as `Corpus` does, and if a file cannot be
+    fetched.
     """
 
     def __init__(self, address: str, settings: CacheSettings, split: str, cut: Cut) -> None:
@@ -263,33 +274,38 @@ class RemoteCorpus(Corpus):
             stretches = cut_stretches(stretches, index.blocks, extents)
         source, cache = Source(self._address), Cache(self._settings)
         files = FetchedShards(source, cache, self.folder, self._settings.tries, stretches)
-        self._fetched = files
-        self._check_room(cache.size, [stretch.size for stretch in stretches], pools)
+        self._fetched, self._pools, self._fits = files, pools, True
+        self._sizes = sorted(stretch.size for stretch in stretches)
         self._read_from(files, stretches, index)
 
-    def _check_room(self, room: int, sizes: list[int], pools: int) -> None:
-        """Raises `UserError` unless there is room for what is read at once, held-out text included while training."""
-        held_out = [shard.bytes for shard in self.manifest.shards if shard.split != self.split == "train"]
-        beside = (*self.folder.iterdir(), *self.folder.glob("tokenizer/*"))
-        others = sum(held_out) + sum(path.stat().st_size for path in beside)
-        whole = others + sum(sizes)
-        self._fits = whole <= room
-        if self._fits:
-            return
-        if pools == 1:
-            raise self._too_small(whole, f"all of its {self.split} split, which is not read by pools")
-        sizes, most = sorted(sizes), -(-len(sizes) // pools)
-        at_once = others + 2 * sum(sizes[-most:]) + sum(sizes[-_others(most) :])
-        if at_once > room:
-            raise self._too_small(at_once, f"two of its {pools:,} pools and what is read beside them")
-        self._fetched.spare = sum(held_out)
-        log.info("%s: %s holds a part of it, %d pools are fetched in turn", self._address, self._settings.folder, pools)
+    @property
+    def held_out(self) -> int:
+        """Bytes of the text that is held out, while training."""
+        return sum(shard.bytes for shard in self.manifest.shards if shard.split != self.split == "train")
 
-    def _too_small(self, needed: int, what: str) -> UserError:
-        return UserError(
-            f"data.cache.size: {int(self._settings.size):,} bytes, but {self._address} needs {needed:,}, for {what}; "
-            "raise it, or lower data.pool_tokens"
-        )
+    @property
+    def beside(self) -> int:
+        """Bytes that are in the cache all the time."""
+        files = (*self.folder.iterdir(), *self.folder.glob("tokenizer/*"))
+        return self.held_out + sum(path.stat().st_size for path in files)
+
+    @property
+    def whole(self) -> int:
+        """Bytes of the split."""
+        return sum(self._sizes)
+
+    @property
+    def at_once(self) -> int:
+        """Bytes of the split that are in use at once: the pool that is read, the next one and some more."""
+        most = -(-len(self._sizes) // self._pools)
+        return self.whole if self._pools == 1 else 2 * sum(self._sizes[-most:]) + sum(self._sizes[-_others(most) :])
+
+    def read_by_pools(self, spare: int) -> None:
+        """The cache holds a part; what is fetched ahead leaves `spare` bytes of it."""
+        self._fits, self._fetched.spare = False, spare
+        if self._pools > 1:
+            folder = self._settings.folder
+            log.info("%s: %s holds a part of it, %d pools are fetched in turn", self.place, folder, self._pools)
 
     @property
     def let_go(self) -> int:
@@ -320,6 +336,29 @@ class RemoteCorpus(Corpus):
 
     def _names_of(self, first: int, stop: int) -> list[str]:
         return [self._names[number] for number in dict.fromkeys(self._shard_of[first:stop])]
+
+
+def check_room(corpora: Sequence[RemoteCorpus], size: int) -> None:
+    """Raises `UserError` unless a cache of `size` bytes has room for what is read at once of these corpora together."""
+    same: dict[Path, list[RemoteCorpus]] = {}
+    for one in corpora:
+        same.setdefault(one.folder, []).append(one)
+    wholes = [ones[0].beside + ones[0].whole for ones in same.values()]
+    if sum(wholes) <= size:
+        return
+    at_once = [ones[0].beside + sum(one.at_once for one in ones) for ones in same.values()]
+    needed = sum(map(min, wholes, at_once))
+    if needed > size:
+        first = corpora[0]
+        if len(corpora) > 1:
+            what = f"{', '.join(str(one.place) for one in corpora)} need {needed:,}, for what is read of them at once"
+        elif first._pools == 1:
+            what = f"{first.place} needs {needed:,}, for all of its {first.split} split, which is not read by pools"
+        else:
+            what = f"{first.place} needs {needed:,}, for two of its {first._pools:,} pools and what is read beside them"
+        raise UserError(f"data.cache.size: {size:,} bytes, but {what}; raise it, or lower data.pool_tokens")
+    for one in corpora:
+        one.read_by_pools(sum(ones[0].held_out for ones in same.values()))
 
 
 def cut_stretches(shards: list[Stretch], blocks: NDArray[Any], extents: NDArray[np.int64]) -> list[Stretch]:

@@ -11,7 +11,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 
 from preprocessing.corpus.address import TIMEOUT
 from preprocessing.corpus.cache import Cache, FullError
-from preprocessing.errors import UserError, first_line
+from preprocessing.errors import DamagedError, UserError, first_line
 
 log = logging.getLogger("reread")
 
@@ -24,7 +24,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0
 def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exception], UserError]) -> T:
     """The result of `action`, tried up to `tries` times. In the end it raises `line` of the last error.
 
-    A `UserError` is raised at once, and `line` of what is forbidden.
+    A `UserError` is raised at once, unless something was altered, which may have been on the way, and `line` of what is
+    forbidden.
     """
 
     def report(state: RetryCallState) -> None:
@@ -32,7 +33,7 @@ def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exc
         log.info("%s: %s; trying again", place, reason(state.outcome.exception()))
 
     def again(error: BaseException) -> bool:
-        return isinstance(error, Exception) and not isinstance(error, UserError) and not _forbidden(error)
+        return isinstance(error, Exception) and not _is_line(error) and not _forbidden(error)
 
     attempts = Retrying(
         stop=stop_after_attempt(tries),
@@ -45,11 +46,13 @@ def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exc
         for attempt in attempts:
             with attempt:
                 return action()  # attempts(action) would keep the result, a file in use, until garbage is collected
-    except UserError:
-        raise
     except Exception as error:
-        raise line(error) from None
+        raise error if _is_line(error) else line(error) from None
     raise AssertionError("the last attempt neither returned nor raised")
+
+
+def _is_line(error: BaseException) -> bool:
+    return isinstance(error, UserError) and not isinstance(error, DamagedError)
 
 
 def _forbidden(error: BaseException) -> bool:
@@ -70,17 +73,18 @@ def reason(error: BaseException | None) -> str:
 def unreadable(place: str, error: Exception, tries: int) -> UserError:
     """The line for a file at an address."""
     if _forbidden(error):
-        return UserError(f"{place}: {reason(error)}; get the right to read it, or correct the address")
+        return UserError(f"{place}: {reason(error)}; get the right to read it, or correct the address", error)
     return UserError(
         f"{place}: {reason(error)}, after {tries} tries; see to it, then run the same command again (data.cache.tries "
-        "sets how many)"
+        "sets how many)",
+        error,
     )
 
 
 def no_room(cache: Cache, place: str, error: Exception, tries: int) -> UserError:
     """The line for a file that the cache cannot take."""
     if isinstance(error, FullError):
-        found, way_out = f"{error} by this and other jobs", "raise data.cache.size"
+        found, way_out = f"{reason(error)} by this and other jobs", "raise data.cache.size"
     else:
         found, way_out = reason(error), "give another folder, or lower data.cache.size"
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -88,4 +92,4 @@ def no_room(cache: Cache, place: str, error: Exception, tries: int) -> UserError
             with suppress(OSError):
                 way_out += f" ({shutil.disk_usage(cache.folder).free:,} bytes are free)"
     after = "" if _forbidden(error) else f", after {tries} tries"
-    return UserError(f"data.cache: {cache.folder}: {found}, so {place} cannot be kept{after}; {way_out}")
+    return UserError(f"data.cache: {cache.folder}: {found}, so {place} cannot be kept{after}; {way_out}", error)

@@ -31,7 +31,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: not there; is `{folder}` a corpus made by `reread preprocess`?") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror})", error) from None
     except (ValueError, RecursionError) as error:
         raise DamagedError(
             f"{path}: not readable as JSON ({first_line(error)}); run `reread preprocess` again"
@@ -68,7 +68,7 @@ def unseal(folder: Path, values: dict[str, Any], command: str) -> dict[str, Any]
     try:
         found = {path.name: _md5(path) for path in _tokenizer_files(folder)}
     except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})", error) from None
     for name in sorted({*written, *found}):
         if written.get(name) != found.get(name):
             state = "altered since it was written" if name in written else "was not there when it was written"

@@ -54,7 +54,7 @@ class ShardFiles:
         try:
             found = path.stat().st_size if path.exists() else None
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+            raise UserError(f"{path}: cannot be read ({error.strerror})", error) from None
         if found != size:
             state = "missing" if found is None else f"{found} bytes long, {size} were written"
             raise UserError(f"{path}: {state}; {self._remedy}")
@@ -66,7 +66,9 @@ class ShardFiles:
             try:
                 self._maps[name] = map_file(self.folder / name)
             except OSError as error:
-                raise UserError(f"{self.folder / name}: cannot be mapped into memory ({error.strerror})") from None
+                raise UserError(
+                    f"{self.folder / name}: cannot be mapped into memory ({error.strerror})", error
+                ) from None
         return self._maps[name]
 
     def ask(self, names: Iterable[str]) -> None:
@@ -78,6 +80,9 @@ class ShardFiles:
         values.flags.writeable = False
         read_ahead(self.map(name), start, start + values.nbytes)
         return values
+
+    def repair(self, name: str) -> None:
+        """Write what was altered of a mapped file again, if it is a copy of another; the maps of it show that."""
 
     def altered(self, name: str, start: int, what: str) -> UserError:
         """The error for `what`, which begins at byte `start` and fails its checksum."""
@@ -126,8 +131,11 @@ class CheckedPages:
         for begin in range(0, len(pages) + _PAGES_AT_ONCE, _PAGES_AT_ONCE):
             coming = self._ask(pages[begin : begin + _PAGES_AT_ONCE])
             for page, name, start, stop in asked:
-                if crc32(memoryview(self._files.map(name))[start:stop]) != self._sums[page]:
-                    raise self._files.altered(name, start, "page")
+                mapped = memoryview(self._files.map(name))[start:stop]
+                if crc32(mapped) != self._sums[page]:
+                    self._files.repair(name)
+                    if crc32(mapped) != self._sums[page]:
+                        raise self._files.altered(name, start, "page")
                 self._unchecked -= not self._checked[page]
                 self._checked[page] = True
             asked = coming

@@ -117,12 +117,15 @@ def missing_stages(settings: PreprocessSettings) -> list[Stage]:
 
 @contextmanager
 def _writing_corpus(output: Path) -> Iterator[None]:
-    """`writing`, and a `UserError` if another process holds the lock."""
+    """`writing`, and a `UserError` if another process holds the lock.
+
+    It passes, so that a job is requeued that starts while `missing_stages` looks.
+    """
     try:
         with writing(output):
             yield
-    except BlockingIOError:
-        raise UserError(f"{output}: another `reread preprocess` is writing it; wait for it or stop it") from None
+    except BlockingIOError as error:
+        raise UserError(f"{output}: another `reread preprocess` is writing it; wait for it or stop it", error) from None
     finally:
         forget_work()
 

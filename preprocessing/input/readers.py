@@ -50,7 +50,7 @@ def read(
                 reader.damaged(error)
             check()
     except OSError as error:
-        raise UserError(f"{piece.path}: cannot be read ({error.strerror}); repair it and start again") from None
+        raise UserError(f"{piece.path}: cannot be read ({error.strerror}); repair it and start again", error) from None
 
 
 def _open(path: str, flags: int) -> int:

@@ -97,7 +97,9 @@ def _source(path: str, stated_format: str, section: int, entry: int) -> Source:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); repair it or take it out of `paths`") from None
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); repair it or take it out of `paths`", error
+        ) from None
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
         raise UserError(f"{path}: is {kind}, which cannot be read twice; write it to a file, or take it out of `paths`")

@@ -9,7 +9,7 @@ _START = re.compile(
     re.IGNORECASE,
 )
 _END = re.compile(
-    r"(?:^End of (?:the |this )?Project Gutenberg[^\n]*\s*)?"
+    r"(?:^End of (?:the |this )?Project Gutenberg[^\n]*(?:\n\s*)?)?"
     r"\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG E(?:BOOK|TEXT)",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -278,7 +278,7 @@ def _read_dictionary(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"words.user_dictionaries: {path}: {error.strerror}") from None
+        raise UserError(f"words.user_dictionaries: {path}: {error.strerror}", error) from None
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:

@@ -1,5 +1,6 @@
 """Each process finds its place in the grid."""
 
+import errno
 import importlib.util
 import os
 import socket
@@ -9,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from preprocessing.errors import UserError
+from preprocessing.errors import UserError, one_line
 from tests.conftest import not_here
+from training.parallel.mesh import Mesh
 from training.parallel.rendezvous import first_host, init_mesh
 
 
@@ -46,6 +48,21 @@ def _gathered() -> list[tuple[int, ...]]:
 def test_gather_keeps_rank_order(ranks):
     assert ranks(2, _gathered) == [[(0, 2**40), (1, 2**40 + 1)]] * 2
     assert ranks(1, _gathered) == [[(0, 2**40)]]
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(errno.ESTALE, 1), (errno.EIO, 1), (errno.ETIMEDOUT, 1), (errno.EACCES, 2), (errno.EROFS, 2), (errno.EDQUOT, 2)],
+)
+def test_the_status_says_whether_a_job_may_be_requeued(number: int, status: int, capsys) -> None:
+    """Of an error of the system, of a line that it caused, and of another process' line."""
+    cause = OSError(number, os.strerror(number), "x")
+    line = UserError("x: cannot be read", cause)
+    for error in (cause, line, Mesh(rank=1).reported_once(line)):
+        with pytest.raises(SystemExit) as ended, one_line():
+            raise error
+        assert ended.value.code == status
+    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def _listening(how: str) -> list[str]:

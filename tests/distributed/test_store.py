@@ -128,7 +128,7 @@ def test_kill_9_while_writing_leaves_the_last_good_one(ranks, tmp_path, case):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
 
 
-def _fill_disk(folder: Path, tensor: int, victim: int) -> tuple[str, int | None]:
+def _fill_disk(folder: Path, tensor: int, victim: int) -> tuple[str, int, int | None]:
     mesh = init_mesh(tensor)
     store = CheckpointStore(folder, 9, mesh)
     save(store, mesh, 1)
@@ -139,15 +139,15 @@ def _fill_disk(folder: Path, tensor: int, victim: int) -> tuple[str, int | None]
     save(store, mesh, 2)
     with pytest.raises(UserError) as error:
         store.wait()
-    return str(error.value), store.latest()
+    return str(error.value), error.value.status, store.latest()
 
 
 @pytest.mark.parametrize(("n", "tensor", "victim"), [(1, 1, 0), (4, 2, 0), (4, 2, 3)])
 def test_a_full_disk_is_one_line_on_every_rank_and_spares_the_last_good_one(ranks, tmp_path, n, tensor, victim):
-    for line, latest in ranks(n, _fill_disk, tmp_path, tensor, victim):
+    for line, status, latest in ranks(n, _fill_disk, tmp_path, tensor, victim):
         assert str(tmp_path) in line and "step 2" in line and f"process {victim}: File too large" in line
         assert "step 1 is untouched" in line and "\n" not in line
-        assert latest == 1
+        assert latest == 1 and status == 2
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
@@ -158,7 +158,7 @@ def test_damage_that_one_rank_sees_is_passed_over_by_all(ranks, tmp_path):
     ranks(4, _check, tmp_path, 2, 1)
 
 
-def _meet_a_fault(folder: Path, tensor: int, victim: int) -> str:
+def _meet_a_fault(folder: Path, tensor: int, victim: int) -> tuple[str, int]:
     """On rank `victim` the disk returns an error when its share of step 2 is read."""
     mesh = init_mesh(tensor)
     checksum = store_module.checksum
@@ -171,12 +171,13 @@ def _meet_a_fault(folder: Path, tensor: int, victim: int) -> str:
     store_module.checksum = or_fail
     with pytest.raises(UserError) as error:
         CheckpointStore(folder, 9, mesh).latest()
-    return str(error.value)
+    return str(error.value), error.value.status
 
 
 def test_what_one_rank_cannot_read_just_now_is_passed_over_by_none(ranks, tmp_path):
     ranks(4, _save, tmp_path, 2, 1, 2)
-    lines = ranks(4, _meet_a_fault, tmp_path, 2, 2)
+    lines, statuses = zip(*ranks(4, _meet_a_fault, tmp_path, 2, 2), strict=True)
+    assert statuses == (1, 1, 1, 1)  # that of all processes, since srun takes the highest
     assert lines[2].startswith(f"{tmp_path}/step-00000002/rank-00002.safetensors: cannot be read now (Input/output")
     assert all(lines[rank] == "process 2 failed" for rank in (0, 1, 3))
     ranks(4, _check, tmp_path, 2, 2)

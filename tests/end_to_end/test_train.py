@@ -181,10 +181,16 @@ def error_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "RUN", "FILE/export"], r"FILE/export\.tmp: Not a directory; give another place"),
-        (["convert", "RUN/export", "FILE/model"], r"FILE/model\.tmp: Not a directory; give another place"),
+        (["export", "RUN", "FILE/export"], r"FILE/\.export\.reread-tmp: Not a directory; give another place"),
+        (
+            ["convert", "RUN/export", "FILE/model"],
+            r"FILE/\.model\.reread-tmp: Not a directory; give another place",
+        ),
         (["export", "RUN", f"{'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
-        (["report", "RUN", "--out", "FILE/page"], r"FILE/page\.tmp: Not a directory; give another place"),
+        (
+            ["report", "RUN", "--out", "FILE/page"],
+            r"FILE/\.page\.reread-tmp: Not a directory; give another place",
+        ),
         (["train", "x.yaml"], r"x\.yaml: Is a directory; give another place"),
         (["run", "quickstart", f"preprocess.output={'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
         (["inspect", "c" * 300], r"c{300}/manifest\.json: cannot be read \(File name too long\)"),

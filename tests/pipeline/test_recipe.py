@@ -265,8 +265,9 @@ def test_checkpoints_that_cannot_be_listed_just_now_are_not_taken_for_none(tmp_p
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(folder))
 
     monkeypatch.setattr(os, "listdir", stale)
-    with pytest.raises(UserError, match=r"checkpoints: cannot be read now \(Stale file handle\)"):
+    with pytest.raises(UserError, match=r"checkpoints: cannot be read now \(Stale file handle\)") as refused:
         check_same_run(tmp_path, load_recipe("quickstart", ["train.seed=9"]))
+    assert refused.value.status == 1
 
 
 def test_a_section_of_another_kind_or_type_takes_nothing_from_the_base(tmp_path) -> None:

@@ -158,6 +158,10 @@ def test_what_learns_is_named_and_something_must() -> None:
     freeze(model, None, longformer.copied)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert frozen and all("_global." in name for name in frozen)
+    first_rows = freeze(model, ["*.query*.weight[3:]"], longformer.copied)  # also matches copied projections
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learning == first_rows.keys() and set(first_rows.values()) == {3}
+    assert learning and all(name.endswith(".query.weight") for name in learning)
     settings = TrainSettings.parse(
         {
             "model": {"type": "longformer"},

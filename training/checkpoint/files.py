@@ -3,7 +3,8 @@
 import os
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from preprocessing.files import sync_folder
+from preprocessing.errors import UserError, error_number
+from preprocessing.files import sync_folder, unfinished
 from training.parallel.layout import Slice
 
 _CHUNK = 1 << 22
@@ -50,19 +51,33 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def put_in_place(temporary: Path, folder: Path) -> None:
-    """Sync the files of the folder `temporary` and rename it to `folder`; what was there is replaced."""
-    for file in temporary.iterdir():
-        with file.open("rb") as written:
-            os.fsync(written.fileno())
-    sync_folder(temporary)
-    earlier = folder.with_name(folder.name + ".old")
-    remove(earlier)
-    if folder.exists():
-        folder.rename(earlier)
-    temporary.rename(folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(earlier, ignore_errors=True)
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A new folder to write files to, which are synced and renamed to `folder` at the end; what was there is replaced.
+
+    After an error `folder` is as it was. What a killed process left is removed by the next one.
+    """
+    place = unfinished(folder)
+    written, earlier = place / "new", place / "earlier"
+    remove(place)
+    try:
+        written.mkdir(parents=True)
+        yield written
+        for path in written.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(written)
+        if folder.exists():
+            folder.rename(earlier)
+        try:
+            written.rename(folder)
+        except OSError:
+            if earlier.exists():
+                earlier.rename(folder)
+            raise
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 class TensorFiles:
@@ -89,7 +104,8 @@ class TensorFiles:
                 file = self._file(saved["file"])
                 source = file.get_slice(name)[_within(shared, held)] if shared else file.get_tensor(name)
             except (OSError, SafetensorError) as error:
-                raise UserError(f"{self.folder / saved['file']}: cannot be read ({error})") from None
+                cause = error if error_number(error) else None  # else the file is damaged
+                raise UserError(f"{self.folder / saved['file']}: cannot be read ({error})", cause) from None
             inside[_within(shared, wanted)].copy_(source)
 
     def _file(self, name: str) -> Any:

@@ -246,7 +246,8 @@ class CheckpointStore:
             raise self.mesh.reported_once(
                 UserError(
                     f"{self.folder}: cannot write the checkpoint of step {save.step} "
-                    f"(process {rank}: {os.strerror(failure)}); make room or fix the folder and start again; {kept}"
+                    f"(process {rank}: {os.strerror(failure)}); make room or fix the folder and start again; {kept}",
+                    OSError(failure, os.strerror(failure)),
                 )
             )
 
@@ -308,7 +309,7 @@ class CheckpointStore:
 def _best(state: dict[str, Any]) -> int | None:
     """The best step so far, if the run compares its checkpoints."""
     best: dict[str, Any] | None = state.get("best")  # older checkpoints lack it
-    return None if best is None else int(best["step"])
+    return None if best is None or best["step"] is None else int(best["step"])
 
 
 def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:
@@ -318,7 +319,8 @@ def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:
 def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(
         f"{path}: cannot be read now ({error.strerror}); what it holds may be whole, so nothing is written over it; "
-        "start again when it can be read, or move it away if it never can"
+        "start again when it can be read, or move it away if it never can",
+        error,
     )
 
 

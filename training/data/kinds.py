@@ -33,36 +33,44 @@ class Kind(NamedTuple):
 
 
 def _drawn(
-    dataset: Callable[[Corpus, Any, int], Dataset[Any]], mixture: type[Mixture[Any]]
+    dataset: Callable[[Any, Any, int], Dataset[Any]], mixture: type[Mixture[Any]]
 ) -> Callable[[Any, int, str], Dataset[Any]]:
     """Datasets drawn from a corpus, or from each corpus of a mixture."""
-    return _mixed(lambda settings, seed, split: dataset(open_corpus(settings, split), settings, seed), mixture)
 
-
-def _mixed(
-    open_one: Callable[[Any, int, str], Dataset[Any]], mixture: type[Mixture[Any]]
-) -> Callable[[Any, int, str], Dataset[Any]]:
     def open_all(settings: CorpusSettings, seed: int, split: str) -> Dataset[Any]:
-        parts = [open_one(one, part_seed(seed, number), split) for number, one in enumerate(settings.parts)]
+        corpora = zip(open_corpora(settings, split), settings.parts, strict=True)
+        parts = [dataset(corpus, one, part_seed(seed, number)) for number, (corpus, one) in enumerate(corpora)]
         return mixture(parts, settings, seed, split) if settings.corpora else parts[0]
 
     return open_all
 
 
-def _rows(settings: RowSettings, seed: int, split: str) -> RowDataset[RowSettings]:
-    """Rows drawn from a corpus, or read from a folder of samples with the settings and seed they were written with."""
-    if not is_materialized(settings.folder):
-        return Samples(open_corpus(settings, split), settings, seed)
-    if not isinstance(settings.corpus, Path):
+def _rows(source: Corpus | MaterializedSamples, settings: RowSettings, seed: int) -> RowDataset[RowSettings]:
+    """Rows drawn from a corpus, or those of a folder of samples, with the settings and seed they were written with."""
+    return Samples(source, settings, seed) if isinstance(source, Corpus) else source
+
+
+def open_corpora(settings: CorpusSettings, split: str) -> list[Corpus | MaterializedSamples]:
+    """A split of each corpus, in a folder or at an address through the cache that they share, or of its samples.
+
+    Raises `UserError` for a cache without room for all.
+    """
+    opened = [_open(one, split) for one in settings.parts]
+    if settings.cache is not None:
+        from preprocessing.corpus.remote import RemoteCorpus, check_room
+
+        check_room([one for one in opened if isinstance(one, RemoteCorpus)], int(settings.cache.size))
+    return opened
+
+
+def _open(settings: CorpusSettings, split: str) -> Corpus | MaterializedSamples:
+    if isinstance(settings, RowSettings) and is_materialized(settings.folder):
+        if isinstance(settings.corpus, Path):
+            return MaterializedSamples(settings.corpus, split)
         raise UserError(
             f"{settings.corpus}: holds samples of `reread preprocess --materialize`, which are read from a folder of "
             "this machine; copy it, or give the corpus that they were drawn from"
         )
-    return MaterializedSamples(settings.corpus, split)
-
-
-def open_corpus(settings: CorpusSettings, split: str) -> Corpus:
-    """A split of the corpus in a folder, or at an address through the cache."""
     if isinstance(settings.corpus, Path):
         return Corpus(settings.corpus, split)
     from preprocessing.corpus.remote import RemoteCorpus
@@ -73,7 +81,7 @@ def open_corpus(settings: CorpusSettings, split: str) -> Corpus:
 
 
 KINDS = {
-    "rows": Kind(RowSettings, _mixed(_rows, MixedRows), "masked_lm"),
+    "rows": Kind(RowSettings, _drawn(_rows, MixedRows), "masked_lm"),
     "packed": Kind(PackedSettings, _drawn(Packed, MixedRows), "masked_lm"),
     "segments": Kind(SegmentSettings, _drawn(Segments, MixedSegments), "documents"),
     "stream": Kind(StreamSettings, _drawn(Stream, MixedStream), "causal_lm"),

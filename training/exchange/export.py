@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from preprocessing.errors import UserError
-from training.checkpoint.files import put_in_place, remove, save_tensors
+from training.checkpoint.files import replacing, save_tensors
 from training.exchange.tokenizer import FRAMES, frame_tokenizer
 from training.models import model_spec
 from training.models.heads import ForQuestionAnswering, TaskHead
@@ -56,16 +56,9 @@ def write_huggingface(
     code = None if _in_transformers(type(model.config)) else Path(inspect.getfile(type(model)))
     if folder.exists() and not _is_export(folder, code) and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not an exported model; give another output or remove it")
-    temporary = folder.with_name(folder.name + ".tmp")
-    remove(temporary)
-    temporary.mkdir(parents=True)
-    try:
+    with replacing(folder) as temporary:
         _write_files(temporary, model, tokenizer_folder, code, absent)
         (temporary / "README.md").write_text(card, encoding="utf-8")
-        put_in_place(temporary, folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _write_files(

@@ -163,7 +163,7 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, unreached: C
     learning: dict[str, int] = {}
     first_rows: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        rows = [row for glob, row in globs if fnmatchcase(name, glob)]
+        rows = [row for glob, row in globs if name in names and fnmatchcase(name, glob)]
         parameter.requires_grad_(name in names and (trainable is None or bool(rows)))
         first = min(rows, default=0)
         if first and first >= len(parameter):

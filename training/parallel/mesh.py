@@ -77,13 +77,15 @@ class Mesh:
             yield
         except UserError as raised:
             error = raised
-        failed = [rank for rank, (bad,) in enumerate(self.gather(int(error is not None))) if bad]
+        statuses = self.gather(error.status if error else 0)
+        failed = [(rank, status) for rank, (status,) in enumerate(statuses) if status]
         if failed:
-            raise error if error and self.rank == failed[0] else ReportedElsewhereError(f"process {failed[0]} failed")
+            first, status = failed[0]
+            raise error if error and self.rank == first else ReportedElsewhereError(f"process {first} failed", status)
 
     def reported_once(self, error: UserError) -> UserError:
         """`error`, which every process raises: the first one prints it."""
-        return error if self.rank == 0 else ReportedElsewhereError(str(error))
+        return error if self.rank == 0 else ReportedElsewhereError(str(error), error.status)
 
 
 @cache

@@ -102,6 +102,16 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
     add(cache, "b", 30 * KB)
 
 
+def test_a_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or after a power failure it has its name, its size and zeros."""
+    done: list[int | str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.fstat(file).st_ino), sync(file)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("replace"), replace(*paths)))
+    path = add(cache_of(tmp_path, 40 * KB), "a", KB)
+    assert done == [path.stat().st_ino, "replace"]
+
+
 def test_a_file_of_another_size_is_replaced(tmp_path: Path) -> None:
     cache = cache_of(tmp_path, 40 * KB)
     path = add(cache, "a", KB)
@@ -183,6 +193,45 @@ def test_a_process_killed_while_it_fetches_leaves_nothing_that_is_taken_for_a_fi
     assert not list(cache.glob(f"*/{SHARDS}/*.tmp"))
 
 
+@pytest.mark.parametrize("opened_before", [False, True])
+def test_a_file_that_was_altered_in_the_cache_is_fetched_again_once(
+    corpus: Corpus, server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, opened_before: bool
+) -> None:
+    """As by a power failure; also while another reader has it mapped."""
+    settings = CacheSettings(folder=tmp_path / "cache", size=1 << 20)
+    first = RemoteCorpus(server.address, settings, "train", whole)
+    ids = first.document(0)[0]
+    if not opened_before:
+        assert sums(first) == sums(corpus)
+        del first, ids
+    (path,) = tmp_path.glob(f"cache/*/{SHARDS}/train-00000.tar")
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    there = RemoteCorpus(server.address, settings, "train", whole)
+    before = len(server.asked["train-00000.tar"])
+    with caplog.at_level("INFO", logger="reread"):
+        assert sums(there) == sums(corpus)
+    assert len(server.asked["train-00000.tar"]) == before + 1
+    assert caplog.text.count(f"{path}: altered since it was kept there; fetched again") == 1
+    if opened_before:
+        assert sums(first) == sums(corpus) and ids.sum() == sums(corpus)[0]
+    assert path.read_bytes() == (corpus.folder / "train-00000.tar").read_bytes()
+
+
+def test_a_file_that_is_altered_where_it_comes_from_is_one_line(
+    corpus: Corpus, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
+    settings = CacheSettings(folder=tmp_path / "cache", size=1 << 20, tries=3)
+    sums(RemoteCorpus(server.address, settings, "train", whole))
+    (path,) = tmp_path.glob(f"cache/*/{SHARDS}/train-00000.tar")
+    for copy in (path, corpus.folder / "train-00000.tar"):
+        with copy.open("r+b") as file:
+            file.write(bytes(copy.stat().st_size))
+    with pytest.raises(UserError, match=r"^http.*/train-00000.tar: altered since .*, after 3 tries; see to it"):
+        sums(RemoteCorpus(server.address, settings, "train", whole))
+
+
 def whole(tokens: np.ndarray) -> tuple[np.ndarray, int]:
     return np.array([0, len(tokens)]), 1
 
@@ -211,7 +260,9 @@ def test_a_full_disk_is_one_line_unless_something_can_be_deleted(
         there.document(last)
     line, shard = str(refused.value), f"{server.address}/train-00001.tar"
     assert line.startswith(f"data.cache: {settings.folder}: No space left on device, so {shard} cannot be kept")
-    assert "after 3 tries; make room, give another folder, or lower data.cache.size" in line
+    assert (
+        refused.value.status == 2 and "after 3 tries; make room, give another folder, or lower data.cache.size" in line
+    )
     assert line.endswith("bytes are free)") and "\n" not in line
     there._fetched.keep(set())  # the other one is in use no longer
     assert there.document(last)[0].sum() == corpus.document(last)[0].sum()

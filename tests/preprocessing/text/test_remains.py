@@ -41,6 +41,13 @@ def test_of_a_gutenberg_book_the_book_is_left() -> None:
     assert without_gutenberg(text) == text
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("unit", [" ", "\n", "\n ", " \n", "\r\n", "End of Project Gutenberg\n", "***"], ids=repr)
+def test_work_on_a_book_grows_with_its_length_alone(unit: str) -> None:
+    without_gutenberg("*** x\nEnd of Project Gutenberg" + unit * 200_000 + "x")  # quadratic work would take minutes
+
+
 @pytest.mark.parametrize(
     ("raw", "left"),
     [

@@ -148,8 +148,9 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_refused_and_left_alone(tmp
     with monkeypatch.context() as patch:
         for module, name in ((io, "open"), (builtins, "open"), (os, "open"), (os, "listdir"), (os, "scandir")):
             patch.setattr(module, name, failing(getattr(module, name)))
-        with pytest.raises(UserError, match=rf"^{faulty}: cannot be read now \({os.strerror(number)}\)"):
+        with pytest.raises(UserError, match=rf"^{faulty}: cannot be read now \({os.strerror(number)}\)") as error:
             store.latest()
+    assert error.value.status == (2 if number == errno.EACCES else 1)
     assert contents(tmp_path) == before
     assert store.latest() == 2
 

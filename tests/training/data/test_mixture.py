@@ -80,6 +80,14 @@ def test_any_position_is_found_without_those_before_it() -> None:
         assert np.array_equal(own[corpora == corpus], far // PERIOD * counts[corpus] + np.arange(counts[corpus]))
 
 
+def test_lanes_that_are_far_apart_draw_each_period_once() -> None:
+    interleaving = Interleaving(apportion([2.0, 1.0], PERIOD), 5)
+    lanes = np.arange(100) * PERIOD
+    for step in range(3):
+        interleaving.locate(lanes + step)
+    assert interleaving._period.cache_info().misses == 100
+
+
 @pytest.mark.parametrize("kind", ["rows", "packed"])
 def test_a_row_of_a_mixture_is_the_row_of_its_corpus_alone(folders: dict[str, Path], kind: str) -> None:
     mixture = mixture_of(kind, folders, {"a": 2, "b": 1})

@@ -1,5 +1,6 @@
 """A corpus at an address gives the samples of the same corpus in a folder, through a cache that may hold a part."""
 
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -138,6 +139,26 @@ def test_corpora_of_a_mixture_share_a_cache(folder: Path, server: FileServer, tm
         assert used(tmp_path) <= size
 
 
+def test_corpora_of_a_mixture_share_the_size_of_the_cache(folder: Path, server: FileServer, tmp_path: Path) -> None:
+    """Each has room alone. Nothing is fetched before all have; one corpus at two addresses is in the cache once."""
+    with serving(folder) as same:
+        corpora = [{"path": one.address, "name": name, "weight": 1} for one, name in ((server, "a"), (same, "b"))]
+        opened(None, corpora=corpora, pool_tokens=None, **cache(tmp_path / "one", corpus_bytes(folder) * 5 // 4))
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    tokenizer = {**Manifest.read(folder).tokenizer, "another": True}
+    replace(Manifest.read(folder), tokenizer=tokenizer).write(other)
+    with serving(other) as second:
+        corpora = [{"path": one.address, "name": name, "weight": 1} for one, name in ((server, "a"), (second, "b"))]
+        for one in (server, second):
+            opened(one.address, **cache(tmp_path, 30 * PAGE))
+        refused = rf"1,966,080 bytes, but {server.address}, {second.address} need [0-9,]+, for .*; raise it, or lower"
+        with pytest.raises(UserError, match=refused):
+            opened(None, corpora=corpora, **cache(tmp_path, 30 * PAGE))
+        assert not second.shards_asked()
+    assert not server.shards_asked()
+
+
 @pytest.mark.parametrize("pool_tokens", [POOL, None])
 def test_nothing_is_read_twice_in_passes_that_fit_into_the_cache(
     folder: Path, server: FileServer, tmp_path: Path, pool_tokens: int | None
@@ -204,20 +225,27 @@ def test_what_fails_for_a_while_is_asked_for_again(
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"),
-    [(404, "not there"), (500, "500"), ("cut", "completed"), ("flip", "checksum of the page"), ("whole", "ranges of")],
+    ("fault", "reason", "status"),
+    [
+        (404, "not there", 2),
+        (429, "429", 1),
+        (500, "500", 1),
+        ("cut", "completed", 1),
+        ("flip", "checksum of the page", 2),
+        ("whole", "ranges of", 2),
+    ],
     ids=str,
 )
 def test_what_goes_on_failing_is_one_line(
-    folder: Path, server: FileServer, tmp_path: Path, fault: object, reason: str
+    folder: Path, server: FileServer, tmp_path: Path, fault: object, reason: str, status: int
 ) -> None:
-    """The address, the shard, what is wrong and the way out."""
+    """The address, the shard, what is wrong and the way out; a job is requeued for what may pass."""
     server.faults, server.forever = {"train-00001.tar": [fault]}, {"train-00001.tar"}
     there = opened(server.address, **cache(tmp_path, 3 * corpus_bytes(folder)))
     with pytest.raises(UserError, match=reason) as refused:
         there.rows(np.arange(len(there)))
     line = str(refused.value)
-    assert server.address in line and "\n" not in line
+    assert server.address in line and "\n" not in line and refused.value.status == status
     assert fault == "whole" or ("/train-00001.tar: " in line and "after 3 tries; see to it" in line)
     assert not list(tmp_path.glob("*/shards/train-00001*"))
 
@@ -225,8 +253,9 @@ def test_what_goes_on_failing_is_one_line(
 @pytest.mark.parametrize("status", [401, 403])
 def test_what_is_forbidden_is_asked_for_once(folder: Path, server: FileServer, tmp_path: Path, status: int) -> None:
     server.faults, server.forever = {"manifest.json": [status]}, {"manifest.json"}
-    with pytest.raises(UserError, match=rf"/manifest.json: {status}, .*; get the right to read it"):
+    with pytest.raises(UserError, match=rf"/manifest.json: {status}, .*; get the right to read it") as refused:
         opened(server.address, **cache(tmp_path, 3 * corpus_bytes(folder), tries=20))
+    assert refused.value.status == 2
     assert len(server.asked["manifest.json"]) == 1
 
 
@@ -274,8 +303,9 @@ def test_an_unknown_host_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_server_that_is_down_is_one_line_after_all_tries(server: FileServer, tmp_path: Path) -> None:
     """It may be starting."""
-    with pytest.raises(UserError, match=r"127\.0\.0\.1:9/manifest.json: .*onnect.*, after 3 tries"):
+    with pytest.raises(UserError, match=r"127\.0\.0\.1:9/manifest.json: .*onnect.*, after 3 tries") as refused:
         opened("http://127.0.0.1:9", **cache(tmp_path, 1 << 20))
+    assert refused.value.status == 1
 
 
 @pytest.mark.parametrize(("command", "pool_tokens"), [("cat {}/", None), ("cat {}/{{}} | cat", POOL)])

@@ -1,7 +1,9 @@
 """Exported folders load through transformers' Auto classes, elsewhere, with the same logits."""
 
+import errno
 import inspect
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from torch import nn
 
 from preprocessing.config import CleanSettings, TokenizerSettings, VocabularySettings
 from preprocessing.errors import UserError
+from preprocessing.files import unfinished
 from preprocessing.text.clean import Cleaner
 from preprocessing.tokens.tokenizer import load_tokenizer
 from preprocessing.tokens.vocabulary import train_vocabulary
@@ -373,16 +376,16 @@ def test_a_failed_export_leaves_nothing_behind(
         patch.setattr(export, "_config_json", fail)
         with pytest.raises(OSError, match="No space"):
             write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
-    assert not list(tmp_path.glob("out*"))
+    assert not list(tmp_path.glob("*out*"))
     settings = tokenizer / "tokenizer_config.json"
     settings.rename(tokenizer / "whole")
     settings.write_text("{")
     with pytest.raises(ValueError, match="Expecting"):
         write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
-    assert not list(tmp_path.glob("out*"))
+    assert not list(tmp_path.glob("*out*"))
     (tokenizer / "whole").rename(settings)
     write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
-    assert [path.name for path in tmp_path.glob("out*")] == ["out"]
+    assert [path.name for path in tmp_path.glob("*out*")] == ["out"]
 
 
 def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) -> None:
@@ -394,6 +397,37 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
     with pytest.raises(UserError, match="is not an exported model"):
         write_huggingface(tmp_path / "mine", pretraining(), None, "card")
     assert (tmp_path / "mine" / "config.json").read_text() == "someone else's model"
+
+
+def test_only_what_a_killed_export_left_is_removed_beside_it(tmp_path: Path) -> None:
+    write_huggingface(tmp_path / "out", pretraining(), None, "first")
+    for name in ("out.old", "out.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis").write_text("mine")
+    left = unfinished(tmp_path / "out") / "new"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_text("half")
+    write_huggingface(tmp_path / "out", pretraining(), None, "second")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.old", "out.tmp"]
+    assert [(tmp_path / name / "thesis").read_text() for name in ("out.old", "out.tmp")] == ["mine", "mine"]
+
+
+def test_an_export_that_cannot_be_put_in_place_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_huggingface(tmp_path / "out", pretraining(), None, "first")
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name == "new":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write_huggingface(tmp_path / "out", pretraining(), None, "second")
+    assert (tmp_path / "out" / "README.md").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_an_export_without_code_is_known_by_its_tag(tmp_path: Path) -> None:
