@@ -14,6 +14,11 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that end a line or control a terminal."""
 
 
+def escaped(text: str) -> str:
+    """`text` with its line ends, control characters and undecodable bytes as Python writes them."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
 class UserError(Exception):
     """A mistake the user can correct: the message names the file, the field and the way out.
 
@@ -26,8 +31,7 @@ class UserError(Exception):
         self.status = 1 if cause is not None and may_pass(cause) else 2
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+        return escaped(super().__str__())
 
 
 class DamagedError(UserError):

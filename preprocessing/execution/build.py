@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from preprocessing.config import PreprocessSettings
 from preprocessing.corpus import Manifest
-from preprocessing.errors import UserError, writing
+from preprocessing.errors import UserError, escaped, writing
 from preprocessing.execution.advice import warning_of_sample, warnings_of
 from preprocessing.execution.attempts import temporary_folder
 from preprocessing.execution.executor import Executor, ProcessExecutor, Share
@@ -196,7 +196,7 @@ def _unreadable(work: Work) -> _Unreadable | None:
     if not (count := sum(result["unreadable"] for result in results)):
         return None
     total = count + sum(source["documents_read"] for source in by_source(work, results))
-    reason = most_frequent(problem["reason"] for result in results for problem in result["problems"])
+    reason = escaped(most_frequent(problem["reason"] for result in results for problem in result["problems"]))
     what = f"{count:,} of {total:,} inputs ({100 * count / total:.1f} %) could not be read"
     is_most = 2 * count > total
     return _Unreadable(f"{'most of the input is missing: ' if is_most else ''}{what}, most often: {reason}", is_most)

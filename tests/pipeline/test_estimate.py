@@ -1,9 +1,6 @@
 """`reread plan`: its figures against known, allocated or published ones, and what it chooses."""
 
-import gc
 import math
-from collections.abc import Iterator
-from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
 from pipeline.estimate import arrangement as arrangement_module
@@ -33,6 +29,7 @@ from tests.conftest import (
     stream_values,
     train_values,
 )
+from tests.memory import allocated
 from training.assembly import head_of
 from training.config import TrainSettings
 from training.data.kinds import open_dataset
@@ -107,19 +104,10 @@ def test_what_does_not_learn_needs_no_moments() -> None:
     assert rows.checkpoint_bytes == 4 * rows.parameters + 8 * (49 - 17) * 32
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Kernels take working memory for each thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("values_of", [train_values, span_values, document_values, ran_values, longformer_values])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thread) -> None:
+def test_activations_are_what_torch_allocates(values_of, checkpointing) -> None:
     """The peak memory of a real micro-batch on CPU, as the profiler records it, to within 5 %."""
     values = values_of("nowhere", global_batch=4, micro_batch=4)
     if values_of is not document_values:  # ERNIE-Doc's attention without dropout is another one on CPU
@@ -145,12 +133,7 @@ def test_activations_are_what_torch_allocates(values_of, checkpointing, one_thre
             if loss is not None:
                 loss.backward()
 
-    step()
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        step()
-    events = watched.profiler.kineto_results.events()
-    most = max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
+    most = allocated(step)
     arguments = {"tensor": 1, "micro_batch": 4, "checkpointing": checkpointing, "kernels": "cpu"}
     assert rehearse(settings, config, torch.float32, **arguments).within == pytest.approx(most, rel=0.05)
 

@@ -1,19 +1,17 @@
 """`micro_batch: auto` in fine-tuning: what the longest examples need, and that each process gets some."""
 
-import gc
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from pipeline.estimate.fitting import fit
 from pipeline.estimate.rehearsal import rehearse
 from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample, ClassifyExample, Example, TagExample
+from tests.memory import allocated
 from tests.tasks import LETTERS, dataset_of, objective_of, task_values, write_tokenizer
 from training.config import TrainSettings
 from training.data.tasks.settings import check_groups
@@ -29,15 +27,6 @@ LENGTHS = (3, 400, 17, 190, 95, 8, 260, 121)
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Kernels take working memory for each thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def examples_of(kind: str) -> list[Example]:
@@ -92,17 +81,12 @@ def peak(values: dict[str, Any], examples: Sequence[Example]) -> int:
             if loss is not None:
                 loss.backward()
 
-    step()
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        step()
-    events = watched.profiler.kineto_results.events()
-    return int(max(accumulate(event.nbytes() for event in events if event.name() == "[memory]")))
+    return allocated(step)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
-def test_the_estimate_of_a_task_is_what_torch_allocates(tokenizer: Path, case: str, one_thread: None) -> None:
+def test_the_estimate_of_a_task_is_what_torch_allocates(tokenizer: Path, case: str) -> None:
     values, examples = values_of(case, tokenizer, micro_batch=3, global_batch=3)
     settings, dataset = TrainSettings.parse(values, "test"), dataset_of(values, examples)
     config = objective_of(values, examples).model.config
