@@ -311,19 +311,18 @@ def _train_here(recipe: Recipe) -> None:
     from training.trainer import train as run_training
 
     folder = RUNS / recipe.name
-    is_new = not folder.exists()  # before the processes meet: any of them may make it
-    run_training(train_section(recipe), folder, _prepared(recipe, folder, is_new), fit)
+    run_training(train_section(recipe), folder, _prepared(recipe, folder), fit)
 
 
 @contextmanager
-def _prepared(recipe: Recipe, folder: Path, is_new: bool) -> Iterator[None]:
+def _prepared(recipe: Recipe, folder: Path) -> Iterator[None]:
     """The run folder, opened when all processes have met; below a launcher its `start` must be there."""
     if place().rank == 0 and (missing := missing_start(recipe)):
         raise UserError(
             f"{missing}: not there, and `start` does not make it below torchrun or srun; make it by "
             "starting this recipe once by itself, or by `reread convert`"
         )
-    with open_run_folder(recipe, folder, is_new):
+    with open_run_folder(recipe, folder):
         yield
 
 

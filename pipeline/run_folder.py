@@ -5,7 +5,6 @@ import logging
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +16,6 @@ from pipeline.run_lock import only_job
 from preprocessing.errors import UserError
 from preprocessing.files import write_atomically
 from training.data.kinds import KINDS
-from training.metrics import METRICS
 from training.parallel.place import place
 
 log = logging.getLogger("reread")
@@ -77,11 +75,11 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
 
 
 @contextmanager
-def open_run_folder(recipe: Recipe, run: Path, is_new: bool) -> Iterator[None]:
+def open_run_folder(recipe: Recipe, run: Path) -> Iterator[None]:
     """Make and lock the run folder, write the recipe and the versions to it, and log there.
 
-    Process 0 does this; the others only log. If it `is_new`, it is removed when a mistake ends the run before the first
-    step. Raises `UserError` if the folder belongs to another recipe or job, or cannot be written.
+    Process 0 does this; the others only log. Raises `UserError` if the folder belongs to another recipe or job, or
+    cannot be written.
     """
     with ExitStack() as stack:
         try:
@@ -89,24 +87,12 @@ def open_run_folder(recipe: Recipe, run: Path, is_new: bool) -> Iterator[None]:
                 check_same_run(run, recipe)
                 run.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(only_job(run))
-                if is_new:
-                    stack.enter_context(_removed_unless_begun(run))
                 write_recipe(recipe, run / "recipe.yaml")
                 write_atomically(run / "environment.json", json.dumps(_environment(), indent=1).encode())
             stack.enter_context(_log_file(run))
         except OSError as error:
             raise UserError(f"{run}: cannot write the run folder ({error.strerror}: {error.filename})", error) from None
         yield
-
-
-@contextmanager
-def _removed_unless_begun(run: Path) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        if not (run / METRICS).exists():
-            shutil.rmtree(run, ignore_errors=True)  # another machine may hold its log open
-        raise
 
 
 def _learned(train: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("reread")
 
 EVALUATION = "evaluation.json"
-METRICS = "metrics.jsonl"
 PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
     "V100": 125.0,
     "A100": 312.0,
@@ -72,7 +71,7 @@ class MetricsLog:
 
     def __init__(self, run: Path, resumed_step: int, processes: int = 1, writers: Sequence[Writer] = ()) -> None:
         """`writers` get the same figures."""
-        self._path = path = run / METRICS
+        self._path = path = run / "metrics.jsonl"
         kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= resumed_step]
         write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
@@ -108,7 +107,7 @@ def quality(names: Iterable[str]) -> list[str]:
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The complete lines: a kill may have cut the last one short. Raises `UserError` for a line that is not metrics."""
-    path = run / METRICS
+    path = run / "metrics.jsonl"
     if not path.exists():
         return []
     found = []

@@ -65,24 +65,6 @@ def test_a_finished_run_does_nothing_and_says_so(sample_corpus, uninterrupted) -
     assert written() == before
 
 
-def test_a_mistake_before_the_first_step_leaves_no_new_run_folder(sample_corpus, uninterrupted, tmp_path) -> None:
-    """What was there before stays, such as the logs of an earlier start."""
-    origin = f"train.from_run={uninterrupted / 'runs' / 'tiny'}"
-    for override, line in (
-        ("data.corpus=nowhere", "nowhere/manifest.json: not there"),
-        (f"{origin}@3", "has no step 3"),
-        (f"{origin} steps=50 model.hidden_size=64", "has shape"),
-    ):
-        for is_new in (True, False):
-            if not is_new:
-                (tmp_path / "runs" / "tiny").mkdir(parents=True)
-            with start(tmp_path, sample_corpus, *override.split()) as job:
-                assert job.statuses() == [2], job.output
-            assert line in job.output
-            assert (tmp_path / "runs" / "tiny").exists() != is_new
-        shutil.rmtree(tmp_path / "runs")
-
-
 def test_a_mistake_in_the_model_is_one_line_from_many_processes(sample_corpus, tmp_path) -> None:
     with start(tmp_path, sample_corpus, "model.num_attention_heads=5") as job:
         assert job.statuses() == [2]

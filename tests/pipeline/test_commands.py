@@ -165,7 +165,7 @@ def test_below_torchrun_a_missing_start_is_refused(done: list[Any], tmp_path: Pa
     recipe = recipe_of(tmp_path)
     with (
         pytest.raises(UserError, match=r"models/start: not there, and `start` does not make it below torchrun"),
-        commands._prepared(recipe, tmp_path / "runs" / "long", True),
+        commands._prepared(recipe, tmp_path / "runs" / "long"),
     ):
         pass
     assert not (tmp_path / "runs").exists()
@@ -183,6 +183,6 @@ def test_a_run_that_has_begun_needs_its_start_no_more(done: list[Any], tmp_path:
     recipe = recipe_of(tmp_path)
     (tmp_path / "runs" / "long" / "checkpoints" / "step-00000002").mkdir(parents=True)
     commands.make_start(recipe)
-    with commands._prepared(recipe, tmp_path / "runs" / "long", True):
+    with commands._prepared(recipe, tmp_path / "runs" / "long"):
         pass
     assert done == []
