@@ -154,7 +154,7 @@ def test_of_a_killed_worker_or_node_only_its_part_is_done_again(
     process = start(raw, tmp_path / "corpus", before=starts.before(victim), **EVERY_STAGE, executor="ray", workers=0)
     wait_for(lambda: bool(starts.at(victim)), process)
     stage, number, _, worker = starts.at(victim)[0]
-    wait_for(lambda: any((tmp_path / "corpus" / ".work" / stage).glob(f"{int(number):05d}.*")), process)
+    wait_for(lambda: any((tmp_path / "corpus" / ".work" / stage).glob(f"*{int(number):05d}.*")), process)
     for pid in [victim, *children(victim)] if whole_node else [int(worker)]:
         kill(pid)
     if whole_node:
