@@ -31,7 +31,8 @@ import os, signal
 from preprocessing.execution import ray_executor
 
 def counted(here, folder, work_plan, stage, number):
-    "Note who begins which task; the first one at the node VICTIM stands still half-way."
+    "Note who begins which task; the first one at the node VICTIM stands still half-way, and others wait for it."
+    import time
     from preprocessing.execution import progress
     from preprocessing.execution.ray_executor import do_task
     with open(STARTS, "a+") as file:
@@ -40,6 +41,11 @@ def counted(here, folder, work_plan, stage, number):
         begun_here = [line for line in file if line.split()[2] == str(VICTIM)]
     if os.getppid() == VICTIM and len(begun_here) == 1:
         progress.report_progress_to(lambda size: signal.pause())
+    wanted = f" {{VICTIM}} "
+    for _ in range(6000 if VICTIM else 0):  # else the other node may be done with all before this one has a worker
+        if wanted in open(STARTS).read():
+            break
+        time.sleep(0.01)
     return do_task(here, folder, work_plan, stage, number)
 
 STARTS, VICTIM = {starts!r}, {victim}
