@@ -99,7 +99,7 @@ def test_the_estimate_of_a_task_is_what_torch_allocates(tokenizer: Path, case: s
 @pytest.mark.parametrize("case", list(CASES))
 def test_no_pass_of_a_run_has_more_tokens_than_the_largest(tokenizer: Path, case: str, size: int) -> None:
     dataset = dataset_of(*values_of(case, tokenizer))
-    largest = max(rows["input_ids"].size for rows in dataset.longest(size))
+    largest = max(rows["input_ids"].size for rows in next(dataset.longest(size)))
     learning = [
         rows["input_ids"].size
         for step in range(12)
@@ -131,6 +131,18 @@ def test_an_example_counts_with_all_windows_that_share_a_softmax(tokenizer: Path
         for some in ([one for one, length in zip(examples, LENGTHS, strict=True) if 17 <= length < 50], examples)
     )
     assert many > 10 * one_window
+
+
+def test_the_longest_that_have_an_answer_are_rehearsed(tokenizer: Path) -> None:
+    answers = (Answer(2, "b"),)
+    texts = {"long": ("a b " * 30, ()), "middle": ("a b " * 9, answers), "short": ("a b", answers)}
+    examples = [AnswerExample(name, "", text, "q ?", found) for name, (text, found) in texts.items()]
+    values = task_values("nezha", "answer", tokenizer, sequence_length=96, without="skip")
+    (_, rows), *more = objective_of({**values, "micro_batch": 1}, examples).largest()
+    assert not more
+    assert rows["attention_mask"].sum() == 18 + len(["q", "?"]) + 3
+    (_, rows), *more = objective_of({**values, "micro_batch": 1}, examples[:1]).largest()
+    assert rows["attention_mask"].sum() == 60 + len(["q", "?"]) + 3
 
 
 def test_groups_waste_less_than_equal_pieces(tokenizer: Path) -> None:

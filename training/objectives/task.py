@@ -91,8 +91,10 @@ class TaskObjective(Objective):
         return Loader(draw())
 
     def largest(self) -> Any:
-        learning = (rows for rows in self.dataset.longest(self.settings.micro_batch) if self.predicted(rows))
-        return [(0, max(learning, key=lambda rows: rows["input_ids"].size))]
+        for passes in self.dataset.longest(self.settings.micro_batch):
+            if learning := [rows for rows in passes if self.predicted(rows)]:
+                break  # else the longest have no answer to learn
+        return [(0, max(learning or passes, key=lambda rows: rows["input_ids"].size))]
 
     def counts(self, batch: Any) -> dict[str, int]:
         return {"predicted": sum(self.predicted(rows) for _, rows in batch)}

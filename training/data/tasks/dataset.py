@@ -22,7 +22,7 @@ from training.data.order import locate
 from training.data.rows import Rows, share
 from training.data.tasks.settings import TaskSettings
 from training.data.tasks.windows import Framing, Row, padded, window_count
-from training.data.trimming import by_length, micro_batches
+from training.data.trimming import by_length, micro_batches, pieces
 from training.scoring.spans import max_context
 from training.scoring.task_scores import scores
 
@@ -220,13 +220,14 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         lengths = np.array([len(self.documents[example].ids) for example in examples.tolist()])
         return [group.tolist() for group in micro_batches(examples, lengths, self.settings.sequence_length, size)]
 
-    def longest(self, size: int) -> Iterator[Rows]:
-        """Passes over the `size` longest examples, all of whose windows learn. No pass of a step with groups of `size`
-        examples has more tokens than the largest of them."""
+    def longest(self, size: int) -> Iterator[list[Rows]]:
+        """Passes over the `size` longest examples, all of whose windows learn, and so on down to the shortest. No pass
+        of a step with groups of `size` examples has more tokens than the largest of the first."""
         every = copy(self)
         every.settings = self.settings.model_copy(update={"learns": "all", "retrospective": False})
         lengths = np.array([len(document.ids) for document in self.documents])
-        return every.passes(by_length(np.arange(len(self)), lengths)[-size:].tolist(), size, training=True)
+        for group in pieces(by_length(np.arange(len(self)), lengths)[::-1], size):
+            yield list(every.passes(group[::-1].tolist(), size, training=True))
 
     def passes(self, group: Sequence[int], size: int, *, training: bool) -> Iterator[Rows]:
         """The rows of a group of examples in forward passes: input_ids, attention_mask, token_type_ids [B, L]; example,
