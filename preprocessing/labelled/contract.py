@@ -6,6 +6,7 @@ Other fields are left out, and named in the log. One that may be a field misspel
 import logging
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Literal
 
 from preprocessing.input.fields import listed
@@ -96,7 +97,7 @@ def read_contract(source: Source) -> Iterator[Example]:
 def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
     model, left_out = LINES[source.task], dict[str, None]()
     for number, values in source.json_lines():
-        others = _others(model, values)
+        others = _others(model, tuple(values))
         left_out |= dict.fromkeys(others)
         line = source.parse(
             model, {key: value for key, value in values.items() if key not in others}, source.place(number)
@@ -108,12 +109,13 @@ def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
         log.warning("%s: fields that are none of %s are left out: %s", source.path, known, listed(left_out))
 
 
-def _others(model: type[_Line], values: dict[str, Any]) -> list[str]:
-    """The fields of a line that are not ours, but for those that may be one of ours under another name."""
+@lru_cache(maxsize=256)  # the lines of a file mostly have the same fields
+def _others(model: type[_Line], names: tuple[str, ...]) -> list[str]:
+    """The fields among a line's `names` that are not ours, but for those that may be one of ours misspelt."""
     fields = model.model_fields
     required = [name for name in fields if fields[name].is_required()]
-    if any(name not in values for name in required):
+    if any(name not in names for name in required):
         return []
-    wanted = [*required, *(name for name in fields if name not in values and name != "id")]
-    names = {*wanted, *(NAMES["second"] if "second" in wanted else ())}
-    return [name for name in values if name not in fields and not get_close_matches(name, names, 1, _SIMILAR)]
+    wanted = [*required, *(name for name in fields if name not in names and name != "id")]
+    ours = {*wanted, *(NAMES["second"] if "second" in wanted else ())}
+    return [name for name in names if name not in fields and not get_close_matches(name, ours, 1, _SIMILAR)]
