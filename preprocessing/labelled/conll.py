@@ -9,7 +9,7 @@ from dataclasses import replace
 from preprocessing.labelled.examples import TagExample
 from preprocessing.labelled.source import Source
 
-_LOG = logging.getLogger("reread")
+log = logging.getLogger("reread")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
@@ -63,5 +63,5 @@ def joiner_of(source: Source, sentences: Iterable[tuple[str, ...]]) -> str:
         return ""
     joiner, name = ("", "nothing") if chinese > others else (" ", "a blank")
     reason = f"{chinese:,} tokens have Chinese or Japanese characters, {others:,} other letters"
-    _LOG.info(f"{source.path}: {name} between tokens ({reason})")
+    log.info(f"{source.path}: {name} between tokens ({reason})")
     return joiner

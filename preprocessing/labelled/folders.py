@@ -11,7 +11,7 @@ from preprocessing.input.archives import entries
 from preprocessing.labelled.examples import ClassifyExample
 from preprocessing.labelled.source import DAMAGE, Source
 
-_LOG = logging.getLogger("reread")
+log = logging.getLogger("reread")
 UNLABELLED = "unsup"
 """The folder of aclImdb with texts that have no label."""
 
@@ -34,7 +34,7 @@ def read_folders(source: Source) -> Iterator[ClassifyExample]:
     )
     if left_out:
         found = ", ".join(f"{count:,} {where}" for where, count in sorted(left_out.items()))
-        _LOG.info(f"{source.path}: files that are in no class are left out: {found}")
+        log.info(f"{source.path}: files that are in no class are left out: {found}")
     for name in sorted(classes):
         folder = name.parent.name
         identity = f"{folder}/{name.name}"

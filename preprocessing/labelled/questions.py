@@ -13,7 +13,7 @@ from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample
 from preprocessing.labelled.source import Source
 from preprocessing.settings import Settings
 
-_LOG = logging.getLogger("reread")
+log = logging.getLogger("reread")
 _BLANK = re.compile(r"\[BLANK\d+\]")
 
 
@@ -140,9 +140,9 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
             label = options.index(question.answer) if question.answer else None
             yield ChooseExample(f"{group}-{order}", place, text, question.question, options, label, group)
     if repeated:
-        _LOG.info(f"{source.path}: {repeated:,} questions have an option twice; the copies are left out")
+        log.info(f"{source.path}: {repeated:,} questions have an option twice; the copies are left out")
     if shared:
-        _LOG.info(f"{source.path}: {shared:,} documents share the id of another one; their ids end with their position")
+        log.info(f"{source.path}: {shared:,} documents share the id of another one; their ids end with their position")
 
 
 def read_cmrc2019(source: Source) -> Iterator[ChooseExample]:

@@ -11,7 +11,7 @@ from preprocessing.labelled.examples import Example
 from preprocessing.labelled.formats import FORMATS, Format, recognise
 from preprocessing.labelled.source import Labels, Source, Task
 
-_LOG = logging.getLogger("reread")
+log = logging.getLogger("reread")
 
 
 class Found(NamedTuple):
@@ -57,7 +57,7 @@ def read_examples(
     if not examples:
         raise UserError(f"{path}: no examples in it; it should hold {chosen.looks}")
     if mistakes:
-        _LOG.warning(f"{path}: {len(mistakes):,} mistakes are left out, the first: {mistakes[0]}")
+        log.warning(f"{path}: {len(mistakes):,} mistakes are left out, the first: {mistakes[0]}")
     return Found(examples, mistakes)
 
 
@@ -84,5 +84,5 @@ def _format(source: Source, name: str | None) -> Format:
             known = nearest(field, chosen.columns) if chosen.columns else "it has none to name"
             raise UserError(f"task.columns: `{field}` is unknown to format {name}; {known}")
     if reason:
-        _LOG.info(f"{source.path}: read as {name} ({reason})")
+        log.info(f"{source.path}: read as {name} ({reason})")
     return chosen

@@ -11,7 +11,7 @@ from preprocessing.errors import UserError, first_line
 from preprocessing.labelled.examples import ClassifyExample
 from preprocessing.labelled.source import DAMAGE, Source
 
-_LOG = logging.getLogger("reread")
+log = logging.getLogger("reread")
 _INLINE = frozenset(
     ("a", "abbr", "b", "cite", "code", "em", "font", "i", "q", "small", "span", "strong", "sub", "sup", "u")
 )
@@ -85,7 +85,7 @@ def _ground_truth(source: Source) -> dict[str, str]:
     stem = name.partition(".xml")[0] + ".xml"
     found = [path for path in sorted(source.path.parent.glob(f"{stem}*")) if path.name != source.path.name]
     if not found:
-        _LOG.info(f"{source.path}: no {stem} beside it, so its articles are unlabelled")
+        log.info(f"{source.path}: no {stem} beside it, so its articles are unlabelled")
         return {}
     truth = Source(Path(found[0]), source.task)
     labels: dict[str, str] = {}

@@ -20,7 +20,7 @@ from training.scoring.classification import (
 from training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
 from training.scoring.options import pac, qac
 
-_LOG = logging.getLogger("reread")
+log = logging.getLogger("reread")
 
 Kind = Literal["classify-one", "classify-set", "classify-number", "tag", "answer", "choose"]
 """The kinds of task; `classify` is three, by what a label is."""
@@ -113,7 +113,7 @@ def scores(kind: Kind, gold: Mapping[str, Any], predicted: Mapping[str, Any], **
             try:
                 found[name] = score.function(gold, predicted, **{need: given[need] for need in score.needs})
             except UndefinedError as error:
-                _LOG.info("%s: left out, since %s", name, error)
+                log.info("%s: left out, since %s", name, error)
     return found
 
 
