@@ -1,29 +1,60 @@
 # `make quickstart` and `make test` do all the set-up a fresh machine needs.
 VENV ?= .venv
+INTERPRETER ?= python3
+EXTRAS ?= train,dev
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast checks format constraints gpu peers slurm horovod horovod-wheel build-horovod apex clean
+.PHONY: quickstart test test-fast test-versions test-extras fuzz checks format constraints gpu peers slurm horovod \
+	horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart $(OVERRIDES)
 
-# One worker more than cores, since Slurm's tests mostly wait.
+# One worker more than cores, since Slurm's tests mostly wait. TESTS=tests/pipeline runs some of them.
 test: $(READY)
-	$(PYTHON) -m pytest -n $$(($$(nproc) < 8 ? $$(nproc) + 1 : 8)) --dist loadfile --no-loadscope-reorder
+	$(PYTHON) -m pytest -n $$(($$(nproc) < 8 ? $$(nproc) + 1 : 8)) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 # While changing something: no processes are started, and hypothesis tries few examples.
 test-fast: $(READY)
 	REREAD_EXAMPLES=10 $(PYTHON) -m pytest -n logical --maxprocesses 8 --dist loadfile -m "not slow" tests/preprocessing tests/pipeline tests/training
 
+# The fast tests on the oldest and the newest of these versions that runs here, each in an environment of its own. A
+# pythonX.Y that only prints an error, as pyenv's does for a version that is not chosen, is not here: with pyenv
+# `PYENV_VERSION=3.10.13:3.13.0 make test-versions`.
+VERSIONS = 3.10 3.11 3.12 3.13
+test-versions:
+	@here=$$(for version in $(VERSIONS); do python$$version -c "" 2>/dev/null && echo $$version; done | sed -n '1p;$$p' | uniq); \
+		test -n "$$here" || { echo "test-versions: no Python of $(VERSIONS) runs here, so nothing was tested"; exit 1; }; \
+		echo "test-versions: of Python $(VERSIONS) the oldest and the newest that run here:" $$here; \
+		for version in $$here; do \
+			$(MAKE) test-fast VENV=$(VENV)-$$version INTERPRETER=python$$version || exit 1; \
+		done
+
+# What the extras of setup.py bring, TensorFlow too, which `.ci/run` leaves out for its size; none of it is skipped.
+test-extras:
+	REREAD_REQUIRED="baselines html mlflow tensorflow wandb" $(MAKE) test VENV=$(VENV)-extras \
+		EXTRAS=train,dev,baselines,html,mlflow,tensorflow,wandb TESTS="tests/training/exchange tests/training/scoring \
+		tests/training/run/test_writers.py tests/preprocessing/input tests/pipeline/commands/test_finetuning.py tests/end_to_end/test_finetune.py"
+
+# All fuzzers in turn, for hours: FUZZ_CASES cases from number FUZZ_FIRST on. `python -m tests.fuzz TARGET NUMBER` shows one.
+FUZZ_CASES ?= 500000
+FUZZ_FIRST ?= 0
+fuzz: $(READY)
+	FUZZ_CASES=$(FUZZ_CASES) FUZZ_FIRST=$(FUZZ_FIRST) nice $(PYTHON) -m tests.fuzz
+
+# mypy and import-linter find the package's folders by links below one name, as an installation has them.
+NAMED = $(abspath $(VENV))/named
 checks: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports --no-cache
+	mkdir -p $(NAMED)/reread
+	ln -sfn $(addprefix $(CURDIR)/,$(wildcard reread/*.py) pipeline preprocessing training) $(NAMED)/reread/
+	MYPYPATH=$(NAMED) $(VENV)/bin/mypy
+	cd $(NAMED) && $(abspath $(VENV))/bin/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix .
@@ -34,7 +65,8 @@ format: $(READY)
 constraints: $(READY)
 	$(PYTHON) -m pip install --quiet uv
 	printf '%s\n' "$(TORCH)" pip "setuptools<82" wheel | $(VENV)/bin/uv pip compile --quiet --upgrade --universal \
-		--python-version 3.10 --no-python-downloads --extra train --extra dev --extra horovod --no-header --no-annotate \
+		--python-version 3.10 --no-python-downloads --extra train --extra dev --extra horovod --extra baselines \
+		--extra html --extra mlflow --extra wandb --no-header --no-annotate \
 		--output-file $(VENV)/constraints.txt setup.py - > /dev/null
 	{ echo "# made by \`make constraints\`"; \
 		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
@@ -88,14 +120,14 @@ apex: $(READY)
 	$(PYTHON) -c "import torch, amp_C; from apex.optimizers import FusedLAMB"
 
 $(VENV)/.torch: constraints.txt
-	python3 -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && python3 -m venv $(VENV); }
+	$(INTERPRETER) -m venv $(VENV) || { apt-get update && apt-get install -y python3-venv && $(INTERPRETER) -m venv $(VENV); }
 	$(PYTHON) -m pip install --quiet --upgrade --constraint constraints.txt pip setuptools wheel
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt "$(TORCH)" numpy
 	touch $@
 
 $(READY): $(VENV)/.torch setup.py constraints.txt
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt -e ".[train,dev]"
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache

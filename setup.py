@@ -4,18 +4,18 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+FOLDERS = ("pipeline", "preprocessing", "slurm", "training")
 PREPROCESSING = [
-    "duckdb>=1.0",
-    "filelock>=3.12",
+    "filelock>=3.20.3",
     "fsspec[http]>=2024.6",  # corpora at addresses; s3fs, gcsfs and the like open others
     "isal>=1.6",  # CRC-32 at a multiple of zlib's speed: every page of a corpus is checked
     "jinja2>=3.1",  # the page of `reread report`
     "jieba==0.42.1",  # word boundaries are part of a corpus: another dictionary is another corpus
     "matplotlib>=3.7",
     "numpy>=1.26",
-    "opencc-python-reimplemented>=0.1.7",
+    "opencc==1.4.2",  # its tables are part of a corpus, and so are the phrases of preprocessing/text/simplify.py
     "protobuf>=4",  # sentencepiece needs it to load a model
-    "pyarrow>=14",
+    "pyarrow>=14.0.1",
     "pydantic>=2.6",
     "pyyaml>=6",
     "rich>=13",
@@ -24,6 +24,7 @@ PREPROCESSING = [
     "tenacity>=8.2",
     "tokenizers>=0.21",  # DecodeStream
     "typer>=0.12",
+    "typing-extensions>=4.6",  # pydantic reads its TypedDict, and the standard library's from Python 3.12 on alone
     "webdataset>=0.2.86",  # opens `pipe:` addresses; its form is that of the shards
     "zstandard>=0.22",
 ]
@@ -58,10 +59,17 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=[*find_packages(include=["pipeline*", "preprocessing*", "training*"]), "slurm"],
+    # Installed, the folders are one package.
+    package_dir={"reread": "reread", **{f"reread.{folder}": folder for folder in FOLDERS}},
+    packages=[
+        "reread",
+        "reread.slurm",
+        *(f"reread.{name}" for name in find_packages(include=[f"{one}*" for one in FOLDERS])),
+    ],
     package_data={
-        "pipeline": ["recipes/**/*.yaml", "sample/**/*", "report/*.j2"],
-        "slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"],
+        "reread": ["py.typed"],
+        "reread.pipeline": ["recipes/**/*.yaml", "sample/**/*", "report/*.j2"],
+        "reread.slurm": ["*.sbatch", "*.py", "*.yaml", "*.md"],
     },
     install_requires=PREPROCESSING,
     extras_require={
@@ -69,11 +77,11 @@ setup(
         "tensorflow": ["tensorflow-cpu>=2.15"],  # reads TensorFlow checkpoints in `reread convert`
         "horovod": ["horovod==0.28.1"],
         "html": HTML,  # web pages and EPUB in `reread preprocess`
-        "ray": ["ray>=2.40"],  # preprocess.executor: ray
+        "ray": ["ray>=2.52"],  # preprocess.executor: ray; the first with tokens
         "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.15"],
         "dev": DEVELOPMENT,
     },
-    entry_points={"console_scripts": ["reread = pipeline.cli:main"]},
+    entry_points={"console_scripts": ["reread = reread.pipeline.cli:main"]},
 )

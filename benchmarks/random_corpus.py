@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Manifest, ShardWriter, WrittenShard
-from preprocessing.corpus.writer import BLOCK_TOKENS
+from reread.preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Manifest, ShardWriter, WrittenShard
+from reread.preprocessing.corpus.writer import BLOCK_TOKENS
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 Documents = Sequence[tuple[NDArray[Any], NDArray[np.uint8]]]

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from training.config import TrainSettings
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
-from training.window import Window
+from reread.training.config import TrainSettings
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.progress import Window
+from reread.training.trainer import Trainer
 
 
 class TrainerSteps:

@@ -9,12 +9,14 @@ from typing import Annotated
 
 import typer
 
-from pipeline import commands
-from pipeline.continuation import training_recipe
-from pipeline.recipe import available_recipes, fine_tunes, finetuning_recipes, load_recipe, recipe_values
-from pipeline.run_folder import version_of
-from preprocessing.errors import UserError, one_line, writing
-from training.parallel.place import place
+from reread.pipeline.recipe.continuation import training_recipe
+from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
+from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.run_folder.folder import version_of
+from reread.preprocessing.errors import LineFormatter, UserError, one_line
+from reread.training.models import MODELS
+from reread.training.parallel.process import this_process
+from reread.training.run.files import find_run
 
 app = typer.Typer(
     name="reread",
@@ -25,7 +27,7 @@ app = typer.Typer(
 
 
 def _begins(known: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """For the shell's completion: those of `known` that begin with what was typed."""
+    """For the shell's completion: the names in `known` that begin with the typed text."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in known() if name.startswith(incomplete)]
@@ -49,11 +51,25 @@ FinetuningName = Annotated[
         autocompletion=_begins(finetuning_recipes),
     ),
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. steps=100")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The name of a run, or its folder", callback=find_run)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the recipe to change, e.g. steps=100")
+]
 
-Slurm = Annotated[bool, typer.Option("--slurm", help="Submit it to Slurm as a chain of jobs")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: only print the scripts")]
-Site = Annotated[Path | None, typer.Option(help="With --slurm: the cluster's settings; default: slurm/site.yaml")]
+AllowPipe = Annotated[
+    bool, typer.Option("--allow-pipe", help="Allow the command of a `pipe:` address to run on this machine")
+]
+Slurm = Annotated[bool, typer.Option("--slurm", help="Submit the work to Slurm as a chain of jobs")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: print the scripts and submit nothing")]
+Site = Annotated[
+    Path | None, typer.Option(help="With --slurm: the file of the cluster's settings; default: slurm/site.yaml")
+]
+
+
+def _as_run(given: str) -> str:
+    """The folder of the run of this name; text that names no run, such as an address, is returned as it is."""
+    run = find_run(Path(given))
+    return given if run == Path(given) else str(run)
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,20 +95,25 @@ def preprocess(
         Path | None, typer.Option(help="Also write every masked copy of every sample to this folder")
     ] = None,
     stage: Annotated[
-        str | None, typer.Option(help="Only this stage, e.g. read or encode; without, all and the merge")
+        str | None, typer.Option(help="Run only this stage, e.g. read or encode; default: all stages and the merge")
     ] = None,
     share: Annotated[
-        str, typer.Option(metavar="I/N", help="With --stage: every N-th part from I on, for one of N machines")
+        str,
+        typer.Option(
+            metavar="I/N", help="With --stage: this machine is number I of N (from 0) and does every N-th part"
+        ),
     ] = "0/1",
 ) -> None:
-    """Raw text -> a deduplicated, word-segmented, sharded corpus."""
+    """Make a deduplicated, word-segmented, sharded corpus from raw text."""
+    from reread.pipeline.commands import preprocess as work
+
     settings = load_recipe(recipe, overrides or [], "preprocess")
     if stage is None and share == "0/1":
-        commands.preprocess(settings, materialize)
+        work.preprocess(settings, materialize)
     elif stage is None or materialize is not None:
-        raise UserError("--share goes with --stage, and --materialize without")
+        raise UserError("--share needs --stage, and --materialize cannot be given with --stage; leave one out")
     else:
-        commands.preprocess_share(settings, stage, share)
+        work.preprocess_share(settings, stage, share)
 
 
 @app.command()
@@ -100,16 +121,18 @@ def peek(
     what: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH...|RECIPE [KEY=VALUE]...", help="Raw text, or a recipe whose `input` is looked at"
+            metavar="PATH...|RECIPE [KEY=VALUE]...", help="Files of raw text, or a recipe whose `input` is read"
         ),
     ],
     documents: Annotated[int, typer.Option(min=0, help="How many documents to print")] = 3,
-    megabytes: Annotated[float, typer.Option(min=0.001, help="How much text to read, evenly from the files")] = 4.0,
+    megabytes: Annotated[
+        float, typer.Option(min=0.001, help="Megabytes of text to read, spread evenly over the files")
+    ] = 4.0,
 ) -> None:
     """Show raw text as `preprocess` would read, clean and tokenise it, and what it would drop; writes nothing."""
-    from pipeline.peek import peek as show
+    from reread.pipeline.commands.peek import peek as work
 
-    show(what, documents, megabytes)
+    work(what, documents, megabytes)
 
 
 @app.command()
@@ -117,98 +140,98 @@ def inspect(
     corpus: Annotated[
         str,
         typer.Argument(
-            help="A corpus' folder or address, one written with --materialize, a run, or a model to fine-tune"
+            help="A corpus (folder or address), a folder of `preprocess --materialize`, a run, or a model to fine-tune",
+            callback=_as_run,
         ),
     ],
     overrides: Overrides = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Take `train.data` from this recipe; to fine-tune: the windows of its task")
+        str | None,
+        typer.Option(help="Take `train.data` from this recipe; with a model: show the windows of the recipe's task"),
     ] = None,
     samples: Annotated[int, typer.Option(min=0, help="How many samples to print")] = 3,
-    verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the manifest first")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="First check every byte of the corpus against its checksums")
+    ] = False,
+    allow_pipe: AllowPipe = False,
 ) -> None:
     """Show samples with masked words, or with labels, spans and tags marked; prove that words are masked whole."""
-    from pipeline.inspect_task import inspect_task, task_of
+    from reread.pipeline.commands.inspect import inspect as work
 
-    if (task := task_of(Path(corpus), overrides or [], recipe)) is not None:
-        if verify:
-            raise UserError("--verify goes with a corpus; labelled examples have no manifest")
-        inspect_task(task, samples)
-    else:
-        commands.inspect(corpus, overrides or [], recipe, samples, verify)
+    work(corpus, overrides or [], recipe, samples, verify, allow_pipe)
 
 
 @app.command()
 def train(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Pretrain; the same command again continues from the last checkpoint.
 
-    `reread train from=RUN name=NEW steps=...`: a new run that begins where another one stands, with its recipe.
+    `reread train from=RUN name=NEW steps=...` starts a new run from the last checkpoint of another, with its recipe.
     """
-    commands.train(training_recipe(recipe, overrides or []), sys.argv[1:])
+    from reread.pipeline.commands.train import train as work
+
+    work(training_recipe(recipe, overrides or []), sys.argv[1:])
 
 
 @app.command()
 def run(
     recipe: RecipeName, overrides: Overrides = None, slurm: Slurm = False, dry_run: DryRun = False, site: Site = None
 ) -> None:
-    """Preprocess, train, export, report, and fine-tune by the recipe's `then`. What is done is not done again."""
+    """Preprocess, train, export, report, and fine-tune by the recipe's `then`; steps that are finished are skipped."""
     if slurm:
-        from pipeline.slurm.submit import submit_recipe
+        from reread.pipeline.slurm.submit import submit_recipe
 
         submit_recipe(recipe, overrides or [], site, dry_run)
         return
     _only_with_slurm(dry_run, site)
-    from pipeline.chain import run as run_chain
+    from reread.pipeline.commands.run import run as work
 
-    run_chain(recipe, overrides or [])
+    work(recipe, overrides or [])
 
 
 def _known_settings() -> list[str]:
-    from pipeline.settings import all_sections
+    from reread.pipeline.commands.settings import all_sections
 
     return ["model", *(name for one in all_sections() for name in (one.path, *(key.name for key in one.keys)))]
 
 
 def _only_with_slurm(dry_run: bool, site: Path | None) -> None:
     if dry_run or site:
-        raise UserError(f"{'--dry-run' if dry_run else '--site'} goes with --slurm")
+        raise UserError(f"{'--dry-run' if dry_run else '--site'} needs --slurm")
 
 
 @app.command()
 def plan(
     recipe: RecipeName,
     overrides: Overrides = None,
-    gpus: Annotated[int, typer.Option(min=1, max=1_000_000, help="GPUs in all")] = 8,
-    gpu: Annotated[str, typer.Option(help="v100-16g, v100-32g, a100-40g, a100-80g, h100-80g, ...")] = "v100-32g",
-    gpus_per_node: Annotated[int, typer.Option(min=1, max=1024, help="GPUs a machine")] = 8,
-    network: Annotated[str, typer.Option(help="Between machines: ib100, eth25, 4xib100 (cards x Gbit/s)")] = "ib100",
+    gpus: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of GPUs in all")] = 8,
+    gpu: Annotated[
+        str, typer.Option(help="Kind of GPU: v100-16g, v100-32g, a100-40g, a100-80g, h100-80g, ...")
+    ] = "v100-32g",
+    gpus_per_node: Annotated[int, typer.Option(min=1, max=1024, help="Number of GPUs in each machine")] = 8,
+    network: Annotated[
+        str, typer.Option(help="Network between machines: ib100, eth25, 4xib100 (cards x Gbit/s)")
+    ] = "ib100",
     share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of a GPU's peak FLOP/s that is reached; MFU in a run's log")
+        float, typer.Option(min=0.01, max=1, help="Assumed share of a GPU's peak FLOP/s, which a run's log calls MFU")
     ] = 0.4,
+    allow_pipe: AllowPipe = False,
 ) -> None:
-    """Estimate memory on a GPU, the best split, time and disk of a recipe, before any of it exists."""
-    from pipeline.chain import following
-    from pipeline.estimate.hardware import cluster
-    from pipeline.estimate.summary import print_estimate
+    """Estimate a recipe's memory on a GPU, its best parallel split, its time and its disk space before it runs."""
+    from reread.pipeline.commands.plan import plan as work
 
-    if fine_tunes(recipe_values(recipe, overrides or [], "train")):
-        raise UserError(
-            f"recipe {recipe}: fine-tunes a model, and `reread plan` only estimates pretraining; the log of the first "
-            "steps shows the time left"
-        )
-    where = cluster(gpus, gpu, gpus_per_node, network)
-    chosen = load_recipe(recipe, overrides or [], "train")
-    print_estimate(chosen, where, share, [one.recipe for one in following(chosen)])
+    work(recipe, overrides or [], (gpus, gpu, gpus_per_node, network), share, allow_pipe)
 
 
 @app.command()
 def evaluate(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/quickstart")],
+    run_folder: RunFolder,
     overrides: Overrides = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
-    """Figures of a checkpoint on all held-out text or examples, or on others (data.corpus=..., task.dev=...)."""
-    commands.evaluate(run_folder, overrides or [], step)
+    """Evaluate a checkpoint on all held-out text or examples, or on others (data.corpus=..., task.dev=...)."""
+    from reread.pipeline.commands.evaluate import evaluate as work
+
+    work(run_folder, overrides or [], step)
 
 
 @app.command()
@@ -221,53 +244,60 @@ def finetune(
 ) -> None:
     """Fine-tune a model (init=RUN, an export or a converted model) on a task (task.train=FILE task.dev=FILE)."""
     if slurm:
-        from pipeline.slurm.submit import submit_finetuning
+        from reread.pipeline.slurm.submit import submit_finetuning
 
         submit_finetuning(recipe, overrides or [], site, dry_run)
         return
     _only_with_slurm(dry_run, site)
-    from pipeline.finetune import finetune as run_finetuning
+    from reread.pipeline.commands.finetune import finetune as work
 
-    run_finetuning(recipe, overrides or [])
+    work(recipe, overrides or [])
 
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="RUN|EXPORT", help="A fine-tuned run, or its export")],
-    file: Annotated[Path, typer.Argument(help="Examples in a format of the task; labels are not needed")],
+    model: Annotated[
+        Path, typer.Argument(metavar="RUN|EXPORT", help="A fine-tuned run, or its export", callback=find_run)
+    ],
+    file: Annotated[
+        Path, typer.Argument(help="Examples in a format of the task, with or without labels; -: standard input")
+    ],
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="JSON lines; default: standard output")] = None,
+    echo: Annotated[bool, typer.Option("--echo", help="Write each text beside its prediction")] = False,
+    out: Annotated[Path | None, typer.Option(help="File of JSON lines to write; default: standard output")] = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the best")] = None,
 ) -> None:
-    """Label documents of any length, one JSON line each."""
-    commands.predict(model, file, overrides or [], out, step)
+    """Predict for documents of any length; writes one JSON line for each."""
+    from reread.pipeline.commands.predict import predict as work
+
+    work(model, file, overrides or [], out, step, echo)
 
 
 @app.command()
 def ablate(recipe: RecipeName, overrides: Overrides = None) -> None:
-    """Train and evaluate each row of the recipe's `ablations`; print the paper's table beside ours."""
-    from pipeline.ablation import ablate as ablate_recipe
+    """Train and evaluate each row of the recipe's `ablations` and print our figures beside the paper's."""
+    from reread.pipeline.commands.ablate import ablate as work
 
-    ablate_recipe(recipe, overrides or [])
+    work(recipe, overrides or [])
 
 
 @app.command()
 def export(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/quickstart")],
-    output: Annotated[Path | None, typer.Argument(help="Default: RUN/export")] = None,
+    run_folder: RunFolder,
+    output: Annotated[Path | None, typer.Argument(help="The folder to write; default: RUN/export")] = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
 ) -> None:
-    """Checkpoint -> a Hugging Face folder with weights, tokenizer, modeling file and model card."""
-    commands.export(run_folder, output, step)
+    """Write a checkpoint as a Hugging Face folder with weights, tokenizer, modeling file and model card."""
+    from reread.pipeline.commands.export import export as work
+
+    work(run_folder, output, step)
 
 
 @app.command()
 def convert(
     source: Annotated[Path, typer.Argument(help="A folder or weights file: PyTorch, safetensors, TF, Paddle")],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
-    model: Annotated[
-        str, typer.Option(help="What to make: nezha, ernie_doc, transformer_xl, ran, longformer")
-    ] = "nezha",
+    model: Annotated[str, typer.Option(help=f"Type of model to make: {', '.join(MODELS)}")] = "nezha",
     length: Annotated[
         int | None, typer.Option(min=1, max=1 << 20, help="longformer: tokens to read; default: 4096")
     ] = None,
@@ -279,38 +309,38 @@ def convert(
         str | None, typer.Option(help="longformer: copied (default) or random, for comparison")
     ] = None,
 ) -> None:
-    """Released weights -> a Hugging Face folder that `reread train init=FOLDER` starts from."""
-    from training.exchange.convert import convert as convert_weights
+    """Convert released weights to a Hugging Face folder that `reread train init=FOLDER` starts from."""
+    from reread.pipeline.commands.convert import convert as work
 
-    options = {"length": length, "window": window, "positions": positions}
-    with writing(output):
-        convert_weights(source, output, model, **{name: value for name, value in options.items() if value is not None})
+    work(source, output, model, {"length": length, "window": window, "positions": positions})
 
 
 @app.command()
 def report(
-    run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, drawn over each other")],
+    run_folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Names or folders of runs; the curves of several are drawn in the same charts",
+            callback=lambda given: [find_run(one) for one in given],
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="The page; default: RUN/report.html, of several runs ./report.html")
+        Path | None, typer.Option(help="The file to write; default: RUN/report.html, or ./report.html for several runs")
     ] = None,
 ) -> None:
     """Write one page about runs: losses, speed, faults, corpus, samples, scores; print the last figures."""
-    from pipeline.report.page import print_figures, print_papers, write_report
+    from reread.pipeline.commands.report import report as work
 
-    with writing(out or run_folders[0]):
-        runs, _ = write_report(run_folders, out)
-    print_figures(runs)
-    print_papers(runs)
+    work(run_folders, out)
 
 
 @app.command()
 def recipes() -> None:
-    """List the built-in recipes: those that pretrain, then those of `reread finetune`."""
-    groups = {"to pretrain (reread run)": available_recipes(), "to fine-tune (reread finetune)": finetuning_recipes()}
-    for title, names in groups.items():
-        print(f"{title}:")
-        for name in names:
-            print(f"  {name:30} {recipe_values(name, [])['description']}")
+    """List the built-in recipes, first for pretraining, then for `reread finetune`."""
+    from reread.pipeline.commands.recipes import recipes as work
+
+    work()
 
 
 @app.command()
@@ -319,16 +349,16 @@ def show(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="A recipe of `reread recipes`, or a .yaml file",
+            help="A recipe of `reread recipes`, a .yaml file, or a run",
             autocompletion=_begins(lambda: [*available_recipes(), *finetuning_recipes()]),
         ),
     ],
     overrides: Overrides = None,
 ) -> None:
-    """Print a recipe with all its values, and where each comes from: a file, its base, the command line, a default."""
-    from pipeline.show import show as show_recipe
+    """Print a recipe with all its values and the source of each: a file, its base, the command line or a default."""
+    from reread.pipeline.commands.show import show as work
 
-    show_recipe(recipe, overrides or [])
+    work(recipe, overrides or [])
 
 
 @app.command()
@@ -337,10 +367,12 @@ def settings(
         str | None,
         typer.Argument(help="For example train.optimizer, masking or steps", autocompletion=_begins(_known_settings)),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="All sections, as in docs/settings.md")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print all sections as Markdown, as in docs/settings.md")
+    ] = False,
 ) -> None:
-    """What can be set: the sections of a recipe, or the keys of one with type, default and meaning."""
-    from pipeline.settings import as_markdown, print_settings
+    """List the sections of a recipe, or the keys of one section with type, default and meaning."""
+    from reread.pipeline.commands.settings import as_markdown, print_settings
 
     if markdown:
         print(as_markdown(), end="")
@@ -350,10 +382,12 @@ def settings(
 
 def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"  # before its libraries are imported: nothing is ever downloaded
-    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("reread").setLevel(logging.INFO)
     logging.raiseExceptions = False  # what cannot continue on a full disk reports it
-    here = place()
+    here = this_process()
     quiet = here.rank != 0
     if quiet:  # its log file has the rest
         logging.getLogger().handlers[0].setLevel(logging.ERROR)

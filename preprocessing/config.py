@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from preprocessing.settings import Settings
+from reread.preprocessing.settings import FieldPath, Settings
 
 BadInput = Literal["report", "refuse"]
 OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
@@ -22,43 +22,46 @@ def _encoding_of_text(name: str) -> str:
 
 
 class InputSettings(Settings):
-    """Where raw text comes from, and how it is read; several such sections are a list."""
+    """Where raw text comes from and how it is read; `input` is one such section or a list of them."""
 
     paths: Annotated[list[str], OneOrMore] = Field(min_length=1)
     """Files, folders or globs; folders are walked in sorted order."""
     validation_paths: Annotated[list[str], OneOrMore] = []
-    """The same for text that is held out entirely (wiki.valid.tokens), even if `paths` names it too."""
+    """Files, folders or globs of text that is entirely held out (wiki.valid.tokens), even if `paths` names it, too."""
     format: Literal[
         "auto", "document-per-file", "blank-line", "document-per-line", "jsonl", "json", "csv", "tsv", "html", "epub",
         "parquet", "arrow", "wikiextractor", "mediawiki",
     ] = "auto"  # fmt: skip
-    """`auto` goes by the file name (.jsonl, .csv, .parquet, .xml, AA/wiki_00, ...); any other file is one document,
-    unless its first bytes look like something else, which is bad input. JSON lines in a .json file are found by
-    looking; a large file is cut into parts only if `jsonl` is stated."""
-    text_field: str = Field(default="text", min_length=1)
+    """`auto` goes by the file name (.jsonl, .csv, .parquet, .xml, AA/wiki_00, ...). Any other file is one document; if
+    its first bytes look like another format, it is bad input. JSON lines in a .json file are recognised, but such a
+    file is divided into parts only if `format` is `jsonl`."""
+    text_field: FieldPath = Field(default="text", min_length=1)
     """The field (JSON), column (CSV, parquet) or path (`data[].paragraphs[].context`: each is a document; `[1]`: the
     second column of a table without header) that holds the text, or a template of several: `{title}\\n{body}`."""
+    join: str | None = None
+    """The separator with which the texts that a path such as `turns[].text` finds in a record are joined to one
+    document; null: each text is a document."""
     encoding: Annotated[str, AfterValidator(_encoding_of_text)] = "utf-8"
     """Encoding of text files; novels from China are often `gb18030`. `auto` chooses among `encodings` for each file."""
     encodings: Annotated[list[Annotated[str, AfterValidator(_encoding_of_text)]], OneOrMore] = Field(
         default=["utf-8", "gb18030", "big5"], min_length=1
     )
-    """Candidates of `encoding: auto`: encodings of Unicode, of Chinese, or of one byte such as `cp1252`. A file that is
-    not clearly in one of them is bad input."""
+    """The candidates of `encoding: auto`: encodings of Unicode, of Chinese, or of single bytes such as `cp1252`. A file
+    that is not clearly in one of them is bad input."""
     bad_input: BadInput = "report"
-    """A line, document or file that cannot be read: `report` counts and lists it, `refuse` stops."""
+    """What happens if a line, document or file cannot be read: `report` counts and lists it, `refuse` stops."""
     maximum_document_bytes: int = Field(default=256_000_000, ge=1)
-    """A longer document is bad input, and so is a longer line (of JSON, with all its fields). Memory grows with it:
-    raise it only if single documents are that long and `format` is right."""
+    """A longer document is bad input, and so is a longer line (of JSON, with all its fields). Memory grows with this
+    number, so raise it only if single documents are that long and `format` is right."""
     maximum_expansion: int = Field(default=200, ge=1)
     """A compressed file that expands to more than this many times its size plus `maximum_document_bytes` is bad input
-    from there on; text shrinks to a third or a tenth."""
+    from there on; compression usually shrinks text to between a third and a tenth."""
 
     @field_validator("encodings")
     @classmethod
     def _encodings_are_named(cls, names: list[str]) -> list[str]:
         if "auto" in names:
-            raise ValueError("names encodings; `auto` is a value of `encoding`")
+            raise ValueError("must name encodings; `auto` is a value of `encoding`")
         return names
 
 
@@ -66,25 +69,26 @@ class CleanSettings(Settings):
     """Normalisation and filters; every dropped document is counted under the name of the filter."""
 
     nfkc: bool = True
-    """Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
+    """Normalise by Unicode NFKC, except that Chinese full-width punctuation keeps its form."""
     simplify: bool = False
     """Convert traditional to simplified Chinese by OpenCC."""
     gutenberg: bool = False
-    """Cut Project Gutenberg's header, credits and licence, by its marks of a book's start and end."""
+    """Remove Project Gutenberg's header, credits and licence, which its marks of a book's start and end delimit."""
     html: bool = False
-    """Cut HTML tags: blocks and `<br />` become line ends. Character references such as `&amp;` become characters."""
+    """Remove HTML tags; blocks and `<br />` become line ends, and references such as `&amp;` characters."""
     wiki_remains: bool = False
-    """Cut what extractors leave of wiki markup: `thumb|left|300px|`, references, stray `<br>` and `<nowiki>`."""
+    """Remove wiki markup that extractors leave: `thumb|left|300px|`, references, stray `<br>` and `<nowiki>`."""
     map_punctuation: bool = False
-    """Quotation marks, dashes and ellipses that the vocabulary at `tokenizer.path` lacks are written with marks that it
-    has. A vocabulary that is trained has them."""
+    """Replace quotation marks, dashes and ellipses that the vocabulary at `tokenizer.path` lacks by marks that it has.
+    A vocabulary that is trained has all of them."""
     join_wrapped_lines: bool = False
-    """For text cut into lines of even length with blank lines between paragraphs (Project Gutenberg): each paragraph
-    becomes one line. Verse and tables are joined too; where a line is a paragraph (Wikipedia, novels), leave it off."""
+    """Make each paragraph one line, for text that is cut into lines of even length with blank lines between paragraphs
+    (Project Gutenberg). Verse and tables are joined, too. Leave it off if each line is a paragraph (Wikipedia,
+    novels)."""
     minimum_characters: int = Field(default=1, ge=1)
-    """Drop a document of fewer characters."""
+    """Drop documents of fewer characters."""
     maximum_characters: int | None = Field(default=None, ge=1)
-    """Drop a document of more characters; null: none."""
+    """Drop documents of more characters; null: no limit."""
     minimum_letter_share: float = Field(default=0.0, ge=0, le=1)
     """Drop a document whose share of letters and Han characters among non-space characters is lower."""
     minimum_han_share: float = Field(default=0.0, ge=0, le=1)
@@ -92,55 +96,57 @@ class CleanSettings(Settings):
 
 
 class NearDuplicateSettings(Settings):
-    """Near-duplicates by MinHash over n-grams. Of a cluster the first document in source order stays, where those
-    of `input.validation_paths` come before all others."""
+    """Near-duplicates by MinHash over n-grams. Of a cluster the first document in source order stays; documents of
+    `input.validation_paths` come before all others."""
 
     similarity: float = Field(default=0.8, gt=0, lt=1)
-    """Two documents are the same from this Jaccard similarity of their sets of n-grams on, as MinHash estimates it:
-    within 0.04 two times in three."""
+    """The Jaccard similarity of their sets of n-grams from which on two documents are near-duplicates. MinHash
+    estimates it with an error of at most 0.04 in two cases of three."""
     ngram: int = Field(default=5, ge=1, le=100)
-    """Han or kana characters, or words of other scripts, in an n-gram; punctuation and case make no difference."""
+    """The number of Han or kana characters, or of words of other scripts, in an n-gram; punctuation and case make no
+    difference."""
 
 
 class DedupSettings(Settings):
-    """Exact deduplication by MD5 of the normalised text, where the first occurrence in source order stays;
-    near-duplicates; and training documents that contain text of evaluation sets."""
+    """What is dropped as a repetition: exact duplicates by the MD5 of the cleaned text, of which the first in source
+    order stays; near-duplicates; and training documents that contain text of evaluation sets."""
 
     documents: bool = True
-    """Drop a document whose cleaned text is that of an earlier one."""
+    """Drop documents whose cleaned text equals that of an earlier one."""
     near: NearDuplicateSettings | None = None
-    """`{}` drops near-duplicates from a similarity of 0.8 on; null drops exact ones alone."""
+    """`{}` also drops near-duplicates, from a similarity of 0.8 on; null drops only exact duplicates."""
     evaluation: Annotated[list[str], OneOrMore] = []
-    """Files, folders or globs of evaluation sets, labelled or raw: training documents that contain a run of their text
-    are dropped. Of JSON every string is read."""
+    """Files, folders or globs of evaluation sets, labelled or raw; training documents that contain a run of their text
+    are dropped. Of JSON files every string is read."""
     evaluation_words: int = Field(default=13, ge=5, le=1000)
-    """Words in such a run."""
+    """The number of words in such a run."""
     evaluation_characters: int = Field(default=30, ge=5, le=1000)
-    """Characters in such a run if it has Han or kana characters; a word of another script counts as one."""
+    """The number of characters in such a run if it has Han or kana characters; a word of another script counts as one
+    character."""
     paragraphs: bool = False
-    """Drop a paragraph that stood earlier in the corpus."""
+    """Drop paragraphs that occur earlier in the corpus."""
     minimum_paragraph_characters: int = Field(default=20, ge=1)
     """Shorter paragraphs are never dropped as duplicates, since headings repeat legitimately."""
 
 
 class WordSettings(Settings):
-    """Word boundaries by jieba's dictionary and HMM."""
+    """How Chinese words are found: by jieba's dictionary and HMM."""
 
     engine: Literal["auto", "jieba", "rjieba"] = "auto"
-    """`rjieba` gives jieba's boundaries about 15 times faster; `auto` takes it unless a user dictionary is given."""
+    """`rjieba` gives jieba's boundaries about 15 times faster; `auto` uses it unless a user dictionary is given."""
     user_dictionaries: Annotated[list[Path], OneOrMore] = []
-    """Files of further words in the form of jieba."""
+    """Files with further words, in jieba's format."""
 
 
 class VocabularySettings(Settings):
     """A new vocabulary, trained on the deduplicated text."""
 
     type: Literal["wordpiece", "bpe", "sentencepiece", "words"] = "wordpiece"
-    """`words`: whole words by falling frequency, for language models; trained on the training split alone."""
+    """`words`: whole words by decreasing frequency, for language models; trained on the training split alone."""
     size: int = Field(default=21128, ge=100, le=1 << 24)
-    """The maximum number of tokens, with special ones."""
+    """The maximum number of tokens, including special ones."""
     sample_bytes: int = Field(default=1_000_000_000, ge=1)
-    """Bytes of text used for training, sampled evenly from all parts."""
+    """The bytes of text that are used for training, sampled evenly from all parts."""
 
 
 class TokenizerSettings(Settings):
@@ -153,11 +159,11 @@ class TokenizerSettings(Settings):
     lowercase: bool = True
     """WordPiece only: lower-case and strip accents, as bert-base-chinese does."""
     split_punctuation: bool = True
-    """`words` only: punctuation and `'s` are words of their own. Set it to false for text that is tokenised already
-    (WikiText), so that words are exactly what stands between spaces."""
+    """`words` only: punctuation and `'s` are separate words. Set it to false for text that is tokenised already
+    (WikiText), where only spaces separate words."""
     train: VocabularySettings | None = None
     fast: bool = True
-    """WordPiece and BPE: use the exact encoder with a cache of words; false uses `tokenizers` itself."""
+    """WordPiece and BPE: use our encoder with a cache of words, which gives the same ids; false uses `tokenizers`."""
 
     @model_validator(mode="after")
     def _path_or_train(self) -> "TokenizerSettings":
@@ -167,28 +173,29 @@ class TokenizerSettings(Settings):
 
 
 class PreprocessSettings(Settings):
-    """How raw text becomes a corpus."""
+    """How raw text is turned into a corpus."""
 
     input: Annotated[
         Annotated[InputSettings, Tag("")] | Annotated[list[InputSettings], Tag(" "), Field(min_length=1)],
         Discriminator(lambda value: " " if isinstance(value, list) else ""),
     ]
-    """One section, or a list of them, each with paths of its own. What a file belongs to is the first that names it."""
+    """One section, or a list of them, each with its own paths. A file belongs to the first section that names it."""
     output: Path
-    """Folder of the corpus."""
+    """The folder of the corpus."""
     clean: CleanSettings = CleanSettings()
     dedup: DedupSettings = DedupSettings()
     words: WordSettings = WordSettings()
     tokenizer: TokenizerSettings
     validation_share: float = Field(default=0.005, ge=0, lt=1)
-    """Share of documents held out, chosen by their MD5, in addition to those of `input.validation_paths`."""
+    """The share of documents that is held out, chosen by their MD5, in addition to `input.validation_paths`."""
     part_bytes: int = Field(default=64_000_000, ge=1_000, le=1 << 50)
-    """Bytes of input in one part task; it is part of the corpus' identity, unlike the number of workers."""
+    """The bytes of input in one part, which one task reads. The corpus depends on it, unlike on the number of
+    workers."""
     workers: int = Field(default=0, ge=0, le=10_000)
-    """Tasks done at once; 0 is one a CPU core."""
+    """The number of tasks that are done at once; 0: one per CPU core."""
     executor: Literal["processes", "ray"] = "processes"
-    """`ray`: tasks are Ray tasks, on the cluster that is running (RAY_ADDRESS, or one found here) or else on this
-    machine. All its nodes must see the files under the same paths."""
+    """`ray`: tasks run on the Ray cluster of RAY_ADDRESS, on one found on this machine, or else on a new one on this
+    machine. All nodes must see the files under the same paths and require a token (RAY_AUTH_MODE=token)."""
 
     @property
     def inputs(self) -> list[InputSettings]:

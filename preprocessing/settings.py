@@ -1,15 +1,16 @@
-"""The base class of every section of a recipe: typed settings, checked with error messages that name the way out.
+"""The base class of all sections of a recipe: typed settings, whose error messages name the way out.
 
-The sections themselves are in `preprocessing.config`, `training.config` and `pipeline.recipe`.
+The sections themselves are in `reread.preprocessing.config`, `reread.training.config` and `reread.pipeline.recipe`.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, field_validator
 
-from preprocessing.errors import CONTROL, UserError, close_to
+from reread.preprocessing.errors import CONTROL, UserError, close_to
+from reread.preprocessing.redaction import redacted
 
 Model = TypeVar("Model", bound="Settings")
 
@@ -34,27 +35,46 @@ Name = Annotated[str, AfterValidator(_check_name)]
 """Text that becomes the name of a folder or of a figure."""
 
 
+def _as_path(value: Any) -> Any:
+    return f"[{value[0]}]" if isinstance(value, list) and len(value) == 1 and isinstance(value[0], int) else value
+
+
+FieldPath = Annotated[str, BeforeValidator(_as_path)]
+"""A path in a record, which `TextField` in input/fields.py reads; YAML parses `[1]` on the command line as a list."""
+
+
 class Settings(BaseModel):
-    """A frozen section of a recipe. An unknown key is an error, never ignored, and numbers are finite."""
+    """A frozen section of a recipe. An unknown key is an error, and so is a number that is not finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*")
     @classmethod
     def _check_64_bits(cls, value: Any) -> Any:
-        """Bound numbers that have no narrower bound by the range of 64-bit integers."""
+        """Raises ValueError for a number beyond the range of 64-bit integers."""
         if isinstance(value, int | float) and abs(value) >= 1 << 63:
             raise ValueError("is beyond 64 bits")
         return value
 
     @classmethod
     def parse(cls: type[Model], values: Any, where: str) -> Model:
-        """Check `values`; raises `UserError` that names `where`, each wrong field and the nearest right name."""
+        """The checked settings; raises `UserError` with `where`, each wrong field and the nearest right name."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             lines = [_line(cls, problem) for problem in error.errors()]
             raise UserError(f"{where}: " + "; ".join(lines)) from None
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """`field: old -> new` for each leaf that differs between two nested dicts."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in sorted({*old, *new})
+            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
 
 
 def _line(model: type[BaseModel], problem: Any) -> str:
@@ -67,7 +87,7 @@ def _line(model: type[BaseModel], problem: Any) -> str:
 
 
 def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[str]) -> str:
-    """A hint with the full name of the right key: a similar one of the same section, else the same one of another."""
+    """A hint with the full name of the right key: a similar key of the same section, or the same key of another one."""
     section = "".join(f"{part}." for part in path[:-1])
     here = {name: section + name for owner in owners for name in sorted(owner.model_fields)}
     if near := close_to(path[-1], here):
@@ -80,7 +100,7 @@ def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[st
 
 
 def _keys(model: type[BaseModel], section: str = "") -> list[str]:
-    """Every dotted key below `model`, those of the outer sections first, without keys of sections in lists."""
+    """All dotted keys of `model` and its sections, outer keys first, except keys of sections in lists."""
     found = dict.fromkeys(section + name for name in model.model_fields)
     for name, info in model.model_fields.items():
         for inner in sections_in(info.annotation):
@@ -90,12 +110,12 @@ def _keys(model: type[BaseModel], section: str = "") -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = redacted(repr(value))
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[type[BaseModel]]]:
-    """The fields in pydantic's path, without the tags of unions, and the sections that may hold the last one."""
+    """The fields in the path of pydantic's error, without the tags of unions, and the models that may have the last."""
     path, models = [], [model]
     for number, part in enumerate(parts):
         if not part.strip() and number < len(parts) - 1:  # the tag of a section that may be a list
@@ -113,12 +133,12 @@ def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[typ
 
 
 def _literals(model: type[BaseModel]) -> set[Any]:
-    """The values that a section allows for its `kind`."""
+    """The values that a section permits for its `kind`; empty if it has none."""
     return set(get_args(model.model_fields["kind"].annotation)) if "kind" in model.model_fields else set()
 
 
 def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in an annotation."""
+    """The sections (pydantic models) that occur in a type annotation."""
     if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

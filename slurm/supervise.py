@@ -8,7 +8,8 @@ Decides what happens to the job when COMMAND ends:
 - what only a person can change, as a mistake in the settings (status 2), ends the job;
 - any other end is a fault: the job is requeued, until there were three faults without a new checkpoint between them.
 
-Each attempt is a line of RUN/attempts.jsonl. If a node dies, Slurm itself ends this process and requeues the job.
+Each attempt becomes a line of RUN/history.jsonl, with "event": "job". If a node dies, Slurm itself ends this process
+and requeues the job.
 """
 
 import datetime
@@ -21,15 +22,16 @@ import subprocess
 import sys
 import time
 
+HISTORY, EARLIER_HISTORY = "history.jsonl", "attempts.jsonl"  # the second one is that of earlier versions
 STOPPED, REFUSED = 75, 2
 KILLED_BY_TERM = 128 + signal.SIGTERM
 FAULTS = 3
 
 
 def main(run, command):
-    attempts = run / "attempts.jsonl"
     job = own_job(os.environ)
     attempt = {
+        "event": "job",
         "job": job,
         "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         "nodes": os.environ.get("SLURM_JOB_NODELIST", ""),
@@ -39,11 +41,11 @@ def main(run, command):
     status, asked = run_to_end(command, job)
     attempt.update(ended=now(), status=status, asked=asked, step=last_step(run), checkpoint=last_checkpoint(run))
     try:
-        before = earlier(attempts, job)
-        write_down(attempts, attempt)
+        before = [*earlier(run / EARLIER_HISTORY, job), *earlier(run / HISTORY, job)]
+        write_down(run / HISTORY, attempt)
         again, reason = decide([*before, attempt])
     except OSError as error:
-        report(f"{attempts}: {error.strerror}; this attempt is not counted")
+        report(f"{run / HISTORY}: {error.strerror}; this attempt is not counted")
         again, reason = decide([attempt])
         if again and not stopped(attempt):  # uncounted faults could repeat forever
             again, reason = False, f"not requeued: status {status}, and faults cannot be counted"
@@ -60,10 +62,10 @@ def own_job(environment):
     return environment["SLURM_JOB_ID"]
 
 
-def earlier(attempts, job):
-    """The ended attempts of this job; lines cut short by a node's death or a full disk are skipped."""
+def earlier(history, job):
+    """The ended attempts of this job. Others are skipped, as are lines cut short by a node's death or a full disk."""
     found = []
-    for line in attempts.read_bytes().splitlines() if attempts.exists() else []:
+    for line in history.read_bytes().splitlines() if history.exists() else []:
         try:
             attempt = json.loads(line.decode())
         except (ValueError, RecursionError):
@@ -83,10 +85,10 @@ def is_attempt(value):
     )
 
 
-def write_down(attempts, attempt):
+def write_down(history, attempt):
     """Append the attempt as a line of its own, also after one that was cut short."""
-    attempts.parent.mkdir(parents=True, exist_ok=True)
-    with attempts.open("ab+") as file:
+    history.parent.mkdir(parents=True, exist_ok=True)
+    with history.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

@@ -1,5 +1,6 @@
 """What several test folders share: a small real corpus, made once by the project's own preprocessing."""
 
+import importlib
 import os
 import shutil
 import tempfile
@@ -33,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(partial(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True))
 
 
-SLOW = {"benchmarks", "distributed", "end_to_end", "faults", "gpu", "slurm"}
+SLOW = {"benchmarks", "distributed", "end_to_end", "faults", "fuzz", "gpu", "slurm"}
 """Folders whose tests start processes; `make test-fast` leaves them out, and tests marked `slow` one by one."""
 
 
@@ -75,6 +76,14 @@ def not_here(what: str, reason: str) -> None:
     (pytest.fail if required else pytest.skip)(f"{what}: {reason}")
 
 
+def extra(name: str, module: str) -> Any:
+    """`module`, which `pip install 'reread[name]'` installs; `not_here` without it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        return not_here(name, f"the extra reread[{name}] is not installed ({error})")
+
+
 def shared(path: str) -> Path:
     """`path` in ../shared/data, real text and vocabularies beside the project; skips the test where it is missing."""
     found = ROOT.parent / "shared" / "data" / path
@@ -86,8 +95,8 @@ def shared(path: str) -> Path:
 @pytest.fixture(scope="session")
 def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped sample text as a corpus with a small vocabulary of its own."""
-    from preprocessing.config import PreprocessSettings
-    from preprocessing.execution.build import build
+    from reread.preprocessing.config import PreprocessSettings
+    from reread.preprocessing.execution.build import build
 
     folder = tmp_path_factory.mktemp("sample") / "corpus"
     build(PreprocessSettings.parse({**preprocess_values(folder), "workers": 1}, "test"))

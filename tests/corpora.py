@@ -1,4 +1,4 @@
-"""Tiny corpora of random ids for the tests of training.data."""
+"""Tiny corpora of random ids for the tests of reread.training.data."""
 
 import shutil
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.random_corpus import SPECIAL
-from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus, Manifest, ShardWriter
+from reread.preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus, Manifest, ShardWriter
 
 VOCABULARY = 1000
 

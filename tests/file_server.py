@@ -1,11 +1,13 @@
 """A web server on loopback for the files of a folder, which fails as it is asked to."""
 
+import base64
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 HANG, CUT, FLIP, WHOLE = "hang", "cut", "flip", "whole"
 
@@ -21,6 +23,8 @@ class FileServer(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
+        self.secret = ""
+        """Whoever does not give it in the query or as the password is answered 403."""
         self.address = f"http://127.0.0.1:{self.server_port}"
         self.faults: dict[str, list[object]] = {}
         self.forever: set[str] = set()
@@ -48,9 +52,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: FileServer
 
     def do_GET(self) -> None:
-        name = self.path.lstrip("/")
+        name, _, query = self.path.lstrip("/").partition("?")
         path = self.server.folder / name
         fault = self.server.next_fault(name)
+        login = base64.b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")).decode()
+        if self.server.secret not in unquote(query) + login:
+            fault = 403
         if isinstance(fault, int) or not path.is_file():
             self.server.asked[name].append((0, 0))
             self.send_error(fault if isinstance(fault, int) else 404)

@@ -23,14 +23,14 @@ _PRELOAD = [
     "torch.distributed",
     "torch.utils.tensorboard",
     "megatron.core.tensor_parallel",
-    "pipeline.cli",
-    "pipeline.commands",
-    "training.trainer",
-    "training.models.nezha",
-    "training.models.ernie_doc",
-    "training.models.transformer_xl",
-    "training.models.ran",
-    "training.models.longformer",
+    "reread.pipeline.cli",
+    "reread.pipeline.commands.run",
+    "reread.training.trainer",
+    "reread.training.models.nezha",
+    "reread.training.models.ernie_doc",
+    "reread.training.models.transformer_xl",
+    "reread.training.models.ran",
+    "reread.training.models.longformer",
     "tests.few_rows",
 ]
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
@@ -52,7 +52,7 @@ def free_port() -> int:
 class Job:
     """`reread ARGUMENTS` in `folder`, as a user starts it, or on several processes as srun starts them.
 
-    A single process may start workers of its own (`pipeline.launch`), which are forked, too. `before(rank)` is called
+    A single process may start workers of its own (`launch`), which are forked, too. `before(rank)` is called
     in each process first: tests inject their faults there. What the processes print is `output`.
     """
 
@@ -128,8 +128,8 @@ def _command(
 ) -> None:
     import torch
 
-    from pipeline import launch
-    from pipeline.cli import main
+    from reread.pipeline.cli import main
+    from reread.pipeline.run_folder import launch
 
     torch.set_num_threads(1)
     os.setsid()
@@ -148,7 +148,7 @@ def _command(
 
 
 class _Worker:
-    """What `pipeline.launch` needs of a `subprocess.Popen` of `python -m pipeline.cli ARGUMENTS`, without its imports.
+    """What `launch` needs of a `subprocess.Popen` of `python reread/__main__.py ARGUMENTS`, without its imports.
 
     As after an exec, handlers of signals are the default ones and blocked signals stay blocked.
     """
@@ -181,7 +181,7 @@ class _Worker:
 
 
 def _run_worker(command: Sequence[str], env: dict[str, str]) -> None:
-    from pipeline.cli import main
+    from reread.pipeline.cli import main
 
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -189,5 +189,5 @@ def _run_worker(command: Sequence[str], env: dict[str, str]) -> None:
     logging.getLogger().handlers.clear()
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["reread", *command[command.index("pipeline.cli") + 1 :]]
+    sys.argv = ["reread", *command[2:]]
     main()

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Manifest
-from preprocessing.execution.build import build
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.execution.build import build
 from tests.conftest import ROOT
 
 EVERY_STAGE: dict[str, Any] = {"dedup": {"near": {"similarity": 0.34, "ngram": 2}, "paragraphs": True}}
@@ -92,10 +92,10 @@ if __name__ == "__main__":
 """
 _IMPORTS = """
 import json, logging, sys
-from preprocessing.execution.build import build, build_share
-from preprocessing.config import PreprocessSettings
-from preprocessing.errors import UserError
-from preprocessing.execution.executor import Share
+from reread.preprocessing.execution.build import build, build_share
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.executors.base import Share
 """
 
 

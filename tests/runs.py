@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import yaml
 
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
 from tests.conftest import ROOT, train_values
 from tests.forks import Job
-from training.checkpoint.store import CheckpointStore
-from training.metrics import read_metrics
-from training.parallel.mesh import Mesh
 
 STEPS = 40
 
@@ -48,7 +48,7 @@ def start_new_interpreters(
     write_recipe(folder, corpus)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if torchrun else []
     return subprocess.Popen(
-        [sys.executable, *launcher, "-m", "pipeline.cli", "train", "tiny.yaml", *overrides],
+        [sys.executable, *launcher, "-m", "reread", "train", "tiny.yaml", *overrides],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -7,16 +7,17 @@ from typing import Any
 
 import torch
 
-from preprocessing.labelled.examples import Example
-from preprocessing.tokens.wordpiece import WordPiece
-from training.config import TrainSettings
-from training.data.kinds import KINDS
-from training.data.tasks.dataset import TaskDataset
-from training.models import model_spec
-from training.models.build import model_config
-from training.objectives import OBJECTIVES
-from training.objectives.task import TaskObjective
-from training.parallel.mesh import Mesh
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.tokens.wordpiece import WordPiece
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import KINDS
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.models import model_spec
+from reread.training.models.build import model_config
+from reread.training.objectives import OBJECTIVES
+from reread.training.objectives.task import TaskObjective
+from reread.training.parallel.mesh import Mesh
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -26,7 +27,7 @@ WORDS = [*LETTERS, "?"]
 DATASETS = {
     name: kind.open.__self__  # type: ignore[attr-defined]
     for name, kind in KINDS.items()
-    if name in ("classify", "tag", "answer", "choose")
+    if issubclass(kind.settings, TaskSettings)
 }
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -1,7 +1,8 @@
 """A model assembled for its objective, for the trainer, the rehearsal of `reread plan` and evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,58 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from preprocessing.errors import UserError
-from training.config import TrainSettings
-from training.data.dataset import Dataset
-from training.data.kinds import KINDS
-from training.data.settings import DataSettings
-from training.models import model_spec
-from training.models.bounds import LARGEST
-from training.models.build import build_model, checked_values, freeze, model_config
-from training.models.spec import ModelSpec
-from training.objectives import objective_of
-from training.objectives.objective import Objective
-from training.optim.build import OPTIMIZERS, build_optimizer
-from training.optim.precision import MasterWeights
-from training.parallel.gradients import GradientBuckets
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
-from training.parallel.reduce import reducer
-from training.parallel.tensor import layout, parallelise
+from reread.preprocessing.errors import UserError
+from reread.training.config import TrainSettings
+from reread.training.data.dataset import Dataset
+from reread.training.data.kinds import KINDS
+from reread.training.data.settings import DataSettings
+from reread.training.models import model_spec
+from reread.training.models.bounds import LARGEST
+from reread.training.models.build import build_model, checked_values, freeze, model_config
+from reread.training.models.spec import ModelSpec
+from reread.training.objectives import objective_of
+from reread.training.objectives.objective import Objective
+from reread.training.optim.build import OPTIMIZERS, build_optimizer
+from reread.training.optim.precision import MasterWeights
+from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.reduce import reducer
+from reread.training.parallel.tensor import layout, parallelise
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The settings of a run and what they come to; made once, and handed on."""
+
+    settings: TrainSettings
+    spec: ModelSpec
+    objective: type[Objective]
+    config: PretrainedConfig
+    """With what the objective adds, as a task's number of classes."""
+
+    @property
+    def head(self) -> type[PreTrainedModel]:
+        return head_of(self.spec, self.objective, self.settings.data)
+
+    def check(self) -> None:
+        """Raises `UserError` if the model cannot learn the objective from such data, or has too few positions."""
+        check_data(self.spec, self.objective, self.config, self.settings.data)
+
+
+def resolve(
+    settings: TrainSettings, vocab_size: int, init: Path | None = None, special: Mapping[str, int] = {}
+) -> Resolved:
+    """Raises `UserError` for an unknown objective, and as `model_config` does."""
+    spec, objective = spec_of(settings), objective_of(settings)
+    config = model_config(spec, settings.model, vocab_size, init, special)
+    objective.configure(config, settings.data)
+    return Resolved(settings, spec, objective, config)
+
+
+def resolved_with(settings: TrainSettings, config: PretrainedConfig) -> Resolved:
+    """The same with a configuration that is known. Raises `UserError` for an unknown objective."""
+    return Resolved(settings, spec_of(settings), objective_of(settings), config)
 
 
 class Assembly:
@@ -38,8 +73,7 @@ class Assembly:
 
     def __init__(
         self,
-        settings: TrainSettings,
-        config: PretrainedConfig,
+        resolved: Resolved,
         mesh: Mesh,
         dtype: torch.dtype,
         *,
@@ -47,10 +81,12 @@ class Assembly:
         dataset: Dataset[Any] | None = None,
         held_out: Dataset[Any] | None = None,
     ) -> None:
-        self.spec, self.config, self.mesh = spec_of(settings), config, mesh
-        learned = objective_of(settings)
+        self.spec, self.config, self.mesh = resolved.spec, resolved.config, mesh
+        settings, learned = resolved.settings, resolved.objective
         with mesh.device if mesh.device.type == "meta" else nullcontext():
-            self.model = build_model(head_of(self.spec, learned, settings.data), config, init, settings.seed).train()
+            self.model = build_model(resolved.head, self.config, init, settings.seed).train()
+        if dataset is not None:
+            learned.begin(self.model, dataset)
         unreached = {*self.spec.copied_in(learned.name), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
         if settings.activation_checkpointing:

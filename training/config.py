@@ -13,15 +13,16 @@ from pydantic import (
     model_validator,
 )
 
-from preprocessing.settings import Settings
-from training.data.kinds import KINDS
-from training.data.settings import CorpusSettings, DataSettings
+from reread.preprocessing.settings import Settings
+from reread.training.data.kinds import KINDS
+from reread.training.data.settings import CorpusSettings, DataSettings
 
 STOPPED = 75
 """Exit status after SIGTERM, when a checkpoint is saved and the same command resumes (EX_TEMPFAIL)."""
 MOST_STEPS = 1 << 40
 MOST_ROWS = 1 << 24
 MOST_PROCESSES = 1 << 16
+MOST_THREADS = 1024
 
 
 def _kind(data: Any) -> str | None:
@@ -45,7 +46,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 AUTOMATIC = ("micro_batch", "activation_checkpointing")
-"""Fields of `train` that may be `auto`, which is replaced before the model is built (`training.fitting`)."""
+"""Fields of `train` that may be `auto`, which is replaced before the model is built (`reread.training.run.auto`)."""
 
 
 def _or_auto(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -131,7 +132,7 @@ class TrainSettings(Settings):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Number that determines initial weights, order of the samples, masks and dropout."""
     model: dict[str, Any]
-    """`type` (nezha, ernie_doc, transformer_xl, ran, longformer) and the keys of its configuration."""
+    """`type`, the name of a model, and the keys of its configuration: `reread settings model` lists both."""
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
     from_run: str | None = Field(default=None, min_length=1)
@@ -161,6 +162,10 @@ class TrainSettings(Settings):
     activation_checkpointing: Annotated[bool, _OR_AUTO, _AS_IT_IS] = False
     """`auto`: only where a pass that fits without it is so small that it would take longer, or where none fits.
     Fine-tuning's default."""
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS), _OR_AUTO, _AS_IT_IS] = "auto"  # type: ignore[assignment]
+    """Threads that a process computes with on CPU. `auto`: OMP_NUM_THREADS, or the cores of its machine divided by its
+    processes there, less those that the load takes; a run goes on with the number that it began with. Results differ
+    by rounding."""
     compile: bool = False
     """Layers are compiled by torch.compile, which fuses what lies between products: some minutes at the start, then
     shorter steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""

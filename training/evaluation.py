@@ -6,17 +6,20 @@ from pathlib import Path
 
 import torch
 
-from preprocessing.errors import UserError
-from training.assembly import check_data, place, spec_of
-from training.checkpoint.restore import restore_model
-from training.config import TrainSettings
-from training.data.kinds import nothing_held_out, open_dataset
-from training.fitting import settings_of_run
-from training.metrics import EVALUATION, keep_evaluation
-from training.objectives import objective_of
-from training.parallel.mesh import Mesh
-from training.run_model import read_run_model
-from training.trainer import local_device
+from reread.preprocessing.errors import UserError
+from reread.training.assembly import place
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import nothing_held_out, open_dataset
+from reread.training.data.tasks.mistakes import analysis
+from reread.training.objectives.task import TaskObjective
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.auto import settings_of_run
+from reread.training.run.files import RunFile
+from reread.training.run.metrics import keep_evaluation, keep_mistakes
+from reread.training.run.model import read_run_model
+from reread.training.run.restore import restore_model
+from reread.training.run.threads import use_threads
+from reread.training.trainer import local_device
 
 log = logging.getLogger("reread")
 
@@ -26,9 +29,10 @@ def evaluate_run(
 ) -> dict[str, float]:
     """`Objective.summary` over the held-out documents of the data; over all of other data than the run's, if none are.
 
-    The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's. One process
-    computes, in float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if
-    nothing is held out of the corpus that it learned from.
+    The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's, and what a
+    task's model gets wrong, read by the run's own settings, in RUN/mistakes.json. One process computes, in float32.
+    Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if nothing is held out of the
+    corpus that it learned from.
     """
     settings = settings_of_run(settings, run)
     corpus, kept = settings.data.held_out, read_run_model(run, settings)
@@ -41,18 +45,20 @@ def evaluate_run(
     if kept.corpus["tokenizer"] != held_out.facts()["tokenizer"]:
         raise UserError(
             f"{corpus}: made with another vocabulary than the corpus {run} was trained on; preprocess it with "
-            f"tokenizer.path={run / 'model'}, the run's own"
+            f"tokenizer.path={RunFile.MODEL.of(run)}, the run's own"
         )
-    model, step = restore_model(run, settings, kept.config, step)
+    model, step = restore_model(run, kept, step)
     mesh = Mesh(device=torch.device(local_device()))
-    spec, learned = spec_of(settings), objective_of(settings)
-    check_data(spec, learned, model.config, settings.data)
-    place(model, spec, mesh)
-    objective = learned(model, settings, mesh, held_out=held_out)
+    use_threads(settings, run, True, mesh)
+    kept.check()
+    place(model, kept.spec, mesh)
+    objective = kept.objective(model, settings, mesh, held_out=held_out)
     log.info("step %d of %s on %s", step, run, corpus)
     figures = objective.held_out_summary(None)
     try:
+        if isinstance(objective, TaskObjective) and not any(one.partition("=")[0] != "task.dev" for one in overrides):
+            keep_mistakes(run, str(corpus), {"step": step, **analysis(objective.held_out, objective.predictions)})
         keep_evaluation(run, {"step": step, "overrides": list(overrides), "held_out": str(corpus)}, figures)
     except OSError as error:
-        log.warning("%s: the figures are not kept there (%s)", run / EVALUATION, error.strerror)
+        log.warning("%s: the figures are not kept there (%s)", RunFile.EVALUATION.of(run), error.strerror)
     return figures

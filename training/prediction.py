@@ -10,29 +10,37 @@ from typing import Any, TextIO
 
 from transformers import PreTrainedModel
 
-from preprocessing.errors import UserError, writing
-from preprocessing.files import unfinished
-from training.assembly import head_of, place, spec_of
-from training.checkpoint.restore import restore_model
-from training.config import TrainSettings
-from training.data.kinds import KINDS
-from training.data.tasks.dataset import TaskDataset
-from training.fitting import settings_of_run
-from training.models import MODELS, model_spec
-from training.models.build import build_model, model_config
-from training.objectives import objective_of
-from training.objectives.classify import PROBLEM_TYPES
-from training.objectives.task import TaskObjective
-from training.parallel.mesh import Mesh
-from training.parallel.rendezvous import close_mesh, init_mesh
-from training.run_model import read_run_model
-from training.trainer import local_device
+from reread.preprocessing.errors import UserError, first_line, writing
+from reread.preprocessing.files import unfinished
+from reread.preprocessing.input.fields import json_type
+from reread.preprocessing.labelled.examples import Example
+from reread.training.assembly import Resolved, place, resolve
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import KINDS
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.models import MODELS, model_spec
+from reread.training.models.build import build_model
+from reread.training.models.spec import ModelSpec
+from reread.training.objectives.classify import PROBLEM_TYPES
+from reread.training.objectives.task import TaskObjective
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.rendezvous import close_mesh, init_mesh
+from reread.training.run.auto import settings_of_run
+from reread.training.run.files import RunFile
+from reread.training.run.model import read_run_model
+from reread.training.run.restore import restore_model
+from reread.training.run.threads import use_threads
+from reread.training.trainer import local_device
 
 log = logging.getLogger("reread")
 
 
-def predict(model: Path, settings: TrainSettings, output: Path | None, step: int | None = None) -> None:
-    """Write a JSON line for each example of `settings.data.train`, in the file's order, to `output` or standard output.
+def predict(
+    model: Path, settings: TrainSettings, output: Path | None, step: int | None = None, echo: bool = False
+) -> None:
+    """Write a JSON line for each example of `settings.data.train`, in the file's order, to `output` or standard output;
+    with `echo` the example's texts, too.
 
     Each of the processes that are running does a share. Raises `UserError` for a model without a task's head.
     """
@@ -40,16 +48,23 @@ def predict(model: Path, settings: TrainSettings, output: Path | None, step: int
     try:
         with mesh.together():
             objective, dataset = _prepare(model, settings, mesh, step)
+        use_threads(settings, model, RunFile.CHECKPOINTS.of(model).exists(), mesh)
         for name, value in dataset.reading():
             log.info("%s: %s", name, value)
         predictions = objective.predict(dataset)
         if mesh.rank == 0:
             with _lines(output) as file:
                 for number, example in enumerate(dataset.examples):
-                    line = {"id": example.id, **dataset.written(number, predictions[number])}
+                    echoed = {"input": texts_of(example)} if echo else {}
+                    line = {"id": example.id, **echoed, **dataset.written(number, predictions[number])}
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
     finally:
         close_mesh()
+
+
+def texts_of(example: Example) -> dict[str, Any]:
+    """What the model reads of an example, by the names of its fields."""
+    return {name: value for name in example.read if (value := getattr(example, name)) is not None}
 
 
 def task_of_export(folder: Path) -> dict[str, Any]:
@@ -57,30 +72,40 @@ def task_of_export(folder: Path) -> dict[str, Any]:
 
     Raises `UserError` for any other folder.
     """
+    path = folder / "config.json"
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder}: neither a run nor an exported model ({error})") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: not the configuration of a model; export the run again with `reread export`")
+    for field, value, kind in _kinds(config):
+        if not isinstance(value, kind):
+            raise UserError(f"{path}: {field} is {json_type(value)}; export the run again with `reread export`")
     name = str(config.get("model_type", "")).removeprefix("reread_")
     spec = model_spec(name) if name in MODELS else None
     head = (config.get("architectures") or [""])[0]
     kinds = [kind for kind, one in (spec.heads.items() if spec else ()) if one.__name__ == head and kind in KINDS]
     if spec is None or not kinds:
         raise UserError(f"{folder}: {head or 'a model'} without a head of a task; fine-tune it with `reread finetune`")
-    reading = config.get("reading") or {}
-    labels = [label for _, label in sorted(config.get("id2label", {}).items(), key=lambda item: int(item[0]))]
-    answers = {theirs: ours for ours, theirs in PROBLEM_TYPES.items()}
-    data: dict[str, Any] = {"kind": kinds[0], "train": "", "tokenizer": str(folder), "frame": spec.frame}
-    data |= {"sequence_length": reading.get("length") or spec.longest(spec.config(**config)) or 512}
-    data |= {key: reading[key] for key in ("step", "predict", "retrospective") if key in reading}
-    if kinds[0] in ("classify", "tag"):
-        data["labels"] = labels
-    if kinds[0] == "classify":
-        data["answer"] = answers.get(config.get("problem_type"), "one")
+    task = config.get("task")
+    name_of_task = kinds[0]
+    if isinstance(task, dict):
+        name_of_task = task["kind"] if task.get("kind") in kinds else name_of_task
+    else:
+        task = _task_without(path, config, name_of_task, spec)
+        settings = KINDS[name_of_task].settings
+        assert issubclass(settings, TaskSettings)
+        unknown = sorted(settings.model_fields.keys() - task.keys() - settings.places - {"kind", "frame"})
+        log.info(
+            "%s: no `task`, as in other people's models: %s have their defaults; give "
+            "those that the model was trained with, as task.KEY=VALUE",
+            *(path, ", ".join(unknown)),
+        )
     return {
         "model": {"type": name},
         "init": str(folder),
-        "data": data,
+        "data": {**task, "kind": name_of_task, "train": "", "tokenizer": str(folder), "frame": spec.frame},
         "steps": 0,
         "global_batch": 32,
         "micro_batch": 32,
@@ -88,27 +113,61 @@ def task_of_export(folder: Path) -> dict[str, Any]:
     }
 
 
+def _task_without(path: Path, config: dict[str, Any], kind: str, spec: ModelSpec) -> dict[str, Any]:
+    """What a configuration without `task`, that of the file `path`, says of it."""
+    reading, labels = config.get("reading") or {}, config.get("id2label") or {}
+    task = {key: reading[key] for key in ("step", "predict", "retrospective") if key in reading}
+    try:
+        longest = spec.longest(spec.config(**config))
+    except Exception as error:  # ours raise ValueError; those of transformers depend on the version
+        raise UserError(f"{path}: {first_line(error)}; export the run again") from None
+    task["sequence_length"] = reading.get("length") or longest or 512
+    if not all(str(number).isdecimal() for number in labels):
+        raise UserError(f"{path}: id2label has a key that is no number; export the run again")
+    if kind in ("classify", "tag"):
+        task["labels"] = [labels[number] for number in sorted(labels, key=int)]
+    if kind == "classify":
+        answers = {theirs: ours for ours, theirs in PROBLEM_TYPES.items()}
+        task["answer"] = answers.get(str(config.get("problem_type")), "one")
+    return task
+
+
+def _kinds(config: dict[str, Any]) -> Iterator[tuple[str, Any, type]]:
+    """Name, value and wanted type of what is read of a config.json."""
+    yield "architectures", config.get("architectures") or [], list
+    yield "its architecture", (config.get("architectures") or [""])[0], str
+    yield "id2label", config.get("id2label") or {}, dict
+    yield "reading", config.get("reading") or {}, dict
+
+
 def _prepare(
     model: Path, settings: TrainSettings, mesh: Mesh, step: int | None
 ) -> tuple[TaskObjective, TaskDataset[Any, Any]]:
-    spec, learned = spec_of(settings), objective_of(settings)
-    if not issubclass(learned, TaskObjective):
+    if not isinstance(settings.data, TaskSettings):
         raise UserError(f"{model}: pretrained, not fine-tuned; `reread finetune` gives it the head of a task")
+    resolved: Resolved
     weights: PreTrainedModel
-    if (model / "checkpoints").exists():
-        settings, kept = settings_of_run(settings, model), read_run_model(model, settings)
-        weights, step = restore_model(model, settings, kept.config, step)
+    if RunFile.CHECKPOINTS.of(model).exists():
+        settings = settings_of_run(settings, model)
+        resolved = kept = read_run_model(model, settings)
+        weights, step = restore_model(model, kept, step)
         log.info("step %d of %s", step, model)
     else:
-        config = model_config(spec, {}, 1, model)
-        learned.configure(config, settings.data)
-        weights = build_model(head_of(spec, learned, settings.data), config, model, 0)
-    dataset = KINDS[settings.data.kind].open(settings.data, settings.seed, "train")
+        resolved = resolve(settings, 1, model)
+        weights = build_model(resolved.head, resolved.config, model, 0)
+    dataset = KINDS[settings.data.kind].open(settings.data, settings.seed, "predict")
     assert isinstance(dataset, TaskDataset)
     if not len(dataset):
         raise UserError(f"{settings.data.place}: holds no example")
-    place(weights, spec, mesh)
-    return learned(weights, settings, mesh, dataset), dataset
+    if dataset.embeddings > (known := weights.config.vocab_size):
+        raise UserError(
+            f"{model}: its tokenizer has ids up to {dataset.embeddings - 1:,} and its weights {known:,} tokens; export "
+            "the run again"
+        )
+    dataset.check_predicted()
+    place(weights, resolved.spec, mesh)
+    assert issubclass(resolved.objective, TaskObjective)
+    return resolved.objective(weights, settings, mesh, dataset), dataset
 
 
 @contextmanager

@@ -6,42 +6,50 @@ import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from preprocessing.errors import UserError, nearest
-from training.assembly import Assembly, check_data, spec_of
-from training.checkpoint.store import CheckpointStore
-from training.config import STOPPED, TrainSettings
-from training.continuation import continue_run, continued_model
-from training.data.kinds import open_dataset
-from training.data.loader import Loader
-from training.data.rows import Rows
-from training.fitting import Fit, Fitting, settings_of_run, smallest_memory
-from training.history import close_attempt
-from training.metrics import MetricsLog, progress_line
-from training.models.build import check_vocabulary
-from training.objectives import objective_of
-from training.optim.build import set_steps_taken, steps_taken
-from training.optim.precision import LossScale, resolve_precision
-from training.optim.schedule import learning_rate
-from training.parallel.mesh import Mesh
-from training.parallel.rendezvous import close_mesh, init_mesh
-from training.provenance import corpus_changes
-from training.run_model import RunModel, new_run_model, read_run_model, write_run_model
-from training.watchdog import FAULT, Progress, Watchdog
-from training.window import Window
-from training.writers import open_writers
+from reread.preprocessing.corpus.facts import corpus_changes
+from reread.preprocessing.errors import UserError, nearest, writing
+from reread.training.assembly import Assembly
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.config import STOPPED, TrainSettings
+from reread.training.data.batch import Rows
+from reread.training.data.kinds import open_dataset
+from reread.training.data.loader import Loader
+from reread.training.models.build import check_vocabulary
+from reread.training.objectives.plateau import Plateau
+from reread.training.optim.build import set_steps_taken, steps_taken
+from reread.training.optim.precision import LossScale, resolve_precision
+from reread.training.optim.schedule import learning_rate
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.rendezvous import close_mesh, init_mesh
+from reread.training.run.auto import Fit, Fitting, keep_fitted, settings_of_run, smallest_memory
+from reread.training.run.continuation import continue_run, continued_model
+from reread.training.run.files import RunFile
+from reread.training.run.history import close_attempt
+from reread.training.run.metrics import MetricsLog, progress_line
+from reread.training.run.model import RunModel, new_run_model, read_run_model, write_run_model
+from reread.training.run.progress import Window
+from reread.training.run.state import Best, RunState, run_state
+from reread.training.run.threads import use_threads
+from reread.training.run.watchdog import FAULT, Progress, Watchdog
+from reread.training.run.writers import open_writers
+from reread.training.scoring.task_scores import SCORES
 
 log = logging.getLogger("reread")
 
-LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_token")
+LOWER_IS_BETTER = (
+    *("loss", "perplexity", "bits_per_token"),
+    *(name for table in SCORES.values() for name, score in table.items() if not score.higher_is_better),
+)
 """Ends of the names of figures that are better the lower they are."""
 BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
@@ -85,6 +93,11 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, fit: Fit | No
         try:
             with mesh.together():
                 trainer = Trainer(settings, run, mesh, progress, fitting)
+            threads = use_threads(settings, run, trainer.begun, mesh)
+            with mesh.together():
+                if mesh.rank == 0:
+                    with writing(run):
+                        keep_fitted(run, threads=threads)
             trainer.train()
         except RuntimeError as error:
             if not _lost_a_process(error):
@@ -138,10 +151,10 @@ class Trainer:
         held_out = open_dataset(settings.data, settings.seed, "validation")
         if len(held_out) == 0:
             log.info("no validation: nothing is held out (%s)", settings.data.held_out_by)
-        self.store = CheckpointStore(run / "checkpoints", settings.checkpoint.keep, mesh, self.progress.tick)
+        self.store = CheckpointStore(RunFile.CHECKPOINTS.of(run), settings.checkpoint.keep, mesh, self.progress.tick)
         self.begun = bool(self.store.steps())
         self.kept = self._model(settings)
-        check_data(spec_of(settings), objective_of(settings), self.kept.config, settings.data)
+        self.kept.check()
         init = None if self.begun else settings.init  # a checkpoint holds every weight
         if init:
             check_vocabulary(init, self.dataset.tokenizer_folder)
@@ -149,10 +162,10 @@ class Trainer:
         if fitting:
             settings = fitting.settings(settings, run, self.begun, self.kept.config, mesh, dtype, self.dataset)
         self.settings = settings = settings_of_run(settings, run)
-        self.assembly = Assembly(
-            settings, self.kept.config, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out
-        )
+        resolved = replace(self.kept, settings=settings)
+        self.assembly = Assembly(resolved, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out)
         self.objective = self.assembly.objective
+        self.plateau = Plateau(self.objective, self.dataset.vocab_size)
         self.assembly.model.register_forward_hook(self.progress.tick)
         narrowest = torch.float16 if settings.parallel.gradient_dtype == "fp16" else dtype
         self.scale = LossScale(narrowest, settings.initial_loss_scale)
@@ -161,12 +174,10 @@ class Trainer:
         self.tokens = 0.0
         """Read up to the last progress line, or the checkpoint after it."""
         self.stopped = False
-        self.best: dict[str, Any] | None = None
-        """Step and score of the best evaluation (`train.best_by`), and evaluations since; no step if all of them were
-        not finite."""
+        self.best: Best | None = None
 
     def _model(self, settings: TrainSettings) -> RunModel:
-        if self.begun:
+        if self.begun and (self.run / "model").exists():
             return read_run_model(self.run, settings)
         return continued_model(settings, self.dataset) if settings.from_run else new_run_model(settings, self.dataset)
 
@@ -174,7 +185,7 @@ class Trainer:
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
         with mesh.together():
-            if mesh.rank == 0 and not (self.begun and (self.run / "model").exists()):
+            if mesh.rank == 0 and not (self.begun and RunFile.MODEL.of(self.run).exists()):
                 write_run_model(self.run, self.kept)
             if mesh.rank == 0 and self.fitting:
                 self.fitting.keep(self.stated, settings, self.run, mesh)
@@ -191,12 +202,14 @@ class Trainer:
             drawn = self._draw(loader, window, self.step)
             agreed = _read(drawn.summed)[0] or drawn.local
             while not self._finished() and not self.stopped:
-                done = self._train_step(drawn, agreed, window, loader)
+                done = self._train_step(drawn, agreed, window, loader)  # raises what drawing has met
+                self.plateau.add(drawn.rows)
                 drawn, agreed = done.following or drawn, done.agreed
                 self.step += 1
                 if done.sums:
                     values = window.close(self.step, done.rate, done.norm, self.scale.value, done.sums)
                     self.tokens += values["tokens"]
+                    self.plateau.loss = values.get("loss", math.nan)
                     values |= {"total_tokens": self.tokens, "skipped_steps": self.skipped_steps}
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values, self.objective.shown))
@@ -204,6 +217,7 @@ class Trainer:
                 is_best = False
                 if self.step % settings.validate_every == 0 or self.step == settings.steps:
                     with window.not_counted():
+                        self.plateau.check(self.step)
                         is_best = self._validate(writer)
                 self.store.poll()
                 due = self.step % settings.checkpoint.every_steps == 0
@@ -355,8 +369,8 @@ class Trainer:
                 UserError(f"train.best_by: {nearest(name, values, 'is one of')} (got {name})")
             )
         score = -values[name] if name.endswith(LOWER_IS_BETTER) else values[name]
-        best = self.best or {"step": None, "score": -math.inf, "since": 0}
-        is_better = math.isfinite(score) and not score <= best["score"]  # which an earlier version could make NaN
+        best: Best = self.best or {"step": None, "score": -math.inf, "since": 0}
+        is_better = math.isfinite(score) and score > best["score"]
         if self.mesh.gather(int(is_better))[0][0]:  # ranks' sums may differ by rounding: the first one's decide
             self.best = {"step": self.step, "score": score, "since": 0}
             return True
@@ -378,19 +392,21 @@ class Trainer:
                     f"{self.run}: the weights are not finite at step {self.step}, which is not saved; the checkpoint "
                     "before it stays; begin a new run (name=...) with a lower train.optimizer.learning_rate"
                 )
-        state = {
+        state: RunState = {
             "step": self.step,
             "scale": self.scale.state(),
-            "samples": self.dataset.fingerprint,
+            "samples": self.dataset.fingerprint,  # for programs that know no `drawn_by`
+            "drawn_by": self.dataset.drawn_by,
             "position": self.objective.first_position + self.step * self.settings.global_batch,
             "corpus": self.dataset.facts(),
+            "compared": dict(self.dataset.compared),
             "updates": steps_taken(self.assembly.optimizer),
             "tokens": self.tokens + self.objective.totals_of(since_line)["tokens"],
             "bad_steps": self.bad_steps,
             "skipped_steps": self.skipped_steps,
             "best": self.best,
         }
-        self.store.save(self.step, *self.assembly.tensors(), state)
+        self.store.save(self.step, *self.assembly.tensors(), {**state})
 
     def _load_checkpoint(self) -> None:
         self.progress.enter("looking for a checkpoint")
@@ -402,30 +418,37 @@ class Trainer:
             state = continue_run(self.settings, self.assembly, self.dataset, self.mesh)
         else:
             with self.mesh.together():
-                state = self.store.state(latest)
+                state = run_state(self.store, latest)
                 self._check_data(state)
                 self.store.load(latest, *self.assembly.tensors())
             self.assembly.masters.to_model()
             set_steps_taken(self.assembly.optimizer, state["updates"])
-            self.bad_steps, self.best = state["bad_steps"], state.get("best")
-            self.skipped_steps = state.get("skipped_steps", 0)  # older checkpoints lack it
-            rows = state["step"] * self.settings.global_batch
-            self.objective.first_position = state.get("position", rows) - rows
+            self.bad_steps, self.best, self.skipped_steps = state["bad_steps"], state["best"], state["skipped_steps"]
+            self.objective.first_position = state["position"] - state["step"] * self.settings.global_batch
         self.scale.load(state["scale"])
         self.step = state["step"]
-        self.tokens = state.get("tokens", math.nan)  # older checkpoints lack it, so that `total_tokens` is not known
+        self.tokens = state["tokens"]
         if latest is not None:
             log.info("continuing from the checkpoint of step %d", self.step)
 
-    def _check_data(self, state: dict[str, Any]) -> None:
+    def _check_data(self, state: RunState) -> None:
         """Raise `UserError` if the checkpoint was trained on other samples than these."""
         if changes := corpus_changes(state["corpus"], self.dataset.facts()):
             raise UserError(
                 f"{self.settings.data.place}: the corpus changed since the run began ({changes}); give the run the old "
                 "corpus, or begin a new run with name=..."
             )
-        if state["samples"] != self.dataset.fingerprint:
-            raise UserError(f"{self.run}: train.data or train.seed changed since the run began; revert it")
+        for name, fingerprint in self.dataset.compared.items():
+            if state["compared"].get(name, fingerprint) != fingerprint:
+                raise UserError(
+                    f"{name}: its examples changed since the run began, so scores before and after would be of "
+                    "different ones; give the run the old file, or begin a new run with name=..."
+                )
+        if changes := self.dataset.changes_since(state):
+            raise UserError(
+                f"{self.run}: its samples would be others than those that it began with ({changes}); revert that, or "
+                "begin a new run with name=..."
+            )
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:

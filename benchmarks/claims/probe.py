@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.checkpoint.restore import restore_model
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.data.rows import IGNORED, Rows
-from training.run_model import read_run_model
+from reread.training.config import TrainSettings
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.kinds import open_dataset
+from reread.training.run.model import read_run_model
+from reread.training.run.restore import restore_model
 
 
 def frozen(run: Path, settings: TrainSettings) -> Any:
     """The encoder of a run's last checkpoint, without its heads."""
-    model, _ = restore_model(run, settings, read_run_model(run, settings).config)
+    model, _ = restore_model(run, read_run_model(run, settings))
     return model.eval().base_model
 
 

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.data.rows import IGNORED, Rows
-from training.models import model_spec
-from training.objectives import OBJECTIVES
-from training.objectives.causal_lm import CausalLMObjective
-from training.objectives.documents import DocumentObjective
-from training.objectives.masked_lm import MaskedLMObjective
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.models import model_spec
+from reread.training.objectives import OBJECTIVES
+from reread.training.objectives.causal_lm import CausalLMObjective
+from reread.training.objectives.documents import DocumentObjective
+from reread.training.objectives.masked_lm import MaskedLMObjective
 
 ANSWERS, GROUPS = 8, 8
 ASKED = 5

@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures
+from benchmarks.claims.experiment import Claim, Condition, Experiment, Figures, signs
 from benchmarks.claims.order import ORDER
 from benchmarks.claims.positions import POSITIONS, TYPES
 from benchmarks.claims.recurrence import HYBRID, REACH, SKIM
-from benchmarks.claims.review import PARTS, REVIEW
+from benchmarks.claims.review import PARTS, REVIEW, WINDOWS
 from benchmarks.claims.text import TEXT
 from benchmarks.claims.words import WHOLE_WORDS
 from benchmarks.harness import put_between
 
-EXPERIMENTS = (REACH, SKIM, ORDER, POSITIONS, WHOLE_WORDS, REVIEW, TEXT, TYPES, PARTS, HYBRID)
+EXPERIMENTS = (REACH, SKIM, ORDER, POSITIONS, WHOLE_WORDS, REVIEW, TEXT, TYPES, PARTS, WINDOWS, HYBRID)
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, PICTURES = ROOT / "docs" / "claims.md", ROOT / "docs" / "images" / "claims"
 RESULTS = Path(__file__).with_name("results.jsonl")
@@ -32,19 +32,23 @@ def by_seed(experiment: Experiment, results: Results) -> dict[int, dict[str, Fig
 
 
 def verdict(claim: Claim, seeds: dict[int, dict[str, Figures]]) -> str:
-    if not seeds:
-        return "not run"
-    held = [all(condition.holds(figures) for condition in claim.conditions) for figures in seeds.values()]
-    return "holds" if all(held) else "does not hold" if not any(held) else f"holds with {sum(held)} of {len(held)}"
+    decided = [signs([condition.margin(figures) for figures in seeds.values()]) for condition in claim.conditions]
+    return "does not hold" if -1 in decided else "undecided" if 0 in decided else "holds"
 
 
 def found(condition: Condition, seeds: dict[int, dict[str, Figures]]) -> str:
-    """A condition and its value with each seed."""
-    return f"{condition}: {', '.join(f'{condition.value(figures):.2f}' for figures in seeds.values()) or '-'}"
+    """A condition, in how many seeds it is met, and its values: mean, least and greatest."""
+    values = [condition.value(figures) for figures in seeds.values()]
+    met = sum(condition.margin(figures) > 0 for figures in seeds.values())
+    spread = f"{sum(values) / len(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else "-"
+    return f"{condition}: {met} of {len(values)}; {spread}"
 
 
 def table(results: Results) -> str:
-    lines = ["| claim | paper | experiment | seeds | threshold: result | verdict |", "|---|---|---|---:|---|---|"]
+    lines = [
+        "| claim | paper | experiment | seeds | prediction: met in, mean (range) | verdict |",
+        "|---|---|---|---:|---|---|",
+    ]
     for experiment in EXPERIMENTS:
         seeds = by_seed(experiment, results)
         if not seeds and not experiment.by_default:

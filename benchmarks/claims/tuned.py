@@ -5,9 +5,10 @@
 Models that differ in one thing are pretrained, fine-tuned and scored by the functions of `reread preprocess`, `train`,
 `finetune` and `evaluate`, by the recipes in benchmarks/claims/recipes. The last checkpoint is scored, once, on texts
 that nothing was chosen by. A claim holds if the one row is better than the other by two standard errors, of seeds and
-test texts together, and does not if it is worse by as much; else it is not decided. OUT/results.jsonl gets each result
-as it is done, and runs are kept, so a run that was killed goes on; `--publish` writes the table into docs/claims.md. An
-experiment whose data is not given is left out. OUT/log has what the commands log. One thread.
+test texts together, and does not if it is worse by as much; with fewer than eight seeds it is undecided. It is made in
+parts: what is published is not run again, OUT/results.jsonl gets each result as it is done, and runs are kept, so a run
+that was killed goes on; `--publish` writes the table of all parts into docs/claims.md. An experiment whose data is not
+given is left out. OUT/log has what the commands log. One thread.
 """
 
 import sys
@@ -22,11 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.claims.run import add, read_results
-from benchmarks.claims.tuned_experiment import DATA, Judged, Tuned
-from benchmarks.claims.tuned_table import TUNED, publish, table
+from benchmarks.claims.tuned_experiment import DATA, SEEDS, Judged, Tuned
+from benchmarks.claims.tuned_table import RESULTS, TUNED, publish, table
 from benchmarks.harness import parser
-from pipeline.recipe import Ablation
-from preprocessing.errors import one_line
+from reread.pipeline.recipe.schema import Ablation
+from reread.preprocessing.errors import one_line
 
 OPTIONS = {
     "novels": "Chinese novels, .txt or .txt.xz",
@@ -77,7 +78,7 @@ def main() -> None:
     for name, about in OPTIONS.items():
         arguments.add_argument(f"--{name}", nargs="+", type=Path, default=[], help=about)
     arguments.add_argument("--only", nargs="+", choices=[one.name for one in TUNED])
-    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    arguments.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     arguments.add_argument("--out", type=Path, default=Path("runs/claims-tuned"))
     arguments.add_argument("--publish", action="store_true")
     options = arguments.parse_args()
@@ -98,7 +99,8 @@ def main() -> None:
     path = Path("results.jsonl")
     for one in chosen:
         one.write(DATA / one.name, data, options.seeds)
-    there = {identity(one) for one in read_results(path)}
+    published = current(read_results(RESULTS), SEEDS)
+    there = {identity(one) for one in [*published, *read_results(path)]}
     for one, row, judged, result in figures(chosen, options.seeds):
         if identity(result) in there:
             continue
@@ -107,7 +109,8 @@ def main() -> None:
         spent = round(time.process_time() - begin, 1)
         print(f"{' | '.join(map(str, result.values()))}: {sum(scores) / len(scores):.1f}, {spent} s", flush=True)
         add(path, {**result, "scores": [round(score, 2) for score in scores], "cpu_seconds": spent})
-    results = current(read_results(path), options.seeds)
+    known = {identity(one) for one in published}
+    results = published + [one for one in current(read_results(path), SEEDS) if identity(one) not in known]
     print(f"\n{table(results)}")
     if options.publish:
         publish(results)

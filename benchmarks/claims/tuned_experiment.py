@@ -10,19 +10,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.commands import export, make_start, preprocess, train
-from pipeline.finetune import finetune_recipe
-from pipeline.recipe import Ablation, load_recipe, override, recipe_values, train_section
-from pipeline.run_folder import RUNS, recipe_of
-from preprocessing.files import write_atomically
-from training.data.tasks.settings import TaskSettings
-from training.evaluation import evaluate_run
-from training.scoring.task_scores import chosen_score
+from reread.pipeline.commands.export import export
+from reread.pipeline.commands.preprocess import preprocess
+from reread.pipeline.commands.train import make_start, train
+from reread.pipeline.recipe.load import load_recipe, override, recipe_of, recipe_values
+from reread.pipeline.recipe.schema import Ablation, train_section
+from reread.pipeline.recipe.task import finetune_recipe
+from reread.preprocessing.files import write_atomically
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.evaluation import evaluate_run
+from reread.training.run.files import RUNS
+from reread.training.scoring.task_scores import chosen_score
 
 RECIPES = Path(__file__).parent / "recipes"
 DATA = Path("data")
 BLOCKS = 10
 """Parts of the test texts, each with a score of its own: by their spread the noise of the test texts is known."""
+SEEDS = range(8)
+"""As many as a verdict needs; the settings were tried with others."""
 DECISIVE = 2
 """Standard errors that a difference must exceed."""
 Lines = Sequence[Mapping[str, Any]]
@@ -58,15 +63,16 @@ class Difference(NamedTuple):
     mean: float
     error: float
     """Its standard error, from the seeds and from the blocks of the test texts."""
+    seeds: int
 
     @property
     def verdict(self) -> str:
-        if abs(self.mean) <= DECISIVE * self.error:
-            return "not decided"
+        if self.seeds < len(SEEDS) or abs(self.mean) <= DECISIVE * self.error:
+            return "undecided"
         return "holds" if self.mean > 0 else "does not hold"
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f} ± {self.error:.1f}"
+        return f"{self.mean:+.1f} ± {self.error:.1f} ({self.seeds} seeds)"
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ def difference(claim: TunedClaim, figures: Mapping[tuple[str, str], Mapping[int,
         return None
     found = np.array([better[seed] for seed in seeds]) - np.array([worse[seed] for seed in seeds])
     error = sum(found.mean(axis).var(ddof=1) / found.shape[1 - axis] for axis in (0, 1)) ** 0.5
-    return Difference(float(found.mean()), float(error))
+    return Difference(float(found.mean()), float(error), len(seeds))
 
 
 def _slug(name: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_task
 from benchmarks.claims.tuned_table1 import write_reviews
-from preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.read import read_examples
 
 FOLDS = 5
 

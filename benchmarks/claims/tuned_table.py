@@ -35,7 +35,7 @@ def table(results: Results) -> str:
             by = f"[{experiment.name}](#{experiment.name}), {claim.task}"
             rows = f"{claim.better} − {claim.worse}: {found or '-'}"
             lines.append(
-                f"| {claim.text} | {claim.paper} | {by} | {rows} | **{found.verdict if found else 'not run'}** |"
+                f"| {claim.text} | {claim.paper} | {by} | {rows} | **{found.verdict if found else 'undecided'}** |"
             )
     return "\n".join(lines) + "\n"
 

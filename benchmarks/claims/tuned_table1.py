@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.claims.experiment import read_text
 from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_task
-from preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.read import read_examples
 
 TRAIN = 1000
 KNOWN = 2000

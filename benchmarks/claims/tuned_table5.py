@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.claims.tuned_experiment import Judged, Tuned, TunedClaim, write_lines, write_task
-from preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.read import read_examples
 
 TRAIN = 1000
 SENTENCES = 3000

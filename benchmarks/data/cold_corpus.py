@@ -24,13 +24,13 @@ import numpy as np
 from benchmarks.data.disk import Read, drop_cache, drop_range, reading
 from benchmarks.harness import heading, in_process, parser, row
 from benchmarks.random_corpus import random_corpus
-from preprocessing.corpus import Corpus
-from preprocessing.corpus.maps import _LIBC
-from preprocessing.errors import one_line
-from training.data.kinds import open_dataset
-from training.data.loader import rows_by_step
-from training.data.order import cut_extents
-from training.data.samples import RowSettings, Samples
+from reread.preprocessing.corpus import Corpus
+from reread.preprocessing.corpus.maps import _LIBC
+from reread.preprocessing.errors import one_line
+from reread.training.data.kinds import open_dataset
+from reread.training.data.loader import rows_by_step
+from reread.training.data.order.order import cut_extents
+from reread.training.data.rows.samples import RowSettings, Samples
 
 BATCH = 256
 ORDERS = ("whole", "pools")

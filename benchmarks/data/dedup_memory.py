@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import heading, measured, parser, row, seconds
-from preprocessing.errors import one_line
-from preprocessing.text.dedup import RANGES_PER_TASK, dropped_places, later_occurrences, sort_keys, task_count
+from reread.preprocessing.errors import one_line
+from reread.preprocessing.text.dedup import RANGES_PER_TASK, later_occurrences, listed_in, sort_keys, task_count
 
 KEYS_PER_PART = 100_000
 SET_LIMIT = 16_000_000
@@ -144,7 +144,7 @@ def many_files(folder: Path, parts: int, keys_per_part: int) -> None:
     found = [folder / f"found-{number:05d}.npy" for number in range(60)]
     for path in found[1:]:
         shutil.copy(found[0], path)
-    taken = seconds(partial(dropped_places, found, parts // 2, keys_per_part))
+    taken = seconds(partial(listed_in, found, parts // 2, keys_per_part))
     row("what one part must drop", len(found), f"{taken:.3f}")
     empty(folder)
 

@@ -24,11 +24,11 @@ import numpy as np
 from benchmarks.data.bert_recipe import Vocabulary, features, samples
 from benchmarks.harness import heading, in_turns, parser, ratio, row, seconds
 from benchmarks.random_corpus import random_corpus
-from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
-from preprocessing.errors import one_line
-from training.data.packed import Packed, PackedSettings
-from training.data.samples import RowSettings, Samples
-from training.data.settings import MaskingSettings
+from reread.preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
+from reread.preprocessing.errors import one_line
+from reread.training.data.rows.packed import Packed, PackedSettings
+from reread.training.data.rows.samples import RowSettings, Samples
+from reread.training.data.settings import MaskingSettings
 
 Sentence = list[tuple[int, bool]]
 """(token id, whether it continues a word)."""

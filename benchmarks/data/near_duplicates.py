@@ -29,7 +29,7 @@ from itertools import combinations
 from typing import Any
 
 from benchmarks.harness import cpu_seconds, heading, in_turns, parser, ratio, row
-from preprocessing.errors import one_line
+from reread.preprocessing.errors import one_line
 
 CHARACTERS = 2_000
 BOUNDS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.0)
@@ -38,9 +38,9 @@ _UNIT = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")
 
 
 def documents_of(paths: list[str]) -> Iterator[str]:
-    from preprocessing.config import InputSettings
-    from preprocessing.input.readers import read
-    from preprocessing.input.sources import Piece, find_files
+    from reread.preprocessing.config import InputSettings
+    from reread.preprocessing.input.read import read
+    from reread.preprocessing.input.sources import Piece, find_files
 
     settings = InputSettings(paths=paths)
     for file in find_files([settings]):
@@ -85,9 +85,9 @@ def _units(text: str) -> list[str]:
 def reread(folder: Path) -> tuple[dict[int, Any], dict[str, float]]:
     import numpy as np
 
-    from preprocessing.config import PreprocessSettings
-    from preprocessing.execution.build import build_share
-    from preprocessing.execution.executor import Share
+    from reread.preprocessing.config import PreprocessSettings
+    from reread.preprocessing.execution.build import build_share
+    from reread.preprocessing.execution.executors.base import Share
 
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     with tempfile.TemporaryDirectory(dir=folder) as output:

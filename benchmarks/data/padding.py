@@ -28,15 +28,15 @@ import numpy as np
 
 from benchmarks.harness import heading, in_turns, parser, row, seconds
 from benchmarks.trainer_steps import TrainerSteps
-from preprocessing.corpus import Corpus
-from preprocessing.errors import one_line
-from training.config import TrainSettings
-from training.data import trimming
-from training.data.rows import Rows
-from training.data.samples import RowSettings, Samples
-from training.data.segments import Segments, SegmentSettings
-from training.data.trimming import micro_batches, pieces, trimmed
-from training.objectives.objective import Objective
+from reread.preprocessing.corpus import Corpus
+from reread.preprocessing.errors import one_line
+from reread.training.config import TrainSettings
+from reread.training.data.batch import Rows
+from reread.training.data.rows import trimming
+from reread.training.data.rows.samples import RowSettings, Samples
+from reread.training.data.rows.segments import Segments, SegmentSettings
+from reread.training.data.rows.trimming import micro_batches, pieces, trimmed
+from reread.training.objectives.objective import Objective
 
 PROCESSES = 8
 SIZES = ((180, 60), (32, 16))

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.data.bert_recipe import Vocabulary, features, python_wordpiece, samples
 from benchmarks.harness import heading, in_process, in_turns, measured, parser, ratio, row
-from preprocessing.errors import one_line
+from reread.preprocessing.errors import one_line
 
 ROUNDS = 3
 BERT_MEGABYTES = 6.5  # it holds all its samples in memory
@@ -35,8 +35,8 @@ COPIES, LENGTH, PREDICTIONS = 10, 128, 20
 
 def preprocess(text: Path, vocabulary: Path | None, output: Path, workers: int) -> dict[str, Any]:
     """The corpus' statistics; without a vocabulary one of BERT's kind is trained."""
-    from preprocessing.config import PreprocessSettings
-    from preprocessing.execution.build import build
+    from reread.preprocessing.config import PreprocessSettings
+    from reread.preprocessing.execution.build import build
 
     shutil.rmtree(output, ignore_errors=True)
     values = {
@@ -67,9 +67,9 @@ def segment_and_encode(text: Path, vocabulary: Path) -> float:
 
 def encode_alone(text: Path, vocabulary: Path) -> float:
     """The rival on English: `tokenizers` with offsets and nothing else. Returns CPU seconds."""
-    from preprocessing.config import TokenizerSettings
-    from preprocessing.tokens.bpe import ByteLevelBpe
-    from preprocessing.tokens.tokenizer import load_tokenizer
+    from reread.preprocessing.config import TokenizerSettings
+    from reread.preprocessing.tokens.bpe import ByteLevelBpe
+    from reread.preprocessing.tokens.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(vocabulary, TokenizerSettings(path=vocabulary))
     assert isinstance(tokenizer, ByteLevelBpe)
@@ -83,7 +83,7 @@ def encode_alone(text: Path, vocabulary: Path) -> float:
 
 def bert_static_copies(text: Path, vocabulary: Path, output: Path) -> float:
     """`COPIES` copies of masked sentence pairs, held, shuffled and written out. Returns CPU seconds."""
-    from preprocessing.text.sentences import sentence_ends
+    from reread.preprocessing.text.sentences import sentence_ends
 
     ids = {token: number for number, token in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
     tokens = Vocabulary("[CLS]", "[SEP]", "[MASK]", ids.__getitem__, list(ids))
@@ -104,10 +104,10 @@ def bert_static_copies(text: Path, vocabulary: Path, output: Path) -> float:
 
 
 def documents_of(paths: list[str]) -> Iterator[str]:
-    from preprocessing.config import CleanSettings, InputSettings
-    from preprocessing.input.readers import read
-    from preprocessing.input.sources import find_files, plan_parts
-    from preprocessing.text.clean import Cleaner
+    from reread.preprocessing.config import CleanSettings, InputSettings
+    from reread.preprocessing.input.read import read
+    from reread.preprocessing.input.sources import find_files, plan_parts
+    from reread.preprocessing.text.clean import Cleaner
 
     settings, cleaner = InputSettings(paths=paths), Cleaner(CleanSettings())
     for piece in chain.from_iterable(plan_parts(find_files([settings]), 1 << 26)):
@@ -185,7 +185,7 @@ def english(folder: Path, documents: list[str], vocabulary: Path, megabytes: flo
 
 
 def memory(folder: Path, documents: list[str], vocabulary: Path, sizes: list[int]) -> None:
-    from preprocessing.text.dedup import KEY
+    from reread.preprocessing.text.dedup import KEY
 
     print()
     heading("MB of input", "documents", "peak MB", "MB / CPU-s", "keys, MB on disk")

@@ -26,10 +26,10 @@ import numpy as np
 
 from benchmarks.harness import heading, in_process, parser, row
 from benchmarks.random_corpus import random_corpus
-from preprocessing.errors import one_line
-from training.data.kinds import open_dataset
-from training.data.loader import rows_by_step
-from training.data.samples import RowSettings
+from reread.preprocessing.errors import one_line
+from reread.training.data.kinds import open_dataset
+from reread.training.data.loader import rows_by_step
+from reread.training.data.rows.samples import RowSettings
 
 BATCH, POOLS, HELD = 256, 8, 3
 

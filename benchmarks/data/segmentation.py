@@ -20,11 +20,11 @@ import numpy as np
 import rjieba
 
 from benchmarks.harness import heading, in_turns, parser, ratio, row, seconds
-from preprocessing.config import TokenizerSettings, WordSettings
-from preprocessing.errors import one_line
-from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens.tokenizer import load_tokenizer
-from preprocessing.tokens.wordpiece import WordPiece
+from reread.preprocessing.config import TokenizerSettings, WordSettings
+from reread.preprocessing.errors import one_line
+from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
+from reread.preprocessing.tokens.wordpiece import WordPiece
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 ROUNDS = 3

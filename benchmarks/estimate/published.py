@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from benchmarks.harness import heading, row
-from pipeline.estimate.arrangement import Estimator
-from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster, cluster, gpu_named, network_named
-from pipeline.estimate.speed import exposed_seconds, ring
-from training.config import TrainSettings
-from training.models import model_spec
-from training.models.build import model_config
+from reread.pipeline.estimate.arrangement import Estimator
+from reread.pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster, cluster, gpu_named, network_named
+from reread.pipeline.estimate.speed import exposed_seconds, ring
+from reread.training.config import TrainSettings
+from reread.training.models import model_spec
+from reread.training.models.build import model_config
 
 BERT = {"type": "nezha", "position_type": "parametric_absolute", "hidden_act": "gelu"}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}

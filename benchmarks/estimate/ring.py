@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from benchmarks.harness import heading, parser, row
 from benchmarks.network import can_throttle, launch
-from pipeline.estimate.speed import Ring
-from preprocessing.errors import one_line
+from reread.pipeline.estimate.speed import Ring
+from reread.preprocessing.errors import one_line
 
 SIZES = [2**power for power in range(14, 25, 2)]
 FITTED = (2**18, 2**24)

@@ -25,11 +25,11 @@ from benchmarks.estimate.published import settings_of
 from benchmarks.harness import allocated, heading, in_turns, parser, row, seconds
 from benchmarks.random_corpus import random_corpus
 from benchmarks.trainer_steps import TrainerSteps
-from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
-from preprocessing.errors import one_line
-from training.config import TrainSettings
-from training.models import model_spec
-from training.models.build import model_config
+from reread.pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
+from reread.preprocessing.errors import one_line
+from reread.training.config import TrainSettings
+from reread.training.models import model_spec
+from reread.training.models.build import model_config
 
 VOCABULARY = 21128
 MIB = 2**20

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from transformers import BertForPreTraining, LongformerForMaskedLM, PreTrainedModel
 
-from pipeline.recipe import load_recipe
-from training.config import TrainSettings
+from reread.pipeline.recipe.load import load_recipe
+from reread.training.config import TrainSettings
 
 TOKENS = 16384
 """Tokens of a micro-batch, unless the GPU is small."""

@@ -23,17 +23,17 @@ from benchmarks.gpu.kernels import profiled
 from benchmarks.harness import parser
 from benchmarks.random_corpus import random_corpus
 from benchmarks.trainer_steps import TrainerSteps
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.data.loader import Loader, rows_by_step
-from training.data.rows import IGNORED
-from training.metrics import peak_flops
-from training.models import model_spec
-from training.models.build import model_config
-from training.optim.build import build_optimizer
-from training.optim.precision import LossScale, MasterWeights, resolve_precision
-from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import Mesh
+from reread.training.config import TrainSettings
+from reread.training.data.batch import IGNORED
+from reread.training.data.kinds import open_dataset
+from reread.training.data.loader import Loader, rows_by_step
+from reread.training.models import model_spec
+from reread.training.models.build import model_config
+from reread.training.optim.build import build_optimizer
+from reread.training.optim.precision import LossScale, MasterWeights, resolve_precision
+from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import peak_flops
 
 SECONDS = 4.0
 """About how long a case is timed."""

@@ -38,7 +38,7 @@ from benchmarks.gpu.cases import ACCUMULATION, CASES, Case, rows_of
 from benchmarks.gpu.kernels import KINDS
 from benchmarks.gpu.measure import Figures
 from benchmarks.harness import parser
-from preprocessing.errors import one_line
+from reread.preprocessing.errors import one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE_SECONDS = 90.0

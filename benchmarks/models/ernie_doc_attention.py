@@ -35,8 +35,8 @@ from benchmarks.harness import (
     in_turns,
     step_cost,
 )
-from preprocessing.errors import one_line
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, attention_ernie_doc
+from reread.preprocessing.errors import one_line
+from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, attention_ernie_doc
 
 FORMS = ("fused", "plain")
 

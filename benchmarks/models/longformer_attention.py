@@ -27,8 +27,8 @@ from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention as Theirs
 
 from benchmarks.harness import COST_COLUMNS, Cost, attention_parser, compare, heading, in_process, in_turns, step_cost
-from preprocessing.errors import one_line
-from training.models.longformer.attention_longformer import LongformerSelfAttention, Sight
+from reread.preprocessing.errors import one_line
+from reread.training.models.longformer.attention_longformer import LongformerSelfAttention, Sight
 
 SIDES = ("ours", "theirs")
 PASSES = ("forward", "forward+backward")

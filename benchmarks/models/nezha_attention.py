@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.harness import COST_COLUMNS, Cost, compare, heading, in_process, in_turns, parser, step_cost
-from preprocessing.errors import one_line
-from training.models.nezha import NezhaConfig, NezhaForPreTraining, attention_nezha, modeling_nezha
+from reread.preprocessing.errors import one_line
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining, attention_nezha, modeling_nezha
 
 FORMS = ("fused", "plain", "clipped")
 

@@ -36,11 +36,11 @@ from benchmarks.harness import (
     keep_freed_memory,
     step_cost,
 )
-from preprocessing.errors import one_line
-from training.models.blocks import rotate
-from training.models.ran import RanConfig
-from training.models.ran.attention_ran import RanLayer, _Cells, standardise
-from training.models.ran.windows_ran import Windows
+from reread.preprocessing.errors import one_line
+from reread.training.models.blocks import rotate
+from reread.training.models.ran import RanConfig
+from reread.training.models.ran.attention_ran import RanLayer, _Cells, standardise
+from reread.training.models.ran.windows_ran import Windows
 
 PASSES = ("forward", "forward+backward")
 

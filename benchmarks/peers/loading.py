@@ -89,9 +89,9 @@ def _draw(batches: Iterator[Any]) -> None:
 
 def rows(corpus: Path | str, step: int, pool_tokens: int | None, cache: dict[str, Any] | None = None) -> Iterator[Any]:
     """Our batches from a step on, of a folder, or of an address through a cache."""
-    from training.data.kinds import KINDS
-    from training.data.loader import rows_by_step
-    from training.data.samples import RowSettings
+    from reread.training.data.kinds import KINDS
+    from reread.training.data.loader import rows_by_step
+    from reread.training.data.rows.samples import RowSettings
 
     values = {"kind": "rows", "corpus": corpus, "sequence_length": WINDOW, "pool_tokens": pool_tokens, "cache": cache}
     settings = RowSettings.parse({**values, "next_sentence": False}, "data")

@@ -8,12 +8,13 @@ from typing import Any
 
 from benchmarks.harness import cpu_seconds
 from benchmarks.peers.sizes import HEADS, INNER, LAYERS, LENGTHS, RATE, TOKENS, WIDTH, finetuning_options
-from training.config import TrainSettings
+from reread.training.config import TrainSettings
 
 
 def train_settings(folder: Path, length: int, model: str = "position_type=functional") -> TrainSettings:
     """Full rows of concatenated documents, one micro-batch a step, whole words, Adam."""
-    from pipeline.recipe import load_recipe, train_section
+    from reread.pipeline.recipe.load import load_recipe
+    from reread.pipeline.recipe.schema import train_section
 
     sizes = f"hidden_size={WIDTH} num_hidden_layers={LAYERS} num_attention_heads={HEADS} intermediate_size={INNER}"
     rows = TOKENS // length
@@ -63,9 +64,9 @@ def finetune(folder: Path, seed: int) -> dict[str, float]:
 
 def preprocess(folder: Path, seed: int) -> dict[str, float]:
     """CPU seconds until duplicates are found, and of the whole: deduplicated ids with word and sentence boundaries."""
-    from preprocessing.config import PreprocessSettings
-    from preprocessing.execution.build import build, build_share
-    from preprocessing.execution.executor import Share
+    from reread.preprocessing.config import PreprocessSettings
+    from reread.preprocessing.execution.build import build, build_share
+    from reread.preprocessing.execution.executors.base import Share
 
     begin = cpu_seconds()
     with TemporaryDirectory(dir=folder) as output:

@@ -29,7 +29,7 @@ START_SECONDS = 60.0
 
 
 def pools(folder: Path, seed: int) -> dict[str, float]:
-    from preprocessing.corpus.address import Source
+    from reread.preprocessing.corpus.address import Source
 
     Source("http://127.0.0.1")  # imports are on no side of the comparison
     server = folder.parents[1] / "environments" / "mosaicml-streaming" / "bin" / "python"

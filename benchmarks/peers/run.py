@@ -30,7 +30,7 @@ from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.environments import NotInstalledError, python_of
 from benchmarks.peers.table import publish, short
 from benchmarks.peers.text import prepare
-from preprocessing.errors import one_line
+from reread.preprocessing.errors import one_line
 
 SIDE_SECONDS = 1800.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}

@@ -22,8 +22,8 @@ from benchmarks.data.preprocess import documents_of, preprocess, short, write_js
 from benchmarks.peers.ours import train_settings
 from benchmarks.peers.sizes import BATCH, LENGTHS, RESUMED, STEPS, TOKENS, WINDOW
 from benchmarks.random_corpus import random_corpus
-from preprocessing.corpus import Corpus
-from training.data.kinds import open_dataset
+from reread.preprocessing.corpus import Corpus
+from reread.training.data.kinds import open_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "pipeline" / "sample"
@@ -84,4 +84,4 @@ def _random_model(folder: Path) -> None:
     overrides = [f"{name}={value}" for name, value in values.items()]
     overrides += [f"model.{name}={value}" for name, value in sizes.items()]
     for command in (["train", "nezha-base", *overrides, "parallel.processes=1"], ["export", "runs/peers"]):
-        subprocess.run([sys.executable, "-m", "pipeline.cli", *command], cwd=folder, check=True)
+        subprocess.run([sys.executable, "-m", "reread", *command], cwd=folder, check=True)

@@ -31,9 +31,9 @@ import torch
 from benchmarks.harness import allocated, heading, in_turns, parser, row, seconds
 from benchmarks.random_corpus import random_corpus
 from benchmarks.trainer_steps import TrainerSteps
-from preprocessing.errors import one_line
-from training.config import TrainSettings
-from training.metrics import peak_flops
+from reread.preprocessing.errors import one_line
+from reread.training.config import TrainSettings
+from reread.training.run.metrics import peak_flops
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

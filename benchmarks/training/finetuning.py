@@ -23,17 +23,17 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import heading, in_process, in_turns, parser, ratio, row, seconds
-from preprocessing.errors import one_line
+from reread.preprocessing.errors import one_line
 
 
 def ours(options: argparse.Namespace, seed: int) -> tuple[float, float]:
     """(CPU seconds of training, accuracy in points)."""
     import torch
 
-    from pipeline.finetune import finetune_recipe
-    from pipeline.recipe import train_section
-    from training.parallel.mesh import Mesh
-    from training.trainer import Trainer
+    from reread.pipeline.recipe.schema import train_section
+    from reread.pipeline.recipe.task import finetune_recipe
+    from reread.training.parallel.mesh import Mesh
+    from reread.training.trainer import Trainer
 
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp())

@@ -35,15 +35,15 @@ from torch import Tensor
 
 from benchmarks.harness import heading, parser, row
 from benchmarks.network import launch
-from preprocessing.errors import one_line
-from training.models.build import freeze
-from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.objectives.masked_lm import MaskedLMObjective
-from training.parallel import horovod
-from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import Mesh
-from training.parallel.reduce import Reduce, in_fp16, in_torch
-from training.parallel.rendezvous import close_mesh, init_mesh
+from reread.preprocessing.errors import one_line
+from reread.training.models.build import freeze
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
+from reread.training.objectives.masked_lm import MaskedLMObjective
+from reread.training.parallel import horovod
+from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.reduce import Reduce, in_fp16, in_torch
+from reread.training.parallel.rendezvous import close_mesh, init_mesh
 
 BACKENDS = ("torch", "Horovod")
 ORDERS = ("beside", "after")

@@ -12,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
-from preprocessing.errors import UserError, one_line
+from reread.preprocessing.errors import UserError, one_line
 from tests.browser import CHROMIUM, browser
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ def main() -> None:
     picture_of(Path("runs/quickstart/report.html"), HERE / "report.png")
     environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
     shown = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *COMMAND.split()[1:]],
+        [sys.executable, "-m", "reread", *COMMAND.split()[1:]],
         env=environment, check=True, capture_output=True, encoding="utf-8",
     ).stdout  # fmt: skip
     console = Console(record=True, width=WIDTH, file=StringIO())

@@ -1,5 +1,6 @@
 """How a recipe is laid out over a cluster (tensor x data parallel, micro-batches) and the memory and time it takes."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,14 +9,14 @@ from typing import Any, Literal
 import torch
 from transformers import PretrainedConfig
 
-from pipeline.estimate.hardware import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTED_SHARE, GIB, Cluster
-from pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
-from pipeline.estimate.speed import StepTime, step_time
-from preprocessing.errors import UserError
-from training.config import TrainSettings
-from training.data.dataset import Dataset
-from training.data.tasks.settings import TaskSettings
-from training.models.spec import ModelSpec
+from reread.pipeline.estimate.hardware import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTED_SHARE, GIB, Cluster
+from reread.pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
+from reread.pipeline.estimate.speed import StepTime, step_time
+from reread.preprocessing.errors import UserError
+from reread.training.config import TrainSettings
+from reread.training.data.dataset import Dataset
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.models.spec import ModelSpec
 
 TENSOR_SIZES = (1, 2, 4, 8)
 FEW_TOKENS, MANY_TOKENS = 1024, 32768
@@ -47,12 +48,12 @@ class Arrangement:
 
     @property
     def copies(self) -> int:
-        """Bytes of the buckets' copies in the type they are sent in; fp32 needs none."""
+        """Bytes of the copies of the buckets in the type in which they are sent; 0 for fp32."""
         return self.wire if self.data > 1 and self.gradient_dtype == "fp16" else 0
 
     @property
     def overhead(self) -> float:
-        """Bytes of CUDA's context and of NCCL's buffers, one set for each group that a process is in."""
+        """Bytes of CUDA's context and of NCCL's buffers, a set of buffers for each group of the process."""
         groups = (self.data > 1) + (self.footprint.tensor > 1)
         return CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
 
@@ -63,7 +64,7 @@ class Arrangement:
 
     @property
     def limit(self) -> float:
-        """Bytes that can be used."""
+        """Bytes of a GPU that can be used."""
         return self.cluster.gpu.memory_gib * GIB * (1 - FRAGMENTED_SHARE)
 
     @property
@@ -84,15 +85,15 @@ class Estimator:
         kernels: Literal["gpu", "cpu"] = "gpu",
         dataset: Dataset[Any] | None = None,
     ) -> None:
-        """`dataset`: the training examples of a task, whose longest count."""
+        """`dataset`: the training examples of a task; memory is that of the longest."""
         self.train, self.spec, self.config, self.dataset = train, spec, config, dataset
         self.cluster, self.flop_share, self.kernels = cluster, flop_share, kernels
         self.most_tokens = MANY_TOKENS if kernels == "gpu" else FEW_TOKENS
-        """Of a micro-batch; more gain nothing on a CPU either."""
+        """Most tokens of a micro-batch on a CPU; more gain nothing."""
         self._done: dict[tuple[int, int, bool], Footprint] = {}
 
     def arrangement(self, tensor: int, micro_batch: int, checkpointing: bool) -> Arrangement:
-        """Raises `UserError` where the model or the global batch cannot be split so."""
+        """Raises `UserError` if the model or the global batch cannot be split like this."""
         data, rows = self._split(tensor)
         footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
         memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
@@ -115,7 +116,7 @@ class Estimator:
         return data, -(-self.train.global_batch // data)
 
     def as_stated(self) -> Arrangement:
-        """The recipe's own arrangement; what is `auto` in it is the fastest that fits, by its own tensor size.
+        """The arrangement of the recipe. For values that are `auto`, the fastest that fits at the recipe's tensor size.
 
         Without activation checkpointing it is faster unless so few rows fit that launching operations takes longer.
         Raises `UserError` if nothing fits, and where the model or the global batch cannot be split so.
@@ -135,8 +136,27 @@ class Estimator:
                 if one.accumulation == 1:  # nothing is faster
                     break
         if not found:
+            if "micro_batch" not in train.automatic:
+                self._refuse_stated(self.arrangement(tensor, train.micro_batch, stated is not False))
             raise self._too_large(self.arrangement(tensor, 1, stated is not False))
         return min(found, key=lambda one: self.time(one).total)
+
+    def _refuse_stated(self, one: Arrangement) -> None:
+        """Raises `UserError`, which names the largest micro-batch that fits, if the micro-batch of `one` does not fit.
+
+        Memory grows with the number of rows. Returns if no micro-batch fits."""
+        stated, checkpointing = one.footprint.micro_batch, one.footprint.checkpointing
+        tensor = one.footprint.tensor
+
+        def too_many(rows: int) -> bool:
+            return not self.arrangement(tensor, rows, checkpointing).fits
+
+        if largest := bisect_left(range(1, stated), True, key=too_many):
+            recompute = " with activation checkpointing" if checkpointing else ""
+            raise UserError(
+                f"train.micro_batch: {stated} rows at a time{recompute} take {one.bytes / GIB:.2f} GiB by the estimate "
+                f"and {one.limit / GIB:.2f} are usable on {self.cluster.gpu.name}; set it to at most {largest}, or auto"
+            )
 
     def choose(self) -> tuple[Arrangement, str]:
         """The first arrangement that fits with a sensible micro-batch, and the reason in a few words.
@@ -175,6 +195,11 @@ class Estimator:
         )
 
     @cached_property
+    def tokens(self) -> float:
+        """Tokens of a step."""
+        return float(self.train.global_batch) * self.train.data.sequence_length
+
+    @cached_property
     def flops(self) -> float:
         """FLOPs of a step as MFU counts them, without recomputation."""
         totals = step_totals(self.train.data, self.train.global_batch)
@@ -187,7 +212,7 @@ class Estimator:
                     yield checkpointing, tensor
 
     def _largest(self, tensor: int, checkpointing: bool) -> Arrangement | None:
-        """The arrangement with the largest micro-batch that fits; None if a single row does not."""
+        """The arrangement with the largest micro-batch that fits; None if a single row does not fit."""
         rows, most = self._split(tensor)[1], max(1, self.most_tokens // self.train.data.sequence_length)
         largest = self.arrangement(tensor, -(-rows // -(-rows // most)), checkpointing)
         if largest.fits:
@@ -213,7 +238,7 @@ class Estimator:
         return stated.get(self.train.precision, self.cluster.gpu.dtype)
 
     def _reason(self, chosen: Arrangement) -> str:
-        """Why this one was chosen, in words; the order is that of `_candidates`."""
+        """A phrase that says why this one was chosen; the order is that of `_candidates`."""
         footprint = chosen.footprint
         recompute = (
             "activation checkpointing, the last resort" if footprint.checkpointing else "no activation checkpointing"

@@ -1,4 +1,4 @@
-"""Sizes on disk of a corpus and of checkpoints, and the size of the vocabulary, before any of them exists."""
+"""Estimates the sizes on disk of a corpus and of checkpoints, and the size of the vocabulary."""
 
 import logging
 import warnings
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.recipe import Recipe
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Manifest
-from preprocessing.errors import UserError
-from preprocessing.input.sources import find_files
-from preprocessing.tokens.tokenizer import load_tokenizer
-from training.config import TrainSettings
-from training.data.materialize import MaterializedSamples, is_materialized
-from training.data.settings import DataSettings
+from reread.pipeline.recipe.schema import Recipe
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.input.sources import find_files
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
+from reread.training.config import TrainSettings
+from reread.training.data.materialize import MaterializedSamples, is_materialized
+from reread.training.data.settings import DataSettings
 
 log = logging.getLogger("reread")
 
@@ -25,7 +25,7 @@ of Wikipedia (.bz2) 1.0 to 1.8 (docs/plan.md)."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".tgz", ".zip", ".epub")
 
 KNOWN_VOCABULARIES = {"roberta-base": 50265, "roberta-large": 50265, "vocab.txt": 21128}
-"""By the last part of `tokenizer.path`; vocab.txt is taken for bert-base-chinese's."""
+"""Sizes of vocabularies by the last part of `tokenizer.path`; vocab.txt is taken for that of bert-base-chinese."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class CorpusSize:
     source: str
     """Where the figures come from."""
     is_there: bool = True
-    """Whether the corpus exists, or its input."""
+    """Whether the corpus or its input exists."""
 
 
 def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
-    """Size of the vocabulary: of the corpus, or of the tokenizer that it will be made with.
+    """Size of the vocabulary of the corpus, or of the tokenizer with which the corpus will be made.
 
-    Logs one line where it is assumed. Raises `UserError` where it cannot be known.
+    Logs one line if the size is assumed. Raises `UserError` if it cannot be known.
     """
     corpus, stated = train.data.folder, train.model.get("vocab_size")
     if stated is not None:
@@ -67,12 +67,12 @@ def vocabulary(recipe: Recipe, train: TrainSettings) -> int:
 
 
 def tokens_read(data: DataSettings, steps: int, global_batch: int) -> float:
-    """Tokens that the whole run learns from, padding counted."""
+    """Tokens that the whole run reads, including padding."""
     return float(steps) * global_batch * data.sequence_length
 
 
 def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> CorpusSize:
-    """The size of the corpus if it exists, else guessed from its input, else from what the run would read.
+    """The size of the corpus if it exists, else an estimate from its input, else from the tokens that the run reads.
 
     A token is an id of two bytes, four where the vocabulary needs it, and a byte of flags.
     """
@@ -92,7 +92,7 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
 
 
 def _input_bytes(settings: PreprocessSettings) -> float:
-    """Bytes of the corpus that the inputs will give; 0 if they are not there."""
+    """Bytes of the corpus that will be made from the inputs; 0 if they do not exist."""
     try:
         with quiet():
             files = find_files(settings.inputs, settings.output)

@@ -1,7 +1,7 @@
-"""GPUs and networks that an estimate can be made for.
+"""GPUs and networks for which an estimate can be made.
 
-The tables hold what vendors state. The share of it that is reached is an assumption, with its source, that is the same
-for all of a kind and tuned to no single figure.
+The tables hold the figures that vendors state. Which share of them is reached is an assumption with a source. It is the
+same for all devices of a kind and is not fitted to any single measurement.
 """
 
 import re
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from preprocessing.errors import UserError, nearest
-from training.metrics import PEAK_TFLOPS
+from reread.preprocessing.errors import UserError, nearest
+from reread.training.run.metrics import PEAK_TFLOPS
 
 GIB = 2**30
 
@@ -53,11 +53,11 @@ class Gpu:
     memory_bandwidth: float
     """Bytes a second, as stated."""
     link_bandwidth: float
-    """Bytes a second in one direction that a ring within a machine reaches."""
+    """Bytes a second, in one direction, of a ring within a machine."""
     link_latency: float
     """Seconds a step of such a ring."""
     dtype: torch.dtype
-    """The type that `precision: auto` takes on it."""
+    """The type that `precision: auto` chooses on this GPU."""
 
 
 def _gpu(name: str, family: str, memory_gib: float, memory: float, link: float) -> Gpu:
@@ -94,7 +94,8 @@ def gpu_named(name: str) -> Gpu:
 
 
 def gpu_like(memory: int, dtype: torch.dtype) -> Gpu:
-    """A device of `memory` bytes that computes in `dtype`, as fast as the GPU of the table with the nearest memory."""
+    """A device of `memory` bytes that computes in `dtype` as fast as the GPU in the table with the most similar
+    memory."""
     gib = memory / GIB
     nearest_gpu = min(GPUS.values(), key=lambda gpu: abs(gpu.memory_gib - gib))
     return replace(nearest_gpu, name=f"a device of {gib:.1f} GiB", memory_gib=gib, dtype=dtype)
@@ -116,8 +117,8 @@ def network_named(name: str) -> Network:
     match = re.fullmatch(r"(?:([1-9]\d*)x)?(ib|eth)([1-9]\d*)", name.lower())
     if match is None:
         raise UserError(
-            f"--network {name}: write ib100 or eth25, kind and Gbit/s of a machine's card (ib with RDMA, RoCE too), or "
-            "4xib100 for several"
+            f"--network {name}: write ib100 or eth25, kind and Gbit/s of a machine's card (ib: with RDMA or RoCE), or "
+            "4xib100 for several cards"
         )
     cards, kind, gigabits = int(match[1] or 1), match[2], int(match[3])
     return Network(name, cards * gigabits / 8 * 1e9 * NETWORK_SHARE, LATENCY[kind])
@@ -141,6 +142,6 @@ def cluster(gpus: int, gpu: str, per_node: int, network: str) -> Cluster:
     per_node = min(gpus, per_node)
     if gpus % per_node:
         raise UserError(
-            f"--gpus {gpus}: no whole machines of {per_node}; give a multiple of {per_node}, or --gpus-per-node"
+            f"--gpus {gpus}: do not fill machines of {per_node}; give a multiple of {per_node}, or --gpus-per-node"
         )
     return Cluster(gpu_named(gpu), gpus, per_node, network_named(network))

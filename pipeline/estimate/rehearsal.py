@@ -22,74 +22,74 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import PretrainedConfig
 
-from pipeline.estimate.disk import quiet
-from training.assembly import Assembly
-from training.config import TrainSettings
-from training.data.dataset import Dataset
-from training.data.rows import IGNORED
-from training.data.settings import DataSettings
-from training.parallel.mesh import Mesh
-from training.parallel.rendezvous import close_mesh
+from reread.pipeline.estimate.disk import quiet
+from reread.training.assembly import Assembly, resolved_with
+from reread.training.config import TrainSettings
+from reread.training.data.batch import IGNORED
+from reread.training.data.dataset import Dataset
+from reread.training.data.settings import DataSettings
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.rendezvous import close_mesh
 
 aten = torch.ops.aten
 META, CPU = torch.device("meta"), torch.device("cpu")
 
 RARE_SHARE = 0.2
-"""Of a micro-batch's tokens, taken to be in each cluster of rare words of an adaptive softmax: what `nonzero` finds.
-By Zipf's law 13 % are in the largest of WikiText-103's."""
+"""Assumed share of a micro-batch's tokens in each cluster of rare words of an adaptive softmax (`nonzero` finds so
+many). By Zipf's law the largest cluster of WikiText-103 has 13 %."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one GPU, part by part, and what a step moves."""
+    """Bytes on one GPU by what they hold, and the bytes that a step moves."""
 
     tensor: int
     """Tensor-parallel size."""
     micro_batch: int
     checkpointing: bool
     parameters: int
-    """Of the whole model, as a checkpoint has them; the rest of the fields is of one tensor rank."""
+    """Parameters of the whole model, as in a checkpoint; all other fields are of one tensor rank."""
     weights: int
-    """In the type that is computed in, buffers too."""
+    """Weights and buffers in the type of the computation."""
     masters: int
-    """Float32 copies; none where the weights are float32."""
+    """Master weights in float32; 0 if the weights are float32."""
     optimizer: int
-    """Both moments."""
+    """Both moments of the optimiser."""
     gradients: int
-    """The float32 buckets."""
+    """Gradients in their float32 buckets."""
     memory_a_lane: int
-    """What a lane carries from segment to segment."""
+    """Memory that a lane keeps from segment to segment."""
     activations: int
-    """Kept for the backward pass at the end of the encoder."""
+    """Tensors that are kept for the backward pass at the end of the encoder."""
     head: int
-    """What the head and the losses keep beside that."""
+    """Tensors that the head and the losses keep in addition."""
     working: int
-    """What lives besides at the fullest moment of the micro-batch."""
+    """Other tensors that exist at the peak of the micro-batch."""
     update: int
-    """What the optimiser takes while it steps; activations are gone by then."""
+    """Tensors of the optimiser's step, in which no activations exist any more."""
     update_traffic: int
     """Bytes that the optimiser reads and writes."""
     operations: int
-    """Of a micro-batch."""
+    """Number of operations of a micro-batch."""
     tensor_bytes: int
-    """All-reduced over the tensor group in a micro-batch."""
+    """Bytes that are all-reduced over the tensor group in a micro-batch."""
     tensor_calls: int
     checkpoint_bytes: int
-    """Of weights and moments on disk, of the whole model."""
+    """Bytes of the weights and moments of the whole model on disk."""
 
     @property
     def state(self) -> int:
-        """What stays from step to step, without the memory of lanes."""
+        """Bytes that stay from step to step, without the memory of lanes."""
         return self.weights + self.masters + self.optimizer + self.gradients
 
     @property
     def within(self) -> int:
-        """The most that a micro-batch takes beside the state."""
+        """Peak bytes of a micro-batch beside the state."""
         return self.activations + self.head + self.working
 
     @property
     def passing(self) -> int:
-        """The most that a step takes beside the state: the optimiser's turn comes when the micro-batches are gone."""
+        """Peak bytes of a step beside the state: the optimiser's step begins after the micro-batches are freed."""
         return max(self.within, self.update)
 
 
@@ -107,12 +107,12 @@ class Ledger(TorchDispatchMode):
         self.traffic = 0
         """Bytes that operations read and wrote."""
         self.operations = 0
-        """Those that wrote something."""
+        """The number of operations that wrote memory."""
         self.reduced = self.calls = 0
         """Bytes and number of all-reduces."""
         self._known: set[int] = set()
         self._values = WeakTensorKeyDictionary()
-        """What tensors of integers and booleans hold, as far as that is known."""
+        """Values of tensors of integers and booleans, as far as they are known."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -135,7 +135,7 @@ class Ledger(TorchDispatchMode):
         return self._made(output, inputs, changed)
 
     def _compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[Tensor]) -> None:
-        """Compute what the tensors that a function `made` hold, if that of its arguments is known."""
+        """Compute the values of the tensors that a function `made`, if those of its arguments are known."""
 
         def value(leaf: Any) -> Any:
             if isinstance(leaf, Tensor) and leaf.is_meta:
@@ -155,7 +155,7 @@ class Ledger(TorchDispatchMode):
         return output
 
     def _count(self, storage: torch.UntypedStorage) -> int:
-        """Its bytes if it is new."""
+        """The bytes of a storage if it is new, else 0."""
         key, size = storage._cdata, storage.nbytes()
         if key in self._known:
             return 0
@@ -176,13 +176,13 @@ class Ledger(TorchDispatchMode):
         return Sent() if async_op else None
 
     def since(self, live: int) -> int:
-        """The most that lived above `live` since the last call; the next peak begins now."""
+        """The most bytes above `live` since the last call; the next peak begins now."""
         most, self.peak = self.peak - live, self.live
         return most
 
 
 class Sent:
-    """An all-reduce that is done."""
+    """The handle of an all-reduce that has ended."""
 
     def wait(self) -> None:
         return
@@ -193,12 +193,12 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Of the storages, each counted once."""
+    """Bytes of the storages; each is counted once."""
     return sum({tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}.values())
 
 
 def step_totals(data: DataSettings, global_batch: int) -> dict[str, float]:
-    """The figures of a step that FLOPs follow from: rows learned from and skimmed, predicted tokens."""
+    """The figures of a step from which FLOPs follow: rows that learn, rows that skim, predicted tokens."""
     lanes = data.lanes(1)
     predicted = int((data.blank(lanes)["labels"] != IGNORED).sum())
     return {"rows": global_batch, "skimmed": global_batch * (lanes - 1), "predicted": global_batch * predicted}
@@ -225,7 +225,7 @@ def rehearse(
         update={"global_batch": micro_batch, "micro_batch": micro_batch, "activation_checkpointing": checkpointing}
     )
     with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels, ledger):
-        assembly = Assembly(settings, config, mesh, dtype, dataset=dataset)
+        assembly = Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset)
         model, masters = assembly.model, assembly.masters
         if kernels == "gpu":
             for group in assembly.optimizer.param_groups:
@@ -283,7 +283,7 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, int]:
 
 @contextmanager
 def _processes(tensor: int) -> Iterator[Mesh]:
-    """The first of `tensor` processes, without the others; a run of that tensor-parallel size has its groups."""
+    """The groups of a run of tensor-parallel size `tensor`, of which this process is the first; no other is started."""
     if tensor == 1 or dist.is_initialized():
         yield Mesh(world=tensor, tensor_size=tensor, device=META)
         return
@@ -300,7 +300,7 @@ def _processes(tensor: int) -> Iterator[Mesh]:
 
 @contextmanager
 def _kernels(device: Literal["gpu", "cpu"], ledger: Ledger) -> Iterator[None]:
-    """Put the device's kernels in the place of what the meta device would run; a backward pass is inside, too."""
+    """Within this context the meta device runs the operations of the device's kernels, also in the backward pass."""
     theirs = F.dropout, F.scaled_dot_product_attention, dist.all_reduce
 
     def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

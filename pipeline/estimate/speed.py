@@ -1,10 +1,11 @@
-"""The time of a step: FLOPs at a share of the peak, and the all-reduces that the backward pass does not hide."""
+"""The time of a step: FLOPs at a share of the peak, and the part of the all-reduces that the backward pass does not
+hide."""
 
 import math
 from dataclasses import dataclass
 
-from pipeline.estimate.hardware import LAUNCH_SECONDS, MEMORY_SHARE, Cluster
-from pipeline.estimate.rehearsal import Footprint
+from reread.pipeline.estimate.hardware import LAUNCH_SECONDS, MEMORY_SHARE, Cluster
+from reread.pipeline.estimate.rehearsal import Footprint
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,15 @@ class StepTime:
     """Seconds of the parts of a step."""
 
     compute: float
-    """Matrix products and other operations; at least the time to issue them."""
+    """Seconds of matrix products and other operations; at least the time to issue them."""
     tensor: float
     """All-reduces of tensor parallelism; nothing hides them."""
     reduction: float
-    """The gradients' all-reduce in all."""
+    """Seconds of the whole all-reduce of the gradients."""
     exposed: float
     """The part of the reduction that the backward pass does not hide."""
     update: float
-    """The optimiser."""
+    """Seconds of the optimiser's step."""
 
     @property
     def total(self) -> float:

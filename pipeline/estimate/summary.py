@@ -1,4 +1,4 @@
-"""The estimate as a table: memory, time and disk of the recipe's own arrangement and of the best one."""
+"""Prints the estimate: memory, time and disk space of the recipe's own arrangement and of the best one."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -10,17 +10,19 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PretrainedConfig
 
-from pipeline.estimate.arrangement import Arrangement, Estimator
-from pipeline.estimate.disk import corpus_size, tokens_read, vocabulary
-from pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster
-from pipeline.estimate.whole import whole
-from pipeline.recipe import Recipe, load_recipe, train_section
-from preprocessing.errors import UserError
-from training.assembly import check_data, spec_of
-from training.config import TrainSettings
-from training.models.build import model_config
-from training.models.spec import ModelSpec
-from training.objectives import objective_of
+from reread.pipeline.estimate.arrangement import Arrangement, Estimator
+from reread.pipeline.estimate.disk import corpus_size, tokens_read, vocabulary
+from reread.pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster
+from reread.pipeline.estimate.tuning import task_estimator
+from reread.pipeline.estimate.whole import hours_of, whole
+from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.preprocessing.errors import UserError
+from reread.training.assembly import check_data, spec_of
+from reread.training.config import TrainSettings
+from reread.training.models.build import model_config
+from reread.training.models.spec import ModelSpec
+from reread.training.objectives import objective_of
 
 log = logging.getLogger("reread")
 
@@ -32,7 +34,7 @@ def print_estimate(
 ) -> None:
     """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
 
-    If it goes on to tasks, also the GPU-hours of the whole; `finetunings` are those whose data are there.
+    If the recipe goes on to tasks, also the GPU-hours of all; `finetunings` are the tasks whose data exist.
 
     Raises `UserError` for a recipe that the cluster cannot train.
     """
@@ -41,8 +43,41 @@ def print_estimate(
     vocab_size = vocabulary(recipe, train)
     config = expected_config(recipe, train, spec, vocab_size)
     estimator = Estimator(train, spec, config, cluster, flop_share)
+    rows = f"{train.global_batch:,} rows of {train.data.sequence_length:,} tokens"
+    console, best, own = _print_arrangements(recipe, estimator, rows)
+    console.print(_disk(recipe, train, vocab_size, best), soft_wrap=True)
+    if recipe.then or recipe.published:
+        console.print(whole(recipe, finetunings, estimator, own or best))
+
+
+def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE) -> None:
+    """The same for a recipe from `finetune_recipe`; the tokens are those of the windows of its examples.
+
+    Raises `UserError` for a recipe that the cluster cannot train.
+    """
+    estimator = task_estimator(recipe, cluster, flop_share)
+    train, seeds = estimator.train, recipe.finetune.seeds if recipe.finetune else 1
+    mean = estimator.tokens / train.global_batch
+    documents = f"{train.global_batch:,} examples of {mean:,.0f} tokens on average"
+    console, best, own = _print_arrangements(recipe, estimator, documents)
+    hours = seeds * train.steps * estimator.time(own or best).total * cluster.gpus / 3600
+    console.print(
+        f"{len(estimator.examples):,} training examples; {seeds} runs of {train.steps:,} steps take "
+        f"{hours_of(hours)} GPU-hours\n{_checkpoints(train, best.footprint.checkpoint_bytes)}",
+        soft_wrap=True,
+    )
+
+
+def _print_arrangements(
+    recipe: Recipe, estimator: Estimator, rows: str
+) -> tuple[Console, Arrangement, Arrangement | None]:
+    """Print the recipe's own arrangement beside the one that would be chosen, which is returned with it; `rows` are
+    those of a step."""
+    train = estimator.train
     if estimator.dtype == torch.float32:
-        log.info("train.precision: fp32; the time shown is that of half precision, fp32 takes several times as long")
+        log.info(
+            "train.precision: fp32, but the time below is that of half precision; fp32 takes several times as long"
+        )
     chosen, reason = estimator.choose()
     own: Arrangement | None = None
     try:
@@ -50,28 +85,30 @@ def print_estimate(
     except UserError as error:
         log.info("the recipe's own arrangement is not possible here: %s", error)
     console = Console(highlight=False)
-    console.print(_heading(recipe, estimator, chosen), soft_wrap=True)
+    console.print(_heading(recipe, estimator, chosen, rows), soft_wrap=True)
     columns = {"as the recipe says": own, "chosen": chosen}
     console.print(_arrangements(estimator, {name: one for name, one in columns.items() if one is not None}))
     console.print(_assumed(estimator), soft_wrap=True)
     if own and train.automatic:
         console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
-    console.print(_disk(recipe, train, vocab_size, chosen), soft_wrap=True)
-    if recipe.then or recipe.published:
-        console.print(whole(recipe, finetunings, estimator, own or chosen))
+    return console, chosen, own
 
 
 def expected_config(recipe: Recipe, train: TrainSettings, spec: ModelSpec, vocab_size: int) -> PretrainedConfig:
     """The model's configuration as training will have it.
 
-    Where `train.init` is not there yet, it comes from the recipe that `start` names and from this one's keys, and one
-    line is logged. Raises `UserError` for what training would refuse.
+    If `train.init` does not exist yet, the configuration is made from the keys of this recipe and of the one that
+    `start` names, and one line is logged. Raises `UserError` for what training would refuse.
     """
     init, values = train.init, dict(train.model)
     if init is not None and not (init / "config.json").exists():
         values = {**_start_values(recipe, train), **values}
-        log.info("train.init: %s is not there; sizes are train.model's, the rest %s's defaults", init, spec.name)
+        log.info(
+            "train.init: %s does not exist; sizes are taken from train.model, all others are defaults of %s",
+            init,
+            spec.name,
+        )
         config = model_config(spec, values, vocab_size, None)
         longest = spec.longest(config)
         if longest is not None and longest < train.data.sequence_length:
@@ -95,14 +132,14 @@ def _start_values(recipe: Recipe, train: TrainSettings) -> dict[str, Any]:
     return values if window is None else {**values, "attention_window": window}
 
 
-def _heading(recipe: Recipe, estimator: Estimator, chosen: Arrangement) -> str:
-    cluster, train = estimator.cluster, estimator.train
+def _heading(recipe: Recipe, estimator: Estimator, chosen: Arrangement, rows: str) -> str:
+    cluster = estimator.cluster
     machines = f"{cluster.nodes} x {cluster.per_node}" if cluster.nodes > 1 else str(cluster.per_node)
     network = f", {cluster.network.name} between machines" if cluster.nodes > 1 else ""
     dtype = str(estimator.dtype).removeprefix("torch.")
     return (
         f"[bold]{recipe.name}[/bold] on {machines} {cluster.gpu.name}{network}: {chosen.footprint.parameters:,} "
-        f"parameters, {dtype}, {train.global_batch:,} rows of {train.data.sequence_length:,} tokens a step"
+        f"parameters, {dtype}, {rows} a step"
     )
 
 
@@ -138,15 +175,14 @@ def _arrangements(estimator: Estimator, columns: dict[str, Arrangement]) -> Tabl
 def _add_times(row: AddRow, estimator: Estimator, shown: list[Arrangement]) -> None:
     times = [estimator.time(one) for one in shown]
     train = estimator.train
-    tokens = tokens_read(train.data, train.steps, train.global_batch)
+    tokens = train.steps * estimator.tokens
     row("matrix products and the like", [f"{time.compute:.3f} s" for time in times])
     if any(time.tensor for time in times):
         row("tensor-parallel all-reduces", [f"{time.tensor:.3f} s" for time in times])
     row("gradients' ring, exposed of all", [f"{time.exposed:.3f} of {time.reduction:.3f} s" for time in times])
     row("optimiser", [f"{time.update:.3f} s" for time in times])
     row("a step", [f"{time.total:.3f} s" for time in times], "bold")
-    per_step = train.global_batch * train.data.sequence_length
-    row("tokens a second", [_count(per_step / time.total) for time in times])
+    row("tokens a second", [_count(estimator.tokens / time.total) for time in times])
     row(
         f"{train.steps:,} steps, {_count(tokens)} tokens",
         [_duration(train.steps * time.total) for time in times],
@@ -155,7 +191,7 @@ def _add_times(row: AddRow, estimator: Estimator, shown: list[Arrangement]) -> N
 
 
 Part = tuple[str, list[bool], list[float]]
-"""Name, which arrangements it counts for, bytes in each."""
+"""Name of a part of the memory, the arrangements whose sum it is counted in, its bytes in each."""
 
 
 def _parts(shown: list[Arrangement]) -> Iterator[Part]:
@@ -193,12 +229,16 @@ def _disk(recipe: Recipe, train: TrainSettings, vocab_size: int, chosen: Arrange
     read = tokens_read(train.data, train.steps, train.global_batch)
     memories = chosen.footprint.memory_a_lane * train.data.lanes(train.global_batch)
     checkpoint = chosen.footprint.checkpoint_bytes + memories
-    keep = train.checkpoint.keep
     times = f"; the run reads {read / max(corpus.tokens, 1):.3g} times as many" if corpus.is_there else ""
     return (
         f"corpus: {_size(corpus.bytes)}, {_count(corpus.tokens)} tokens by {corpus.source}{times}\n"
-        f"checkpoints: {_size(checkpoint)} each, {keep} kept and one being written: {_size((keep + 1) * checkpoint)}"
+        f"{_checkpoints(train, checkpoint)}"
     )
+
+
+def _checkpoints(train: TrainSettings, size: float) -> str:
+    keep = train.checkpoint.keep
+    return f"checkpoints: {_size(size)} each, {keep} kept and one being written: {_size((keep + 1) * size)}"
 
 
 def _memory(size: float) -> str:

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from pipeline.estimate.arrangement import Arrangement, Estimator
-from pipeline.estimate.disk import quiet
-from pipeline.recipe import Recipe, train_section
-from preprocessing.labelled.examples import AnswerExample, ChooseExample, ClassifyExample, Example, TagExample
-from training.config import TrainSettings
-from training.data.tasks.dataset import examples_of
-from training.data.tasks.settings import TaskSettings
-from training.data.tasks.windows import window_count
+from reread.pipeline.estimate.arrangement import Arrangement, Estimator
+from reread.pipeline.estimate.disk import quiet
+from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.preprocessing.labelled.examples import Example
+from reread.training.config import TrainSettings
+from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.windows import room_beside, window_count
 
 BYTES_A_TOKEN = 3
-"""Bytes of UTF-8: a Chinese character, and fewer than an English token has, so the estimate is rather too high."""
+"""Assumed bytes of UTF-8 in a token: those of a Chinese character. An English token has more, so estimates are rather
+too high."""
 
 
 def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, pretraining: Arrangement) -> Table:
@@ -36,9 +37,9 @@ def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, p
     table.add_column("the whole")
     table.add_column("GPU-hours", justify="right")
     for name, value in hours.items():
-        table.add_row(name, _hours(value))
+        table.add_row(name, hours_of(value))
     table.add_section()
-    table.add_row("in all", _hours(sum(hours.values())), style="bold")
+    table.add_row("in all", hours_of(sum(hours.values())), style="bold")
     return table
 
 
@@ -56,21 +57,19 @@ def _flops(estimator: Estimator, train: TrainSettings) -> float:
 
 def _tokens(settings: TaskSettings, example: Example) -> float:
     """Tokens of all windows of an example, with question, option or second text in each."""
-    if isinstance(example, TagExample):
-        text = "".join(example.tokens)
-    else:
-        assert isinstance(example, ClassifyExample | AnswerExample | ChooseExample)
-        text = example.text
+    return sum(_tokens_of_row(settings, *texts) for texts in example.rows)
+
+
+def _tokens_of_row(settings: TaskSettings, text: str, *others: str) -> float:
     own = max(1, len(text.encode()) // BYTES_A_TOKEN)
-    texts = (getattr(example, "second", None), getattr(example, "question", None))
-    other = min(settings.other_length, sum(len(one.encode()) // BYTES_A_TOKEN for one in texts if one))
+    limit = settings.other_length or room_beside(own, settings.sequence_length)
+    other = min(limit, sum(len(one.encode()) // BYTES_A_TOKEN for one in others))
     room = max(1, settings.sequence_length - other)
     windows = window_count(own, room, settings.step or (max(1, room // 2) if settings.overlaps else room))
-    options = len(example.options) if isinstance(example, ChooseExample) else 1
-    return options * windows * (min(own, room) + other)
+    return windows * (min(own, room) + other)
 
 
-def _hours(value: float) -> str:
+def hours_of(value: float) -> str:
     if value < 0.01:
         return "< 0.01"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

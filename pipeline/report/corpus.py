@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from pipeline.report.charts import bar_chart, short
-from pipeline.report.runs import Run
-from preprocessing.corpus import Manifest
-from preprocessing.tokens.encode import LONGEST_WORD
+from reread.pipeline.report.drawing import bar_chart, short
+from reread.pipeline.report.runs import Run
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.tokens.encode import LONGEST_WORD
 
 EXAMPLES = 5
 SOURCE_COLUMNS = ("files", "bytes", "documents_read", "documents", "characters", "tokens")
@@ -21,21 +21,22 @@ SOURCE_COLUMNS = ("files", "bytes", "documents_read", "documents", "characters",
 class CorpusView(NamedTuple):
     title: str
     runs: list[int]
-    """Numbers of the runs that were trained on it."""
+    """Numbers of the runs that were trained on the corpus."""
     facts: list[tuple[str, str]]
     sources: list[tuple[str, ...]]
     dropped: list[tuple[str, int, float]]
-    """Reason, documents, and the share in the most frequent reason's."""
+    """(reason, documents, documents as a share of those of the most frequent reason)"""
     cleaned: list[tuple[str, int, int]]
-    """Option of `clean`, documents and characters that it changed."""
+    """(option of `clean`, documents and characters that it changed)"""
     examples: list[tuple[str, str]]
-    """Why something was dropped, and what."""
+    """(reason, an example of what was dropped)"""
     charts: list[tuple[str, Markup]]
     unknown: list[tuple[str, int]]
 
 
 def corpus_views(runs: Sequence[Run]) -> tuple[list[CorpusView], list[tuple[int, str, dict[str, str]]]]:
-    """A view of each corpus; for runs without one, their number, why, and what the run itself kept of its data."""
+    """A view of each corpus; and for each run whose corpus is not shown its number, the reason, and the facts about its
+    data that the run keeps."""
     found: dict[str, tuple[Manifest, Path, list[int]]] = {}
     missing = []
     for run in runs:

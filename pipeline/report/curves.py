@@ -7,41 +7,22 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from pipeline.report.charts import Line, Marks, line_chart, short
-from pipeline.report.runs import HELD_OUT, Run
+from reread.pipeline.report.drawing import Line, Marks, line_chart, short
+from reread.pipeline.report.figures import FIGURES, Figure, title_of
+from reread.pipeline.report.runs import HELD_OUT, Run
 
-TITLES = {
-    "masked_lm_loss": "masked-token loss, nats",
-    "masked_lm_accuracy": "masked-token accuracy",
-    "loss": "loss, nats",
-    "mfu": "MFU, %",
-    "data_wait_share": "time spent waiting for data, %",
-    "tokens_per_second": "tokens per second",
-    "seconds_per_step": "seconds per step",
-    "total_tokens": "tokens read",
-}
-"""Titles of figures whose name with blanks is not enough."""
-PERCENT = {"mfu", "data_wait_share"}
-EXACT = {"learning_rate", "loss_scale", "skipped_steps"}
-"""Figures that are not noisy."""
-LOGARITHMIC = {"gradient_norm", "loss_scale"}
 UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
-SPEED = ("tokens_per_second", "mfu", "data_wait_share", "seconds_per_step")
 
 
 class Chart(NamedTuple):
     title: str
     drawing: Markup
     last: list[tuple[int, str]]
-    """For each run its number and its last values."""
-
-
-def title_of(name: str) -> str:
-    return TITLES.get(name, name.replace("_", " "))
+    """(number of a run, its last values as text)"""
 
 
 def loss_charts(runs: Sequence[Run]) -> list[Chart]:
-    """A chart for each figure, that by which runs are compared first; bits per token are the same curve again."""
+    """A chart for each figure, first the one by which runs are compared. Bits per token would repeat the loss."""
     names = dict.fromkeys([run.headline for run in runs])
     names |= dict.fromkeys(name for run in runs for name in run.figures)
     if "masked_lm_loss" in names:
@@ -55,44 +36,47 @@ def _rank(name: str, headline: str) -> int:
 
 
 def training_charts(runs: Sequence[Run]) -> list[Chart]:
-    """Learning rate and gradient norm; the loss scale and skipped steps where there are any."""
-    names = ["learning_rate", "gradient_norm"]
-    for name, usual in (("loss_scale", 1.0), ("skipped_steps", 0.0)):
-        if any(value != usual for run in runs for value in run.points(name)[1]):
-            names.append(name)
-    return _known(runs, names)
+    """Learning rate and gradient norm; the loss scale and skipped steps if they ever differ from the usual."""
+    return _known(runs, _drawn_among("training"))
 
 
 def speed_charts(runs: Sequence[Run]) -> list[Chart]:
     rows = [name for run in runs for name in run.figures if name.endswith("_rows")]
-    return _known(runs, [*SPEED, *dict.fromkeys(rows)])
+    return _known(runs, [*_drawn_among("speed"), *dict.fromkeys(rows)])
+
+
+def _drawn_among(chart: str) -> list[str]:
+    return [name for name, figure in FIGURES.items() if figure.chart == chart]
 
 
 def _known(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
-    return [_chart(runs, name) for name in names if any(run.points(name)[0] for run in runs)]
+    """Charts of those figures that a run has logged and whose values are not all the usual one."""
+    usual = {name: FIGURES[name].usual if name in FIGURES else None for name in names}
+    return [_chart(runs, name) for name in names if any(y != usual[name] for run in runs for y in run.points(name)[1])]
 
 
 def _chart(runs: Sequence[Run], name: str) -> Chart:
     lines, last = [], []
-    factor = 100.0 if name in PERCENT else 1.0
+    figure = FIGURES.get(name, Figure("none"))
+    factor = figure.factor
     for run in runs:
         ends = []
         for key, held_out in ((name, False), (f"{HELD_OUT}{name}", True)):
             x, y = run.points(key)
             if x and not (held_out and name.endswith("_rows")):
                 colour = 1 if held_out and len(runs) == 1 else run.number
-                lines.append(Line(colour, x, [factor * value for value in y], held_out, name not in EXACT))
+                lines.append(Line(colour, x, [factor * value for value in y], held_out, figure.noisy))
                 ends.append(f"{'held out ' if held_out else ''}{short(factor * y[-1])}")
         if ends:
             last.append((run.number, ", ".join(ends)))
     values = [value for line in lines for value in line.y]
     wide = min(values) > 0 and max(values) > 50 * min(values)
-    log = wide and (name in LOGARITHMIC or "perplexity" in name)
+    log = wide and (figure.logarithmic or "perplexity" in name)
     return Chart(title_of(name), line_chart(lines, log=log), last)
 
 
 def time_chart(runs: Sequence[Run]) -> Chart | None:
-    """Steps over the time since each run began, with its attempts and faults; None if no run kept the times."""
+    """Steps over the time since each run began, with its attempts and faults; None if no run has logged times."""
     timed = [run for run in runs if run.attempts]
     if not timed:
         return None
@@ -112,7 +96,7 @@ def time_chart(runs: Sequence[Run]) -> Chart | None:
 
 
 def _course(run: Run) -> tuple[list[float], list[float]]:
-    """Times and steps of an attempt after the other, a gap before each."""
+    """Times and steps of all attempts of a run, with a gap before each attempt."""
     times, steps = [], []
     logged = list(zip(*run.points("step", over="time"), strict=True))
     for number, attempt in enumerate(run.attempts):

@@ -8,15 +8,18 @@ from typing import Any
 
 import yaml
 
-from pipeline.report import curves, tables
-from pipeline.report.corpus import SOURCE_COLUMNS, corpus_views
-from pipeline.report.papers import as_text, paper_table
-from pipeline.report.runs import HELD_OUT, Run, read_run
-from pipeline.report.samples import Fill, fills, samples
-from pipeline.run_folder import version_of
-from pipeline.scores import print_wide
-from preprocessing.errors import UserError
-from preprocessing.files import write_atomically
+from reread.pipeline.display.scores import print_wide
+from reread.pipeline.report import curves, tables
+from reread.pipeline.report.corpus import SOURCE_COLUMNS, corpus_views
+from reread.pipeline.report.figures import title_of
+from reread.pipeline.report.mistakes import baseline_rows, task_views
+from reread.pipeline.report.papers import as_text, paper_table
+from reread.pipeline.report.runs import HELD_OUT, Run, read_run
+from reread.pipeline.report.samples import Fill, fills, samples
+from reread.pipeline.run_folder.folder import version_of
+from reread.preprocessing.errors import UserError, escaped
+from reread.preprocessing.files import write_atomically
+from reread.training.run.files import RunFile
 
 
 def report(folders: Sequence[Path], out: Path | None = None) -> dict[int, dict[str, Fill]]:
@@ -40,10 +43,11 @@ def write_report(
     """
     runs = [read_run(folder, number) for number, folder in enumerate(folders)]
     place = out or (folders[0] if len(folders) == 1 else Path())
-    path = place / "report.html" if place.is_dir() else place
+    path = RunFile.REPORT.of(place) if place.is_dir() else place
     filled = [fills(run) for run in runs]
-    write_atomically(path, _page(runs, filled).encode())
-    print(f"report: {path}")
+    page = _page(runs, filled).encode(errors="backslashreplace")  # a value may hold half of a surrogate pair
+    write_atomically(path, page)
+    print(escaped(f"report: {path}"))
     return runs, filled
 
 
@@ -59,9 +63,11 @@ def _page(runs: Sequence[Run], filled: Sequence[dict[int, dict[str, Fill]]]) -> 
     import jinja2
 
     views, without_corpus = corpus_views(runs)
-    text = (importlib.resources.files("pipeline.report") / "page.html.j2").read_text(encoding="utf-8")
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(text)
-    return template.render(
+    files = importlib.resources.files("reread.pipeline.report")
+    loader = jinja2.FunctionLoader(lambda name: (files / name).read_text(encoding="utf-8"))
+    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    tasks = task_views(runs)
+    return page.get_template("page.html.j2").render(
         runs=runs,
         title=" · ".join(run.name for run in runs),
         written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -79,7 +85,8 @@ def _page(runs: Sequence[Run], filled: Sequence[dict[int, dict[str, Fill]]]) -> 
         samples=[_samples(run) for run in runs],
         fills=[_by_example(run, one) for run, one in zip(runs, filled, strict=True)],
         evaluations=tables.evaluations(runs),
-        finetunings=tables.finetunings(runs),
+        finetunings=[*tables.finetunings(runs), *baseline_rows(tasks)],
+        tasks=tasks,
         papers=[paper_table(run) for run in runs],
         recipes=[_yaml(run.settings) for run in runs],
     )
@@ -93,7 +100,7 @@ def _samples(run: Run) -> dict[str, Any]:
 
 
 def _by_example(run: Run, filled: dict[int, dict[str, Fill]]) -> list[tuple[str, list[tuple[int, Fill]]]]:
-    """Each example of the recipe with (step, what is filled in), the earliest checkpoint first."""
+    """Each example of the recipe with (step, words that the model fills in), the earliest checkpoint first."""
     found = [(text, [(step, one[text]) for step, one in filled.items() if text in one]) for text in run.recipe.examples]
     return [(text, at_steps) for text, at_steps in found if at_steps]
 
@@ -122,10 +129,10 @@ def _print_figures(run: Run) -> None:
         if last is not None and not name.endswith(("_rows", "bits_per_token")):
             held_out.append(f"{_label(name)} {last:.3f}")
     if changes:  # a run of no steps has held-out figures alone
-        print(f"{run.folder}: {', '.join(changes)}")
+        print(escaped(f"{run.folder}: {', '.join(changes)}"))
     if held_out:
-        print(f"{run.folder}, held out: {', '.join(held_out)}")
+        print(escaped(f"{run.folder}, held out: {', '.join(held_out)}"))
 
 
 def _label(name: str) -> str:
-    return curves.title_of(name).removesuffix(", nats")
+    return title_of(name).removesuffix(", nats")

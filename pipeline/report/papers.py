@@ -6,24 +6,25 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from pipeline.following import following_run, missing_data, task_files
-from pipeline.recipe import Finetuning, Following, Published, recipe_values
-from pipeline.report.runs import Run
-from pipeline.scores import means, read_scores
-from preprocessing.errors import UserError
+from reread.pipeline.display.scores import means, read_scores
+from reread.pipeline.recipe.load import recipe_values
+from reread.pipeline.recipe.schema import Finetuning, Following, Published
+from reread.pipeline.recipe.then import following_run, missing_data, task_files
+from reread.pipeline.report.runs import Run
+from reread.preprocessing.errors import UserError
 
 SPLITS = "(dev): the examples that choose the checkpoint; (test): others. A paper's row without either names no split."
 
 
 class PaperTable(NamedTuple):
-    """The first rows are ours, the others the papers'."""
+    """A table whose first rows are ours and whose other rows are the papers'."""
 
     columns: list[str]
     """Task and score."""
     rows: list[tuple[str, list[str]]]
     """Name of a model, and its cells; a number in brackets refers to `notes`."""
     notes: list[str]
-    """What differs from ours; and after these, without a number, the tasks without scores."""
+    """Numbered notes on what differs from ours, then the tasks without scores."""
 
 
 class _Column(NamedTuple):
@@ -91,7 +92,7 @@ def _columns(task: str, published: list[Published], ours: dict[str, dict[str, st
 
 
 def _evaluated(run: Run) -> dict[str, str]:
-    """The last figures of all held-out text, as the run reads it."""
+    """The figures of the last evaluation on all held-out text with the settings of the run."""
     figures = [one["figures"] for one in run.evaluations if not one["overrides"]]
     return {name: f"{value:.2f}" for name, value in figures[-1].items()} if figures else {}
 

@@ -1,28 +1,26 @@
-"""What a run folder holds for its report."""
+"""Reads the parts of a run folder that its report shows."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.recipe import Recipe, train_section
-from pipeline.run_folder import recipe_of
-from preprocessing.corpus import Manifest
-from preprocessing.errors import UserError
-from training.config import TrainSettings
-from training.data.settings import CorpusSettings
-from training.data.tasks.settings import TaskSettings
-from training.history import Attempt, read_history
-from training.metrics import read_evaluations, read_metrics
+from reread.pipeline.recipe.load import recipe_of
+from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.pipeline.report.figures import FIGURES
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.errors import UserError
+from reread.training.config import TrainSettings
+from reread.training.data.settings import CorpusSettings
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.run.files import RunFile, read_mapping
+from reread.training.run.history import Attempt, read_history
+from reread.training.run.metrics import read_evaluations, read_metrics
 
 Points = tuple[list[float], list[float]]
 
 HELD_OUT = "validation_"
-"""How the names of figures of held-out text begin."""
-OF_TRAINING = {"learning_rate", "gradient_norm", "loss_scale", "skipped_steps"}
-OF_SPEED = {"tokens_per_second", "seconds_per_step", "mfu", "data_wait_share", "tokens", "total_tokens", "seconds_left"}
-NOT_FIGURES = OF_TRAINING | OF_SPEED | {"step", "time"}
+"""Prefix of the names of figures of held-out text."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Run:
 
     folder: Path
     number: int
-    """Which of the report's runs it is, and so its colour."""
+    """Number of the run in the report, by which it gets its colour."""
     recipe: Recipe
     metrics: list[dict[str, Any]]
     attempts: list[Attempt]
@@ -47,7 +45,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The recipe's values; without `preprocess` where the run read no corpus that it makes."""
+        """The recipe's values, without `preprocess` if the run did not read the corpus that this section makes."""
         made, data = self.recipe.preprocess, self.train.data
         read = [one.corpus for one in data.parts] if isinstance(data, CorpusSettings) else []
         return self.recipe.model_dump(mode="json", exclude=set() if made and made.output in read else {"preprocess"})
@@ -58,7 +56,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Steps with a progress line."""
+        """The last step that was logged."""
         return max((line["step"] for line in self.metrics), default=0)
 
     @property
@@ -79,12 +77,12 @@ class Run:
 
     @property
     def figures(self) -> list[str]:
-        """Names of losses, accuracies and scores, without the prefix of held-out text; of each corpus of a mixture its
-        loss alone."""
+        """Names of losses, accuracies and scores, without the prefix of held-out text. Of each corpus of a mixture only
+        the loss is included."""
         corpora = tuple(f"{one.title}_" for one in getattr(self.train.data, "corpora", ()))
         losses = {f"{corpus}loss" for corpus in corpora}
         found = dict.fromkeys(name.removeprefix(HELD_OUT) for line in self.metrics for name in line)
-        return [name for name in found if name in losses or not (name in NOT_FIGURES or name.startswith(corpora))]
+        return [name for name in found if name in losses or not (name in FIGURES or name.startswith(corpora))]
 
     @property
     def headline(self) -> str:
@@ -103,7 +101,7 @@ class Run:
 
     @cached_property
     def manifests(self) -> list[tuple[Path, Manifest] | str]:
-        """Folder and manifest of each corpus, or why it is not shown."""
+        """Folder and manifest of each corpus, or a sentence that says why it is not shown."""
         data = self.train.data
         if not isinstance(data, CorpusSettings):
             return ["The run learned from labelled examples."]
@@ -112,14 +110,14 @@ class Run:
     @property
     def corpus_facts(self) -> dict[str, str]:
         """What the run itself keeps of its data, without fingerprints."""
-        kept = read_json(self.folder / "corpus.json")
+        kept = read_mapping(RunFile.CORPUS.of(self.folder))
         facts = {name: f"{kept[name]:,}" for name in ("documents", "tokens") if isinstance(kept.get(name), int)}
         sources = kept.get("sources")
         return {**facts, "sources": ", ".join(map(str, sources))} if isinstance(sources, list) and sources else facts
 
     @property
     def environment(self) -> dict[str, Any]:
-        return read_json(self.folder / "environment.json")
+        return read_mapping(RunFile.ENVIRONMENT.of(self.folder))
 
 
 def _manifest(data: CorpusSettings) -> tuple[Path, Manifest] | str:
@@ -135,14 +133,5 @@ def read_run(folder: Path, number: int) -> Run:
     """Raises `UserError` for a folder that is no run's, damaged metrics, and a run that has logged nothing yet."""
     metrics = read_metrics(folder)
     if not metrics:
-        raise UserError(f"{folder / 'metrics.jsonl'}: no step logged yet; is `{folder}` a run folder?")
+        raise UserError(f"{RunFile.METRICS.of(folder)}: no step logged yet; is `{folder}` a run folder?")
     return Run(folder, number, recipe_of(folder), metrics, read_history(folder), read_evaluations(folder))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The mapping in a file; empty if there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""What a model reads and what it fills in: samples with their masks, and the recipe's examples at each checkpoint."""
+"""Samples of a run's data with their masks, and the words that the model fills into the recipe's examples."""
 
 import importlib.util
 import json
@@ -10,25 +10,29 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 from rich.text import Text
 
-from pipeline.inspect import KEPT, MASKED, REPLACED, samples_of
-from pipeline.inspect_task import windows_of
-from pipeline.report.runs import Run, read_json
-from preprocessing.errors import UserError
-from preprocessing.files import write_atomically
-from training.data.kinds import KINDS
-from training.data.settings import CorpusSettings
-from training.data.tasks.dataset import TaskDataset
+from reread.pipeline.display.rows import KEPT, MASKED, REPLACED, samples_of
+from reread.pipeline.display.windows import windows_of
+from reread.pipeline.report.runs import Run
+from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.tokens.base import SPECIAL_NAMES
+from reread.training.data.kinds import KINDS
+from reread.training.data.settings import CorpusSettings
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.run.files import RunFile, read_mapping
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedModel
 
 log = logging.getLogger("reread")
 
 SAMPLES = 3
-FILLS = "fills.json"
-"""In the run folder: what the model filled in at each checkpoint that a report has seen."""
 CLASSES = {MASKED: "masked", REPLACED: "replaced", KEPT: "kept"}
 """rich's style -> class in the style sheet; labels of tasks have the same colours, and one more."""
 
@@ -39,7 +43,7 @@ Fill = list[tuple[str, float]]
 def samples(run: Run) -> list[tuple[str, Markup]]:
     """Titles and texts of the first samples, as `reread inspect` shows them.
 
-    Raises `UserError` where there is nothing to read.
+    Raises `UserError` if the data cannot be read here.
     """
     data = run.train.data
     if isinstance(data, CorpusSettings) and not all(isinstance(part.corpus, Path) for part in data.parts):
@@ -61,11 +65,8 @@ def as_html(text: Text) -> Markup:
 
 
 def fills(run: Run) -> dict[int, dict[str, Fill]]:
-    """Step of a checkpoint -> example of the recipe -> what the model fills in; kept for later reports.
-
-    Each checkpoint is exported to a temporary folder and loaded as a user would load it.
-    """
-    kept = _kept(run)
+    """Step of a checkpoint -> example of the recipe -> what the model fills in; kept for later reports."""
+    kept, path = _kept(run), RunFile.FILLS.of(run.folder)
     missing = {step: [one for one in run.recipe.examples if one not in kept.get(step, {})] for step in _steps(run)}
     if any(missing.values()) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
         try:
@@ -75,21 +76,22 @@ def fills(run: Run) -> dict[int, dict[str, Fill]]:
         except UserError as error:
             log.warning("%s: the report lacks what the model fills in (%s)", run.folder, error)
         try:
-            write_atomically(run.folder / FILLS, json.dumps(kept, ensure_ascii=False, indent=1).encode())
+            write_atomically(path, json.dumps(kept, ensure_ascii=False, indent=1).encode())
         except OSError as error:  # the page may be written elsewhere
-            log.warning("%s: what the model fills in is not kept (%s)", run.folder / FILLS, error.strerror)
+            log.warning("%s: what the model fills in is not kept (%s)", path, error.strerror)
     return {step: kept[step] for step in sorted(kept)}
 
 
 def _kept(run: Run) -> dict[int, dict[str, Fill]]:
     """The content of RUN/fills.json; nothing if the run was begun again after it was written."""
-    path, begun = run.folder / FILLS, max((one.began for one in run.attempts if one.first_step == 0), default=0.0)
+    path = RunFile.FILLS.of(run.folder)
+    begun = max((one.began for one in run.attempts if one.first_step == 0), default=0.0)
     if not path.exists() or path.stat().st_mtime < begun:
         return {}
     try:
         return {
             int(step): {str(text): [(str(word), float(share)) for word, share in fill] for text, fill in found.items()}
-            for step, found in read_json(path).items()
+            for step, found in read_mapping(path).items()
         }
     except (ValueError, TypeError, AttributeError):
         return {}
@@ -98,51 +100,64 @@ def _kept(run: Run) -> dict[int, dict[str, Fill]]:
 def _steps(run: Run) -> list[int]:
     """The steps of the run's checkpoints by their names, found without importing torch."""
     with suppress(OSError):
-        names = os.listdir(run.folder / "checkpoints")
+        names = os.listdir(RunFile.CHECKPOINTS.of(run.folder))
         return [int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d+)", name))]
     return []
 
 
 def _checkpoints(run: Run) -> list[int]:
-    """The steps of those that are whole; none if the model fills in nothing."""
-    from training.checkpoint.store import CheckpointStore
-    from training.objectives import objective_of
-    from training.parallel.mesh import Mesh
+    """The steps of the undamaged checkpoints; none if the model has no masked-token head."""
+    from reread.training.checkpoint.store import CheckpointStore
+    from reread.training.objectives import objective_of
+    from reread.training.parallel.mesh import Mesh
 
     if objective_of(run.train).card.pipeline != "fill-mask":
         return []
-    store = CheckpointStore(run.folder / "checkpoints", run.train.checkpoint.keep, Mesh())
+    store = CheckpointStore(RunFile.CHECKPOINTS.of(run.folder), run.train.checkpoint.keep, Mesh())
     return [step for step in store.steps() if store.fault(step) is None]
 
 
 def _filled(run: Run, step: int, sentences: list[str]) -> list[tuple[str, Fill]]:
-    from training.exchange.run_export import export_run
+    """What the checkpoint's model fills in, with the special tokens of its export; by our own classes.
 
+    Somebody else may have written the run: transformers' Auto classes would run the code that its files name.
+    """
+    from tokenizers import Tokenizer
+
+    from reread.training.exchange.export import write_tokenizer
+    from reread.training.run.model import read_run_model
+    from reread.training.run.restore import restore_model
+
+    kept = read_run_model(run.folder, run.train)
+    model, _ = restore_model(run.folder, kept, step)
     with tempfile.TemporaryDirectory(prefix="reread-") as folder:
-        export_run(run.folder, Path(folder) / "model", run.train, [], step)
-        return list(fill_masks(Path(folder) / "model", sentences))
+        try:
+            write_tokenizer(Path(folder), model, kept.tokenizer_folder)
+            tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+        except UserError:
+            raise
+        except Exception as error:  # `tokenizers` raises nothing narrower
+            raise UserError(f"{kept.tokenizer_folder}: not readable as a tokenizer ({first_line(error)})") from None
+    return list(fill_masks(model.eval(), tokenizer, sentences))
 
 
-def fill_masks(folder: Path, sentences: list[str], top: int = 5) -> Iterator[tuple[str, Fill]]:
+def fill_masks(
+    model: "PreTrainedModel", tokenizer: "Tokenizer", sentences: list[str], top: int = 5
+) -> Iterator[tuple[str, Fill]]:
     """For each sentence with [MASK], the `top` tokens for the first mask with their probabilities.
 
-    Loads the exported folder as a user would: through transformers' Auto classes.
+    Raises `UserError` for a sentence without one, or a tokenizer without a token for it.
     """
     import torch
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
-    from transformers.utils import logging as reports
 
-    reports.disable_progress_bar()
-    # trust_remote_code: the file is the one that the export wrote
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
-    model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, local_files_only=True).eval()
+    known = tokenizer.get_vocab()
+    mask = next((name for name in SPECIAL_NAMES["mask"] if name in known), "[MASK]")
     for sentence in sentences:
-        inputs = tokenizer(sentence.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
-        place = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()
-        if len(place) == 0:
+        encoded = tokenizer.encode(sentence.replace("[MASK]", mask))
+        if known.get(mask) not in encoded.ids:
             raise UserError(f"example `{sentence}`: holds no [MASK]")
         with torch.no_grad():
-            probabilities = model(**inputs).logits[0, place[0, 0]].softmax(-1)
-        best = probabilities.topk(top)
-        words = [str(tokenizer.convert_ids_to_tokens(int(token))) for token in best.indices]
+            logits = model(torch.tensor([encoded.ids])).logits
+        best = logits[0, encoded.ids.index(known[mask])].softmax(-1).topk(top)
+        words = [str(tokenizer.id_to_token(int(token))) for token in best.indices]
         yield sentence, list(zip(words, best.values.tolist(), strict=True))

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.report.charts import short
-from pipeline.report.curves import duration, title_of
-from pipeline.report.runs import HELD_OUT, Run
-from pipeline.scores import SCORES, means, read_scores
-from pipeline.values import read_values
-from preprocessing.errors import UserError
+from reread.pipeline.display.scores import means, read_scores
+from reread.pipeline.recipe.values import read_values
+from reread.pipeline.report.curves import duration
+from reread.pipeline.report.drawing import short
+from reread.pipeline.report.figures import title_of
+from reread.pipeline.report.runs import HELD_OUT, Run
+from reread.preprocessing.errors import UserError
+from reread.training.run.files import RunFile
 
 
 class Scores(NamedTuple):
@@ -59,7 +61,7 @@ def _leaves(values: Any, path: str = "") -> dict[str, str]:
 
 
 def evaluations(runs: Sequence[Run]) -> list[Scores]:
-    """What `reread evaluate` left in the run folders."""
+    """The results of `reread evaluate` in the run folders."""
     return [
         Scores(
             f"{run.name}, step {one['step']:,}",
@@ -80,12 +82,12 @@ def _distinct(figures: dict[str, float]) -> list[str]:
 
 
 def finetunings(runs: Sequence[Run]) -> list[Scores]:
-    """Scores of runs beside these that started from their exports, and of these if they are fine-tunings."""
+    """Scores of fine-tunings: of these runs, and of the runs beside them that started from their exports."""
     folders = [run.folder.resolve() for run in runs]
     rows = []
     for parent in dict.fromkeys(folder.parent for folder in folders):
         for name in dict.fromkeys(
-            re.sub(r"-seed\d+$", "", path.parent.name) for path in sorted(parent.glob(f"*/{SCORES}"))
+            re.sub(r"-seed\d+$", "", path.parent.name) for path in sorted(parent.glob(f"*/{RunFile.SCORES.path}"))
         ):
             children, splits = read_scores(parent, name)
             started = _start(children[0]) if children else None
@@ -97,13 +99,13 @@ def finetunings(runs: Sequence[Run]) -> list[Scores]:
 def _start(child: Path) -> Path | None:
     """The folder of the run whose export `child` started from."""
     try:
-        recipe = child / "recipe.yaml"
+        recipe = RunFile.RECIPE.of(child)
         init = Path(read_values(recipe.read_text(encoding="utf-8"), str(recipe))["train"]["init"])
     except (OSError, UserError, UnicodeDecodeError, KeyError, TypeError):
         return None
     places = [init, child.parents[1] / init]  # as stated there: relative to where the command was started
     found = next((place for place in places if place.exists()), init).resolve()
-    return found.parent if found.name == "export" else found
+    return found.parent if found.name == RunFile.EXPORT.path else found
 
 
 def _row(name: str, split: str, measured: list[dict[str, float]], started: Path | None) -> Scores:

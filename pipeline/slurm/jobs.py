@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.slurm.settings import SlurmSettings
-from preprocessing.execution.stages import Stage
+from reread.pipeline.recipe.slurm import SlurmSettings
+from reread.preprocessing.execution.stages import Stage
 
 
 class Element(NamedTuple):
@@ -21,7 +21,7 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """One script to render and submit."""
+    """A job: one script that is written and submitted."""
 
     run: str
     """Name of the run that it belongs to: runs/<run>."""
@@ -33,8 +33,8 @@ class Job:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of sbatch that replace those of the template; None removes one."""
     after: dict[str, str] | None = None
-    """Job that it waits for -> kind of sbatch's dependency (afterok, ...); None: the job before it in the list must
-    have succeeded."""
+    """Job that this one waits for -> kind of dependency for sbatch (afterok, ...); None: it waits until the job before
+    it in the list has succeeded."""
     elements: list[Element] = field(default_factory=list)
     """The tasks of an array of fine-tunings."""
 
@@ -83,8 +83,8 @@ def finetuning_arrays(
 
 
 def score_arrays(finetunings: Iterable[Job]) -> list[Job]:
-    """For each array of fine-tunings on several processes, one that computes their scores in one process each; a
-    fine-tuning on one process computes them itself."""
+    """For each array of fine-tunings on several processes, an array that computes their scores, each in one process. A
+    fine-tuning on one process computes its scores itself."""
     return [
         replace(
             job,
@@ -104,12 +104,12 @@ def scores_job(settings: SlurmSettings, run: str, arguments: list[str], after: d
 
 
 def evaluation_job(settings: SlurmSettings, run: str) -> Job:
-    """The job that computes the figures of all held-out text, beside the fine-tunings."""
+    """The job that computes the figures of all held-out text while the fine-tunings run."""
     return Job(run, "evaluate", "evaluate", [f"runs/{run}"], settings, _one_gpu(settings), {"export": "afterok"})
 
 
 def report_job(settings: SlurmSettings, run: str, scored: list[Job]) -> Job:
-    """The job that writes the report once those that compute scores have ended, also if some of them failed."""
+    """The job that writes the report after the jobs that compute scores have ended, even if some of them failed."""
     after = {"export": "afterok", **{job.name: "afterany" for job in scored}}
     return Job(run, "report", "report", [f"runs/{run}"], settings, _small(settings), after)
 

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.slurm.jobs import Element, Job
-from pipeline.slurm.settings import SlurmSettings
-from preprocessing.errors import CONTROL, UserError
+from reread.pipeline.recipe.slurm import SlurmSettings
+from reread.pipeline.slurm.jobs import Element, Job
+from reread.preprocessing.errors import CONTROL, UserError
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "slurm"
 

@@ -5,12 +5,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from pipeline.chain import following
-from pipeline.commands import check_model, check_train, missing_start, start_recipe, start_weights
-from pipeline.finetune import export_missing, finetune_recipe, seed_runs
-from pipeline.recipe import Recipe, load_recipe, train_section
-from pipeline.run_folder import RUNS, check_same_run
-from pipeline.slurm.jobs import (
+from reread.pipeline.recipe.check import check_model, check_same_run, check_train
+from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.pipeline.recipe.slurm import SlurmSettings, finetuning_settings, site_settings
+from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
+from reread.pipeline.recipe.task import export_missing, finetune_recipe, seed_runs
+from reread.pipeline.recipe.then import following
+from reread.pipeline.slurm.jobs import (
     Element,
     Job,
     convert_job,
@@ -23,16 +25,16 @@ from pipeline.slurm.jobs import (
     scores_job,
     training_jobs,
 )
-from pipeline.slurm.scripts import SCRIPTS, in_order, render, submit_script
-from pipeline.slurm.settings import SlurmSettings, finetuning_settings, site_settings
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Manifest
-from preprocessing.errors import UserError
-from preprocessing.execution.build import missing_stages
-from preprocessing.execution.stages import Stage, stages_of
-from preprocessing.files import write_atomically
-from training.data.settings import CorpusSettings
-from training.data.tasks.settings import check_groups
+from reread.pipeline.slurm.scripts import SCRIPTS, in_order, render, submit_script
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.build import missing_stages
+from reread.preprocessing.execution.stages import Stage, stages_of
+from reread.preprocessing.files import write_atomically
+from reread.training.data.settings import CorpusSettings
+from reread.training.data.tasks.settings import check_groups
+from reread.training.run.files import RUNS, RunFile
 
 log = logging.getLogger("reread")
 
@@ -43,14 +45,14 @@ def submit_recipe(name: str, overrides: list[str], site: Path | None, dry_run: b
     """Submit preprocessing, training, export and the fine-tunings of `then` to Slurm and print how to follow them; or
     only print the scripts.
 
-    Raises `UserError` for whatever is known to fail before a job has waited in the queue.
+    Raises `UserError` for every mistake that can be found without waiting in the queue.
     """
     recipe = load_recipe(name, overrides, "train", beneath={"slurm": site_settings(site)})
     jobs = _jobs(recipe, recipe.slurm or SlurmSettings(), [name, *overrides], dry_run)
     if not jobs:
         log.info("%s: nothing to do, the corpus is whole and the recipe trains nothing", recipe.name)
         return
-    _submit_or_print(jobs, RUNS / recipe.name / "slurm", dry_run)
+    _submit_or_print(jobs, RunFile.SLURM.of(RUNS / recipe.name), dry_run)
 
 
 def submit_finetuning(name: str, overrides: list[str], site: Path | None, dry_run: bool) -> None:
@@ -70,7 +72,7 @@ def submit_finetuning(name: str, overrides: list[str], site: Path | None, dry_ru
     if len(elements) > 1 or score_arrays(arrays):
         after = {job.name: "afterok" for job in arrays}
         jobs.append(scores_job(settings, recipe.name, [name, *overrides], after))
-    _submit_or_print(jobs, RUNS / recipe.name / "slurm", dry_run)
+    _submit_or_print(jobs, RunFile.SLURM.of(RUNS / recipe.name), dry_run)
 
 
 def _submit_or_print(jobs: list[Job], folder: Path, dry_run: bool) -> None:
@@ -116,6 +118,8 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
     elements = []
     if finetunings:
         log.info(ONE_PROCESS)
+    if any(one.random for one in finetunings):
+        log.info("then: random: with --slurm nothing is trained from random weights; `reread run` without it does so")
     for one in finetunings:
         own = finetuning_settings(settings.model_dump(exclude_unset=True), one.recipe.slurm)
         elements += _elements(one.recipe, own, one.name, one.overrides)
@@ -138,7 +142,8 @@ def _elements(
 
 
 def _stages(settings: PreprocessSettings, dry_run: bool) -> list[Stage]:
-    """The stages of preprocessing that are not done; a dry run does not look, since that would write a work plan."""
+    """The stages of preprocessing that are not finished. For a dry run these are all, unless the corpus
+    exists: to look for them would write a work plan."""
     if not dry_run:
         return missing_stages(settings)
     return [] if (settings.output / "manifest.json").exists() else stages_of(settings)

@@ -1,4 +1,4 @@
-"""The corpus format: documents as token ids and flags, in blocks, in WebDataset tar shards.
+"""The corpus format: documents as token ids and flags, stored in blocks in WebDataset tar shards.
 
 A corpus is a folder: `manifest.json`, `index.npz`, `tokenizer/` (loadable by transformers) and `<split>-*.tar`. A tar
 sample is a block of documents with three `.npy` members (`webdataset` decodes them as they are):
@@ -7,16 +7,24 @@ sample is a block of documents with three `.npy` members (`webdataset` decodes t
     flags    [tokens]         uint8: CONTINUES_WORD, SENTENCE_END, PARAGRAPH_END
     offsets  [documents + 1]  int64, where each document begins in `ids`
 
-`index.npz` holds the byte offset of each member, so a document is read through a memory map without scanning the tar,
-and a CRC-32 of each page of the shards, which is checked when the page is first read. The manifest, the index and the
-tokenizer are checked when the corpus is opened (`preprocessing.corpus.seal`).
+`index.npz` holds the byte offset of each member, so that a document is read through a memory map without scanning the
+tar, and a CRC-32 of each page of the shards, which is checked when the page is first read. The manifest, the index and
+the tokenizer are checked when the corpus is opened (`reread.preprocessing.corpus.checksums`).
 """
 
-from preprocessing.corpus.index import INDEX, PAGE
-from preprocessing.corpus.manifest import FORMAT_VERSION, Count, Manifest, Shard, WrittenShard, tokenizer_fault
-from preprocessing.corpus.reader import Corpus
-from preprocessing.corpus.shards import ShardFiles
-from preprocessing.corpus.writer import (
+from reread.preprocessing.corpus.index import INDEX, PAGE
+from reread.preprocessing.corpus.manifest import (
+    FORMAT_VERSION,
+    Count,
+    Manifest,
+    Shard,
+    WrittenShard,
+    format_version,
+    tokenizer_fault,
+)
+from reread.preprocessing.corpus.reader import Corpus
+from reread.preprocessing.corpus.shards import ShardFiles
+from reread.preprocessing.corpus.writer import (
     CONTINUES_WORD,
     PARAGRAPH_END,
     SENTENCE_END,
@@ -41,5 +49,6 @@ __all__ = [
     "TarWriter",
     "WrittenShard",
     "checksum",
+    "format_version",
     "tokenizer_fault",
 ]

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a corpus consists of; `index.npz` beside it has where each block of documents lies."""
+"""`manifest.json`, which lists what a corpus consists of; `index.npz` beside it locates each block of documents."""
 
 import json
 from collections.abc import Sequence
@@ -11,17 +11,27 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
-from preprocessing.corpus.index import INDEX, Index, page_count
-from preprocessing.corpus.seal import read_manifest, seal, unseal
-from preprocessing.errors import DamagedError, UserError
-from preprocessing.files import write_atomically
+from reread.preprocessing.corpus.checksums import add_checksum, read_manifest, verify_checksum
+from reread.preprocessing.corpus.index import BLOCK, CHUNK_LENGTHS, INDEX, Index, chunk_window, page_count
+from reread.preprocessing.errors import DamagedError, UserError
+from reread.preprocessing.files import write_atomically
 
 FORMAT_VERSION = 3
+SIMPLIFIED_VERSION = 4
+"""The same form on disk, its text simplified by OpenCC 1.4.2; that of format 3 was simplified by the older tables of
+opencc-python-reimplemented."""
 SPECIAL_ROLES = ("pad", "unk", "cls", "sep", "mask", "eos")
-"""The roles of special tokens; `Manifest.tokenizer` has the ids of those that the tokenizer has."""
+"""The roles of special tokens; `Manifest.tokenizer` holds the id of each role that the tokenizer knows."""
+LARGEST_VOCABULARY = 1 << 24
+"""The most tokens that a new vocabulary or a model may have; an array over them takes 128 MiB."""
 
 _NO_OTHER_FIELDS = ConfigDict(extra="forbid")
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
+
+
+def format_version(simplified: bool) -> int:
+    """The format of a corpus that is made now, with or without `clean.simplify`."""
+    return SIMPLIFIED_VERSION if simplified else FORMAT_VERSION
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """A shard, and its rows of the index."""
+    """A shard, and its rows in the index."""
 
     shard: Shard
     index: Index
@@ -57,7 +67,7 @@ class Manifest:
     """The content of `manifest.json`."""
 
     tokenizer: dict[str, Any]
-    """Its fingerprint, type and vocab_size, and the ids of its special tokens."""
+    """The tokenizer's fingerprint, type and vocab_size, and the ids of its special tokens."""
     dtype: Annotated[str, Field(pattern="^uint(16|32)$")]
     shards: list[Shard]
     index: InstanceOf[Index] = field(compare=False)
@@ -92,49 +102,51 @@ class Manifest:
         return Index(blocks[of_block], chunks[of_block], pages[of_page])
 
     def write(self, folder: Path) -> None:
-        """Write `folder`/manifest.json and index.npz. The tokenizer must be there already: it is sealed too."""
+        """Write `folder`/manifest.json and index.npz, with the checksums of `folder`/tokenizer, which must exist."""
         values = {name: value for name, value in vars(self).items() if name != "shards"}
         values |= {"index": self.index.write(folder), "shards": [asdict(shard) for shard in self.shards]}
-        write_atomically(folder / "manifest.json", seal(folder, {"fingerprint": self.fingerprint, **values}))
+        write_atomically(folder / "manifest.json", add_checksum(folder, {"fingerprint": self.fingerprint, **values}))
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
         """The manifest of a corpus.
 
-        Raises `UserError` if there is none, or one that cannot be read or has another version, and `DamagedError` if
-        it, the index or the tokenizer differs from what was written.
+        Raises `UserError` if the manifest is missing, cannot be read or has another version, and `DamagedError` if the
+        manifest, the index or the tokenizer differs from what was written.
         """
         path, values = folder / "manifest.json", read_manifest(folder)
         if "kind" in values:
             raise UserError(f"{path}: {values['kind']}, not a corpus; give the corpus they were made from")
-        if values.get("version") != FORMAT_VERSION:
+        if values.get("version") not in (FORMAT_VERSION, SIMPLIFIED_VERSION):
             raise UserError(
-                f"{path}: corpus format {values.get('version')}, this program reads {FORMAT_VERSION}; make the corpus "
-                "again with `reread preprocess` in a new folder"
+                f"{path}: corpus format {values.get('version')}, this program reads {FORMAT_VERSION} and "
+                f"{SIMPLIFIED_VERSION}; make the corpus again with `reread preprocess` in a new folder"
             )
-        values = unseal(folder, values, "reread preprocess")
+        values = verify_checksum(folder, values, "reread preprocess")
         written = values.pop("fingerprint", None)
         values["index"] = Index.read(folder, values.get("index"))
         try:
             manifest = _parser().validate_python(values)
         except ValidationError as error:
             problem = error.errors()[0]
-            place = ".".join(map(str, problem["loc"]))
-            raise DamagedError(f"{path}: {place}: {problem['msg']}; run `reread preprocess` again") from None
+            field = ".".join(map(str, problem["loc"]))
+            raise DamagedError(f"{path}: {field}: {problem['msg']}; run `reread preprocess` again") from None
         if fault := manifest._fault() or ("its fingerprint does not match" if manifest.fingerprint != written else ""):
             raise DamagedError(f"{path}: {fault}; run `reread preprocess` again")
         return manifest
 
     def _fault(self) -> str:
-        """A contradiction in it, whoever wrote it; empty if there is none."""
+        """The first contradiction between the manifest's values, for an error message; empty if there is none."""
         blocks, count = self.index.blocks, sum(shard.blocks for shard in self.shards)
         pages = sum(page_count(shard.bytes) for shard in self.shards)
         if (count, count, pages) != tuple(map(len, self.index)):
-            return f"{INDEX} is that of other shards"
+            return f"{INDEX} belongs to other shards"
         item, first = np.dtype(self.dtype).itemsize, 0
         for shard in self.shards:
-            mine = blocks[first : first + shard.blocks]
+            mine, chunks = blocks[first : first + shard.blocks], self.index.chunks[first : first + shard.blocks]
             first += shard.blocks
+            if any((mine[name] < 0).any() or (mine[name] > shard.bytes).any() for name in BLOCK.names or ()):
+                return f"{shard.name}: a block ends after its shard"
             for name in ("documents", "tokens"):
                 if getattr(shard, name) != mine[name].sum():
                     return f"{shard.name}: {name} are not the sum of its blocks"
@@ -145,13 +157,26 @@ class Manifest:
             }
             if any((mine[name] + size > shard.bytes).any() for name, size in sizes.items()):
                 return f"{shard.name}: a block ends after its shard"
+            for number, longest in enumerate(CHUNK_LENGTHS):
+                more = chunks[:, number] - mine["documents"]
+                if (more < 0).any() or (more > mine["tokens"] // (longest - chunk_window(longest))).any():
+                    return f"{shard.name}: {INDEX} has an impossible number of chunks"
         return tokenizer_fault(self.tokenizer)
 
 
+def index_bytes(manifest: dict[str, Any]) -> int:
+    """The maximum size in bytes of the index of a corpus with these manifest values.
+
+    Raises ValueError if `manifest` holds no valid list of shards.
+    """
+    shards = TypeAdapter(list[Shard]).validate_python(manifest.get("shards"))
+    return Index.bytes(sum(shard.blocks for shard in shards), sum(page_count(shard.bytes) for shard in shards))
+
+
 def tokenizer_fault(tokenizer: dict[str, Any]) -> str:
-    """An impossible value in a manifest's `tokenizer`; empty if there is none."""
+    """The first impossible value in a manifest's `tokenizer`, for an error message; empty if there is none."""
     size = tokenizer.get("vocab_size")
-    if type(size) is not int or not 0 < size < 1 << 32:
+    if type(size) is not int or not 0 < size <= LARGEST_VOCABULARY:
         return f"tokenizer.vocab_size: {size!r}"
     for name in ("fingerprint", "type"):
         if not isinstance(tokenizer.get(name), str):

@@ -1,10 +1,10 @@
 """Memory maps that hold no file descriptor, so that a process can map more files than it may have open.
 
-A corpus has thousands of shards, which are read in random order, and by default Linux lets a process open 1,024 files.
-`mmap.mmap` keeps a descriptor as long as it lives (until Python 3.13, whose `trackfd=False` closes it), and with a
-limited number of maps, rows drawn from everywhere would map and unmap a file each.
+A corpus has thousands of shards, which are read in random order, and Linux by default lets a process open 1,024 files.
+`mmap.mmap` keeps a file descriptor as long as the map lives (Python 3.13 can close it, by `trackfd=False`). If the
+number of maps were limited instead, rows drawn at random would map and unmap a file each.
 
-The system reads nothing ahead in these maps by itself, since a row is a few hundred bytes; `read_ahead` asks for it.
+The kernel reads nothing ahead in these maps by itself, since a row is a few hundred bytes; `read_ahead` asks for it.
 """
 
 import ctypes
@@ -16,6 +16,8 @@ import weakref
 from pathlib import Path
 from typing import cast
 
+from reread.preprocessing.corpus.own_folder import open_own
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -25,13 +27,14 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_file(path: Path, *, in_use: bool = False) -> mmap.mmap:
-    """Map a whole file, which must not be empty; it is unmapped when the last reference to it (or an array of it) goes.
+    """Map a whole file, which must not be empty. It is unmapped with the last reference to it, or to an array of it.
 
     The result is used as an `mmap.mmap`: slices are bytes, and `np.frombuffer` reads it. It must not be written to.
-    With `in_use` the map holds a shared flock on the file, since Linux keeps a lock as long as the open file that has
-    it, and a map keeps that. Raises OSError, and FileNotFoundError for a file that was deleted before it was locked.
+    With `in_use`, no link is followed and the map holds a shared flock on the file: Linux keeps a lock as long as the
+    open file description lives, and the map keeps that alive. Raises OSError, and FileNotFoundError for a file that was
+    deleted before it was locked.
     """
-    with path.open("rb") as file:
+    with open_own(path) if in_use else path.open("rb") as file:
         if in_use:
             fcntl.flock(file, fcntl.LOCK_SH)
         status = os.fstat(file.fileno())
@@ -49,6 +52,6 @@ def map_file(path: Path, *, in_use: bool = False) -> mmap.mmap:
 
 
 def read_ahead(mapped: mmap.mmap, start: int, stop: int) -> None:
-    """Have the system read bytes start..stop of a file that `map_file` mapped, without waiting for them."""
+    """Ask the kernel to read bytes start..stop of a file that `map_file` mapped, without waiting for them."""
     start -= start % mmap.PAGESIZE
     _LIBC.madvise(ctypes.addressof(cast(ctypes.Array[ctypes.c_char], mapped)) + start, stop - start, mmap.MADV_WILLNEED)

@@ -10,28 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus.index import CHUNK_LENGTHS, Index, chunk_counts, page_count
-from preprocessing.corpus.manifest import Manifest, Shard
-from preprocessing.corpus.maps import read_ahead
-from preprocessing.corpus.shards import CheckedPages, ShardFiles, Stretch
+from reread.preprocessing.corpus.index import CHUNK_LENGTHS, Index, chunk_counts, page_count
+from reread.preprocessing.corpus.manifest import Manifest, Shard
+from reread.preprocessing.corpus.maps import read_ahead
+from reread.preprocessing.corpus.shards import CheckedPages, ShardFiles, Stretch
 
 log = logging.getLogger("reread")
 
 _MANY_BLOCKS = 1024
-"""Reading the lengths of documents takes less than a second for fewer."""
+"""For fewer blocks, reading the lengths of all documents takes less than a second."""
 
 
 class Corpus:
-    """Reads one split of a corpus; documents are numbered in source order.
+    """One split of a corpus, read through memory maps; documents are numbered in source order.
 
-    Opening it reads the manifest and the index, and raises `UserError` for a missing or truncated shard. An altered
-    page of a shard raises it when it is first read.
+    Opening it reads the manifest and the index, and raises `UserError` for a missing or truncated shard. The first read
+    of an altered page of a shard raises `UserError`, too.
     """
 
     def __init__(self, folder: str | Path, split: str = "train") -> None:
         self.folder = Path(folder)
-        self.place: Path | str = self.folder
-        """Where it lies, for messages."""
+        self.location: Path | str = self.folder
+        """The folder or address of the corpus, for messages."""
         self.split = split
         self.manifest = Manifest.read(self.folder)
         self.fingerprint = self.manifest.fingerprint
@@ -45,7 +45,7 @@ class Corpus:
         self._read_from(files, whole_shards(shards, index.pages), index)
 
     def _read_from(self, files: ShardFiles, stretches: list[Stretch], index: Index) -> None:
-        """Read the blocks of `index` from these files."""
+        """Set up the arrays that locate the blocks of `index` in the files of `stretches`."""
         blocks = index.blocks
         self._files = files
         sums = [index.pages[:0], *(stretch.sums for stretch in stretches)]
@@ -59,7 +59,7 @@ class Corpus:
         self.first_page: NDArray[np.int64] = self._pages.first[shard_of]
         """[blocks]: the number of the first page of each block's shard, for `check`."""
         self.ids_at: NDArray[np.int64] = blocks["ids_at"] - start
-        """[blocks]: the byte of its file where each block's ids begin."""
+        """[blocks]: the byte offset in its file at which each block's ids begin."""
         self.flags_at: NDArray[np.int64] = blocks["flags_at"] - start
         self._offsets_at: NDArray[np.int64] = blocks["offsets_at"] - start
         self.block_documents: NDArray[np.int64] = np.append(0, np.cumsum(blocks["documents"]))
@@ -76,56 +76,64 @@ class Corpus:
         return len(self._shard_of)
 
     def map(self, number: int) -> mmap.mmap:
-        """The bytes of the shard that holds block `number`; `check` what is read of them."""
+        """The bytes of the shard that holds block `number`; call `check` for the bytes that are read."""
         return self._files.map(self._names[self._shard_of[number]])
 
     def check(self, first_page: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]) -> None:
-        """Verify bytes start[i]..stop[i] of the shard with this `first_page`; raises `UserError` if they were altered.
+        """Verify bytes start[i]..stop[i] of the shard with `first_page`[i]; raises `UserError` if they were altered.
 
-        Only what is first read is verified, in pages, which are read at once.
+        Whole pages are read and verified, each of them once.
         """
         self._pages.check(first_page, start, stop)
 
     def check_offsets(self, numbers: NDArray[np.int64]) -> None:
-        """`check` the offsets of blocks `numbers`, which `block_offsets` would read one by one."""
+        """`check` the offsets of blocks `numbers` [n] together, which `block_offsets` would check one by one."""
         start, documents = self._offsets_at[numbers], self.block_documents[numbers + 1] - self.block_documents[numbers]
         self.check(self.first_page[numbers], start, start + 8 * (documents + 1))
 
     def block_offsets(self, number: int) -> NDArray[np.int64]:
-        """[documents + 1]: where each document of the block begins, in tokens."""
-        return self._array(number, np.dtype(np.int64), int(self._offsets_at[number]), 0, self._documents(number) + 1)
+        """[documents + 1]: the token of the block at which each document begins.
+
+        Raises `UserError` if the offsets do not fit the block's size, since then the index points to a wrong location.
+        """
+        at = int(self._offsets_at[number])
+        offsets = self._array(number, np.dtype(np.int64), at, 0, self._documents(number) + 1)
+        tokens = self.block_tokens[number + 1] - self.block_tokens[number]
+        if offsets[0] != 0 or offsets[-1] != tokens or (offsets[1:] < offsets[:-1]).any():
+            raise self._files.altered(self._names[self._shard_of[number]], at, "offsets of documents")
+        return offsets
 
     def text(self, number: int, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """Ids and flags of tokens start..stop of block `number`, as views of the file."""
+        """The ids [stop - start] and flags [stop - start] of tokens start..stop of a block, as views of the file."""
         ids = self._array(number, self.dtype, int(self.ids_at[number]), start, stop)
         return ids, self._array(number, np.dtype(np.uint8), int(self.flags_at[number]), start, stop)
 
     def document(self, index: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """Token ids [n] and flags [n] of a document, as views of the file."""
+        """The token ids [n] and flags [n] of a document, as views of the file."""
         number = bisect_right(self._first, index) - 1
         start, stop = self.block_offsets(number)[index - self._first[number] :][:2].tolist()
         return self.text(number, start, stop)
 
     def chunk_counts(self, longest: int) -> NDArray[np.int64]:
-        """[blocks]: number of chunks of at most `longest` tokens (`training.data.chunks`)."""
+        """[blocks]: the number of chunks of at most `longest` tokens (`reread.training.data.order.chunks`)."""
         if longest in CHUNK_LENGTHS:
             return self._chunks[:, CHUNK_LENGTHS.index(longest)].astype(np.int64)
         if self.blocks > _MANY_BLOCKS:
-            log.info("%s: its index has no rows of %d tokens: the lengths of documents are read", self.place, longest)
+            log.info("%s: reads the lengths of all documents, since its index has none for %d", self.location, longest)
         for number, at in enumerate(self._offsets_at.tolist()):
             read_ahead(self.map(number), at, at + 8 * (self._documents(number) + 1))
         return np.array([chunk_counts(self._lengths(number), longest).sum() for number in range(self.blocks)], np.int64)
 
     @property
-    def let_go(self) -> int:
-        """How often files were let go: what holds a map from before should drop it."""
+    def releases(self) -> int:
+        """How often files were released; whoever keeps a map from before the last time should drop it."""
         return 0
 
     def use(self, blocks: Iterable[tuple[int, int]]) -> None:
-        """Announce that only these stretches of blocks (first, stop) are read from now on, and others rarely."""
+        """Announce that from now on mostly these ranges of blocks (first, stop) are read."""
 
     def read_ahead(self, first: int, stop: int) -> None:
-        """Have the system read blocks first..stop, without waiting for them."""
+        """Ask the kernel to read blocks first..stop, without waiting for them."""
         for number in range(first, stop):
             self._read_block_ahead(number)
 
@@ -138,7 +146,7 @@ class Corpus:
         self._pages.verify()
 
     def _lengths(self, number: int) -> NDArray[np.int64]:
-        """Tokens of each document of a block. Its pages are verified only when one of its rows is read."""
+        """[documents]: the tokens of each document of a block. Its pages are not verified before its text is read."""
         at, count = int(self._offsets_at[number]), self._documents(number) + 1
         offsets = np.frombuffer(self.map(number), np.int64, count, at)
         lengths = np.diff(offsets)
@@ -158,7 +166,7 @@ class Corpus:
 
 
 def whole_shards(shards: list[Shard], pages: NDArray[np.uint32]) -> list[Stretch]:
-    """Each shard as one stretch; `pages` are the checksums of the pages of all."""
+    """Each shard as one stretch; `pages` [pages] are the checksums of the pages of all shards."""
     cuts = np.cumsum([page_count(shard.bytes) for shard in shards])[:-1]
     return [
         Stretch(shard.name, shard.name, 0, shard.bytes, shard.blocks, sums)

@@ -1,8 +1,8 @@
 """A corpus at an address: its shards are fetched into a cache on this machine's disk, checked, and mapped there.
 
-If the corpus is read by pools, what is fetched are the stretches of shards that the pools consist of, of about 3 MB. A
-page at the border of two stretches is in the files of both; it is copied if one of them is there. A corpus that is
-shuffled as a whole is fetched by whole shards.
+A corpus that is read by pools is fetched in stretches: the parts of shards, of about 3 MB, that make up the pools. A
+page at the border of two stretches is in the files of both; it is copied if one of the files is in the cache already. A
+corpus that is shuffled as a whole is fetched in whole shards.
 """
 
 import json
@@ -25,38 +25,47 @@ import numpy as np
 from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
-from preprocessing.corpus.address import Source, check_name
-from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
-from preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_count
-from preprocessing.corpus.manifest import Shard
-from preprocessing.corpus.maps import read_ahead
-from preprocessing.corpus.reader import Corpus, whole_shards
-from preprocessing.corpus.retries import no_room, reason, retried, unreadable
-from preprocessing.corpus.seal import TOKENIZER_FILES, is_sealed
-from preprocessing.corpus.shards import ShardFiles, Stretch
-from preprocessing.errors import DamagedError, UserError, writing
-from preprocessing.files import write_atomically
+from reread.preprocessing.corpus.address import Source, check_name
+from reread.preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
+from reread.preprocessing.corpus.checksums import LARGEST, TOKENIZER_FILES, has_valid_checksum
+from reread.preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_count
+from reread.preprocessing.corpus.manifest import Shard, index_bytes
+from reread.preprocessing.corpus.maps import read_ahead
+from reread.preprocessing.corpus.own_folder import open_own
+from reread.preprocessing.corpus.reader import Corpus, whole_shards
+from reread.preprocessing.corpus.retries import no_room, reason, retried, unreadable
+from reread.preprocessing.corpus.shards import ShardFiles, Stretch
+from reread.preprocessing.errors import DamagedError, UserError, first_line, writing
+from reread.preprocessing.files import write_atomically
 
 log = logging.getLogger("reread")
 
+_LARGEST_INDEX = 1 << 31
 _THREADS = 4
 _TRIES_AHEAD = 3
-"""Tries of what is fetched ahead: the shard is locked meanwhile for who needs it now, here or in another process."""
+"""Tries when fetching ahead. They are few because the shard stays locked for a process that needs it now."""
 
 Cut = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], int]]
-"""[blocks] tokens -> the first block of each extent and the end, [extents + 1], and the number of pools."""
+"""Maps the tokens of each block [blocks] to the first block of each extent, with the end, [extents + 1], and the number
+of pools."""
 
 
 @lru_cache
 def fetch_folder(address: str, settings: CacheSettings) -> Path:
-    """The folder in the cache that has the manifest, the index and the tokenizer of the corpus at an address.
+    """The folder in the cache with the manifest, the index and the tokenizer of the corpus at an address.
 
-    The manifest is asked for once in each process. Raises `UserError` if one of them cannot be had.
+    The manifest is requested once per process. Raises `UserError` if one of the files cannot be fetched.
     """
     source, cache = Source(address), Cache(settings)
-    manifest = _read(source, "manifest.json", settings.tries, is_sealed)
+    manifest = _read(source, "manifest.json", LARGEST, settings.tries, has_valid_checksum)
     folder = cache.folder / md5(manifest).hexdigest()
     values = json.loads(manifest)
+    try:
+        most = {INDEX: min(_LARGEST_INDEX, index_bytes(values))} if "kind" not in values else {}
+    except ValueError as error:
+        raise DamagedError(
+            f"{source.location('manifest.json')}: not the manifest of a corpus ({first_line(error)})"
+        ) from None
     digests = {INDEX: values.get("index")}
     digests |= {f"tokenizer/{name}": digest for name, digest in values[TOKENIZER_FILES].items()}
     with writing(cache.folder), cache.fetching(folder):
@@ -66,7 +75,8 @@ def fetch_folder(address: str, settings: CacheSettings) -> Path:
         (folder / SHARDS).mkdir(exist_ok=True)
         for name, digest in digests.items():
             if digest is not None:  # samples have no index
-                data = _read(source, check_name(address, name), settings.tries, _has_md5(digest))
+                size = most.get(name, LARGEST)
+                data = _read(source, check_name(address, name), size, settings.tries, _has_md5(digest))
                 write_atomically(folder / name, data)
         write_atomically(folder / "manifest.json", manifest)
         cache.count_again()
@@ -77,25 +87,26 @@ def _has_md5(digest: str) -> Callable[[bytes], bool]:
     return lambda data: md5(data).hexdigest() == digest
 
 
-def _read(source: Source, name: str, tries: int, is_right: Callable[[bytes], bool]) -> bytes:
-    place = source.place(name)
+def _read(source: Source, name: str, most: int, tries: int, is_right: Callable[[bytes], bool]) -> bytes:
+    """The whole file, tried up to `tries` times; `is_right` verifies its bytes. Raises `UserError` in the end."""
+    location = source.location(name)
 
     def once() -> bytes:
         try:
-            data = source.read(name)
+            data = source.read(name, most)
         except OSError as error:
             if isinstance(error, FileNotFoundError) or error.errno == socket.EAI_NONAME:
-                raise UserError(f"{place}: {reason(error)}; correct the address") from None
+                raise UserError(f"{location}: {reason(error)}; correct the address") from None
             raise
         if not is_right(data):
-            raise DamagedError("not as it was written (its checksum differs)")
+            raise DamagedError("altered since it was written (its checksum differs)")
         return data
 
-    return retried(once, tries, place, lambda error: unreadable(place, error, tries))
+    return retried(once, tries, location, lambda error: unreadable(location, error, tries))
 
 
 class FetchedShards(ShardFiles):
-    """Stretches of shards, each fetched when it is asked for or mapped, and in use until it is let go."""
+    """Stretches of shards; each is fetched when it is asked for or mapped, and stays in use until it is released."""
 
     def __init__(self, source: Source, cache: Cache, folder: Path, tries: int, stretches: list[Stretch]) -> None:
         super().__init__(folder / SHARDS, "")
@@ -109,13 +120,13 @@ class FetchedShards(ShardFiles):
         self._threads: list[Thread] = []
         self._pool: set[str] = set()
         self._others: deque[str] = deque()
-        """What is mapped but was never asked for."""
-        self.let_go = 0
+        """Files outside of the pool that are mapped, oldest first."""
+        self.releases = 0
         self.spare = 0
-        """Bytes of room that what is fetched ahead must leave."""
+        """Bytes that must stay free in the cache when a file is fetched ahead."""
 
     def check_size(self, name: str, size: int) -> None:
-        """Nothing: what is mapped has its size."""
+        """Does nothing: `map` checks the sizes."""
 
     def map(self, name: str) -> mmap.mmap:
         if name not in self._maps:
@@ -128,7 +139,7 @@ class FetchedShards(ShardFiles):
                 self._maps[name] = ahead.result()
             else:
                 self._maps[name] = self._fetch(name)
-                self.ask(())  # threads that a failure has ended go on
+                self.ask(())  # restarts threads that ended after a failure
         return self._maps[name]
 
     def ask(self, names: Iterable[str]) -> None:
@@ -146,14 +157,14 @@ class FetchedShards(ShardFiles):
         with self._cache.fetching(self.folder / stretch.shard):
             if _first_wrong(stretch, stretch.start, self.map(name)) is not None:  # else another process was faster
                 log.info("%s: altered since it was kept there; fetched again", path)
-                # In place, since readers hold maps of it; who deleted it by hand gets the line for altered files
-                with suppress(FileNotFoundError), writing(self._cache.folder), path.open("r+b") as file:
+                # Written in place, since readers hold maps of it. If it was deleted by hand, the caller reports it.
+                with suppress(FileNotFoundError), writing(self._cache.folder), open_own(path, "r+b") as file:
                     self._write(stretch, file, is_ahead=False)
                     file.flush()
                     os.fsync(file.fileno())
 
     def keep(self, pool: set[str]) -> None:
-        """Let all others go."""
+        """Release all files that are not in `pool`."""
         self._pool = pool
         self._others.clear()
         self._drop((self._ahead.keys() | self._maps.keys()) - pool)
@@ -163,11 +174,11 @@ class FetchedShards(ShardFiles):
             self._maps.pop(name, None)
             if ahead := self._ahead.pop(name, None):
                 ahead.cancel()
-        self.let_go += 1
+        self.releases += 1
 
     def _fetch_ahead(self) -> None:
-        """Fetch what is asked for until one fails, which is tried again when it is needed."""
-        with suppress(IndexError):  # nothing is left
+        """Fetch the files in the queue. A failure ends the thread; `map` tries that file again when it is needed."""
+        with suppress(IndexError):  # the queue is empty
             while True:
                 name, future = self._queue.popleft()
                 if future.set_running_or_notify_cancel():
@@ -179,19 +190,19 @@ class FetchedShards(ShardFiles):
 
     def _fetch(self, name: str, *, is_ahead: bool = False) -> mmap.mmap:
         stretch, path = self._stretches[name], self.folder / name
-        place = self._source.place(stretch.shard)
+        location = self._source.location(stretch.shard)
 
         def once() -> mmap.mmap:
             while (mapped := self._cache.map(path, stretch.size)) is None:
                 # One process fetches from a shard at a time, so that a page at a border is not fetched twice.
                 with self._cache.fetching(self.folder / stretch.shard):
-                    if not path.exists() or path.stat().st_size != stretch.size:
+                    if not self._cache.has(path, stretch.size):
                         self._add(path, stretch, is_ahead)
             read_ahead(mapped, 0, stretch.size)
             return mapped
 
-        tries = 1 if is_ahead else self._tries  # without room for what is fetched ahead, it is fetched when needed
-        return retried(once, tries, place, lambda error: no_room(self._cache, place, error, tries))
+        tries = 1 if is_ahead else self._tries  # without room to fetch ahead, it is fetched when it is needed
+        return retried(once, tries, location, lambda error: no_room(self._cache, location, error, tries))
 
     def _add(self, path: Path, stretch: Stretch, is_ahead: bool) -> None:
         try:
@@ -199,10 +210,11 @@ class FetchedShards(ShardFiles):
             self._cache.add(path, stretch.size, lambda file: self._write(stretch, file, is_ahead), spare)
         except OSError:
             if not is_ahead:
-                self.keep(self._pool)  # what was fetched ahead makes room
+                self.keep(self._pool)  # frees files outside of the pool for the next try
             raise
 
     def _write(self, stretch: Stretch, file: IO[bytes], is_ahead: bool) -> None:
+        """Write the bytes of a stretch: pages that neighbouring files have are copied, the others downloaded."""
         before, after = self._beside[stretch.name]
         head = self._copied(stretch, before, stretch.start)
         done = stretch.start + len(head)
@@ -218,20 +230,20 @@ class FetchedShards(ShardFiles):
                 file.write(data)
                 done += len(data)
 
-        place = self._source.place(stretch.shard)
+        location = self._source.location(stretch.shard)
         tries = min(self._tries, _TRIES_AHEAD) if is_ahead else self._tries
-        retried(download, tries, place, lambda error: unreadable(place, error, tries))
+        retried(download, tries, location, lambda error: unreadable(location, error, tries))
         file.write(tail)
 
     def _copied(self, stretch: Stretch, other: Stretch | None, start: int) -> bytes:
-        """What `stretch` has in common with `other` from `start` on, if that is in the cache."""
+        """The bytes from `start` on that `stretch` shares with `other`, if `other` is in the cache; else none."""
         if other is None or other.shard != stretch.shard:
             return b""
         stop = min(stretch.stop, other.stop)
         if stop <= start:
             return b""
         try:
-            with (self.folder / other.name).open("rb") as file:
+            with open_own(self.folder / other.name) as file:
                 data = os.pread(file.fileno(), stop - start, start - other.start)
         except OSError:
             return b""
@@ -240,12 +252,15 @@ class FetchedShards(ShardFiles):
 
 
 def _others(pool: int) -> int:
-    """How many files are kept in use besides those of pools, for a pool of `pool` files."""
+    """How many files outside of the pool are kept mapped, for a pool of `pool` files."""
     return max(1, pool // 16)
 
 
 def _first_wrong(stretch: Stretch, start: int, data: bytes | mmap.mmap) -> int | None:
-    """The first byte of the first page of `data`, which begins at byte `start` of the shard, that was altered."""
+    """The byte of the shard at which the first altered page of `data` begins; None if no page was altered.
+
+    `data` begins at byte `start` of the shard, which is the beginning of a page.
+    """
     for begin in range(0, len(data), PAGE):
         page = data[begin : begin + PAGE]
         if crc32(page) != stretch.sums[(start + begin - stretch.start) // PAGE]:
@@ -256,14 +271,14 @@ def _first_wrong(stretch: Stretch, start: int, data: bytes | mmap.mmap) -> int |
 class RemoteCorpus(Corpus):
     """A split of the corpus at an address, read through the cache of this machine.
 
-    `check_room` says whether the cache is large enough. Raises `UserError` as `Corpus` does, and if a file cannot be
-    fetched.
+    Call `check_room` before reading, which makes sure that the cache is large enough. Raises `UserError` as `Corpus`
+    does, and if a file cannot be fetched.
     """
 
     def __init__(self, address: str, settings: CacheSettings, split: str, cut: Cut) -> None:
         self._address, self._settings, self._cut = address, settings, cut
         super().__init__(fetch_folder(address, settings), split)
-        self.place = address
+        self.location = address
 
     def _open(self, shards: list[Shard], index: Index) -> None:
         for shard in shards:
@@ -280,12 +295,12 @@ class RemoteCorpus(Corpus):
 
     @property
     def held_out(self) -> int:
-        """Bytes of the text that is held out, while training."""
+        """Bytes of the held-out split if this is the training split, since both are in the cache then; else 0."""
         return sum(shard.bytes for shard in self.manifest.shards if shard.split != self.split == "train")
 
     @property
     def beside(self) -> int:
-        """Bytes that are in the cache all the time."""
+        """Bytes that stay in the cache besides this split: the held-out text, the index and the tokenizer."""
         files = (*self.folder.iterdir(), *self.folder.glob("tokenizer/*"))
         return self.held_out + sum(path.stat().st_size for path in files)
 
@@ -296,23 +311,23 @@ class RemoteCorpus(Corpus):
 
     @property
     def at_once(self) -> int:
-        """Bytes of the split that are in use at once: the pool that is read, the next one and some more."""
+        """Bytes of the split that are in use at once: the current pool, the next one and a few other files."""
         most = -(-len(self._sizes) // self._pools)
         return self.whole if self._pools == 1 else 2 * sum(self._sizes[-most:]) + sum(self._sizes[-_others(most) :])
 
     def read_by_pools(self, spare: int) -> None:
-        """The cache holds a part; what is fetched ahead leaves `spare` bytes of it."""
+        """Fetch one pool after another, since the cache holds only a part; fetching ahead leaves `spare` bytes free."""
         self._fits, self._fetched.spare = False, spare
         if self._pools > 1:
             folder = self._settings.folder
-            log.info("%s: %s holds a part of it, %d pools are fetched in turn", self.place, folder, self._pools)
+            log.info("%s: %s holds a part of it, %d pools are fetched in turn", self.location, folder, self._pools)
 
     @property
-    def let_go(self) -> int:
-        return self._fetched.let_go
+    def releases(self) -> int:
+        return self._fetched.releases
 
     def use(self, blocks: Iterable[tuple[int, int]]) -> None:
-        """Fetch the files of these stretches of blocks, and let others go."""
+        """Fetch the files of these ranges of blocks, and release all others."""
         names = dict.fromkeys(name for first, stop in blocks for name in self._names_of(first, stop))
         self._fetched.keep(set(names))
         self._fetched.ask(names)
@@ -324,8 +339,9 @@ class RemoteCorpus(Corpus):
         if longest not in CHUNK_LENGTHS:
             if not self._fits:
                 raise UserError(
-                    f"{self._address}: its index has no rows of {longest} tokens, so all of its shards would be read "
-                    "first; take sequence_length 128, 256, 512 or 1024, or a data.cache.size for the whole corpus"
+                    f"{self._address}: its index has no chunks of {longest} tokens, so all of its shards would have to "
+                    "be read first; set sequence_length to 128, 256, 512 or 1024, or data.cache.size to the size of "
+                    "the whole corpus"
                 )
             self._fetched.ask(self._names)
         return super().chunk_counts(longest)
@@ -339,7 +355,7 @@ class RemoteCorpus(Corpus):
 
 
 def check_room(corpora: Sequence[RemoteCorpus], size: int) -> None:
-    """Raises `UserError` unless a cache of `size` bytes has room for what is read at once of these corpora together."""
+    """Raises `UserError` unless a cache of `size` bytes has room for all that is read at once of these corpora."""
     same: dict[Path, list[RemoteCorpus]] = {}
     for one in corpora:
         same.setdefault(one.folder, []).append(one)
@@ -351,18 +367,21 @@ def check_room(corpora: Sequence[RemoteCorpus], size: int) -> None:
     if needed > size:
         first = corpora[0]
         if len(corpora) > 1:
-            what = f"{', '.join(str(one.place) for one in corpora)} need {needed:,}, for what is read of them at once"
+            need = f"{', '.join(str(one.location) for one in corpora)} need {needed:,} for the parts read at once"
         elif first._pools == 1:
-            what = f"{first.place} needs {needed:,}, for all of its {first.split} split, which is not read by pools"
+            need = f"{first.location} needs {needed:,} for its whole {first.split} split, which is not read by pools"
         else:
-            what = f"{first.place} needs {needed:,}, for two of its {first._pools:,} pools and what is read beside them"
-        raise UserError(f"data.cache.size: {size:,} bytes, but {what}; raise it, or lower data.pool_tokens")
+            need = f"{first.location} needs {needed:,} for two of its {first._pools:,} pools and the held-out text"
+        raise UserError(f"data.cache.size: {size:,} bytes, but {need}; raise it, or lower data.pool_tokens")
     for one in corpora:
         one.read_by_pools(sum(ones[0].held_out for ones in same.values()))
 
 
 def cut_stretches(shards: list[Stretch], blocks: NDArray[Any], extents: NDArray[np.int64]) -> list[Stretch]:
-    """The parts of the shards that hold the blocks of one extent each, as whole pages."""
+    """The stretches of the shards, each of which holds the blocks of one extent in whole pages.
+
+    `blocks` are the index's BLOCK rows [blocks] of all `shards`, `extents` [extents + 1] their first blocks.
+    """
     names, last = ("ids_at", "flags_at", "offsets_at"), blocks["offsets_at"] + 8 * (blocks["documents"] + 1)
     stretches, first = [], 0
     for shard in shards:

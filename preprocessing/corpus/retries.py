@@ -1,5 +1,6 @@
-"""Trying again what a network or a disk refused, and the one line in the end."""
+"""Retries after errors of a network or a disk, and the error lines for what failed in the end."""
 
+import asyncio
 import errno
 import logging
 import shutil
@@ -9,9 +10,9 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from preprocessing.corpus.address import TIMEOUT
-from preprocessing.corpus.cache import Cache, FullError
-from preprocessing.errors import DamagedError, UserError, first_line
+from reread.preprocessing.corpus.address import TIMEOUT
+from reread.preprocessing.corpus.cache import Cache, FullError
+from reread.preprocessing.errors import DamagedError, UserError, first_line
 
 log = logging.getLogger("reread")
 
@@ -21,16 +22,16 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0
 """Seconds."""
 
 
-def retried(action: Callable[[], T], tries: int, place: str, line: Callable[[Exception], UserError]) -> T:
-    """The result of `action`, tried up to `tries` times. In the end it raises `line` of the last error.
+def retried(action: Callable[[], T], tries: int, location: str, line: Callable[[Exception], UserError]) -> T:
+    """The result of `action`, tried up to `tries` times; raises `line(error)` for the last error.
 
-    A `UserError` is raised at once, unless something was altered, which may have been on the way, and `line` of what is
-    forbidden.
+    A `UserError` is raised at once, and so is `line(error)` if access is forbidden. A `DamagedError` is tried again,
+    since the data may have been altered in transit. `location` names the file in the log.
     """
 
     def report(state: RetryCallState) -> None:
         assert state.outcome is not None
-        log.info("%s: %s; trying again", place, reason(state.outcome.exception()))
+        log.info("%s: %s; trying again", location, reason(state.outcome.exception()))
 
     def again(error: BaseException) -> bool:
         return isinstance(error, Exception) and not _is_line(error) and not _forbidden(error)
@@ -56,33 +57,34 @@ def _is_line(error: BaseException) -> bool:
 
 
 def _forbidden(error: BaseException) -> bool:
-    """Whether it is refused for good: by HTTP's status, or as the file system and libraries of other schemes say it."""
+    """Whether access is denied for good, by an HTTP status or by a PermissionError of a file system or library."""
     return isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403)
 
 
 def reason(error: BaseException | None) -> str:
+    """A short description of an error for a log or error line."""
     if isinstance(error, FileNotFoundError):
         return "not there"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):  # two classes before Python 3.11
         return f"no answer for {TIMEOUT:g} s"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return first_line(error) if error is not None else ""
 
 
-def unreadable(place: str, error: Exception, tries: int) -> UserError:
-    """The line for a file at an address."""
+def unreadable(location: str, error: Exception, tries: int) -> UserError:
+    """The error for a file that cannot be read at its address."""
     if _forbidden(error):
-        return UserError(f"{place}: {reason(error)}; get the right to read it, or correct the address", error)
+        return UserError(f"{location}: {reason(error)}; get the right to read it, or correct the address", error)
     return UserError(
-        f"{place}: {reason(error)}, after {tries} tries; see to it, then run the same command again (data.cache.tries "
-        "sets how many)",
+        f"{location}: {reason(error)}, after {tries} tries; repair the server or the connection, then run the same "
+        "command again (data.cache.tries sets the number of tries)",
         error,
     )
 
 
-def no_room(cache: Cache, place: str, error: Exception, tries: int) -> UserError:
-    """The line for a file that the cache cannot take."""
+def no_room(cache: Cache, location: str, error: Exception, tries: int) -> UserError:
+    """The error for a file that cannot be stored in the cache."""
     if isinstance(error, FullError):
         found, way_out = f"{reason(error)} by this and other jobs", "raise data.cache.size"
     else:
@@ -92,4 +94,4 @@ def no_room(cache: Cache, place: str, error: Exception, tries: int) -> UserError
             with suppress(OSError):
                 way_out += f" ({shutil.disk_usage(cache.folder).free:,} bytes are free)"
     after = "" if _forbidden(error) else f", after {tries} tries"
-    return UserError(f"data.cache: {cache.folder}: {found}, so {place} cannot be kept{after}; {way_out}", error)
+    return UserError(f"data.cache: {cache.folder}: {found}, so {location} cannot be kept{after}; {way_out}", error)

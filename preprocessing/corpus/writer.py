@@ -12,12 +12,12 @@ import numpy as np
 from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
-from preprocessing.corpus.index import CHUNK_LENGTHS, PAGE, Index, chunk_counts
-from preprocessing.corpus.manifest import Shard, WrittenShard
-from preprocessing.files import sync_folder
+from reread.preprocessing.corpus.index import CHUNK_LENGTHS, PAGE, Index, chunk_counts
+from reread.preprocessing.corpus.manifest import Shard, WrittenShard
+from reread.preprocessing.files import sync_folder
 
 CONTINUES_WORD = np.uint8(1)
-"""Set on every token of a word except its first; `whole-word` masking masks a token with those that continue it."""
+"""Set on every token of a word except its first; whole-word masking masks a token together with its continuations."""
 SENTENCE_END = np.uint8(2)
 PARAGRAPH_END = np.uint8(4)
 
@@ -28,7 +28,7 @@ _MEMBERS = ("ids", "flags", "offsets")
 class TarWriter:
     """Writes arrays into a tar under a temporary name; `close` syncs and renames it.
 
-    The bytes depend on the arrays alone: no time, user or process is recorded. `pages` has the CRC-32 of each page.
+    The bytes depend on the arrays alone: no time, user or process is recorded. `pages` holds the CRC-32 of each page.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +40,7 @@ class TarWriter:
         self.pages: list[int] = []
 
     def add(self, name: str, array: NDArray[Any]) -> int:
-        """Append `array` as the member `name` (.npy); returns the byte where its raw data begins."""
+        """Append `array` as the member `name` (.npy); returns the byte offset at which its raw data begins."""
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
         entry = tarfile.TarInfo(name)
@@ -79,7 +79,7 @@ class TarWriter:
 
 
 class ShardWriter:
-    """Writes the documents of one shard; `close` returns what the manifest and the index hold of it."""
+    """Writes the documents of one shard; `close` returns its entry in the manifest and its rows of the index."""
 
     def __init__(self, path: Path, split: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
         self.split, self.dtype = split, np.dtype(dtype)

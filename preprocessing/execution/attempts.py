@@ -1,4 +1,4 @@
-"""Temporary folders for processes on many machines that work in one folder of a shared file system without locks."""
+"""Temporary folders in a folder of a shared file system, where processes of many machines work without locks."""
 
 import os
 import shutil
@@ -11,9 +11,9 @@ from secrets import token_hex
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside `path` that no other process on any machine writes to; it is removed at the end.
+    """Yields a new folder beside `path`, with a name that no other process on any machine uses; removes it at the end.
 
-    If the process is killed, the folder stays until `remove_abandoned`.
+    If the process is killed, the folder stays until `remove_abandoned` is called on the same machine.
     """
     folder = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.{token_hex(4)}")
     folder.mkdir()
@@ -24,7 +24,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove from the work folder the temporary folders of killed processes of this machine, and of no other."""
+    """Remove the temporary folders that killed processes of this machine left in the work folder `folder`."""
     for path in folder.glob("*/*.*.*.*"):
         name, process, _ = path.name.rsplit(".", 2)
         if name.endswith(f".{socket.gethostname()}") and not _is_alive(int(process)):

@@ -1,8 +1,8 @@
-"""Raw text -> corpus: runs all stages, on one machine or a share of each on many, and merges their results.
+"""Turns raw text into a corpus: runs all stages, on one machine or a share of each on several, and merges the results.
 
 The output depends on the input and the settings alone, never on the number of workers or machines or on interruptions.
-Work in progress lies in OUTPUT/.work, and starting again does what is missing there. The folder is a corpus once it
-holds `manifest.json`, which is written last. `preprocess.json` records what the corpus is made from.
+Work in progress lies in OUTPUT/.work; when it is started again, only missing tasks are done. The folder is a corpus
+once it holds `manifest.json`, which is written last. `preprocess.json` records what the corpus was made from.
 """
 
 import logging
@@ -13,17 +13,18 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Manifest
-from preprocessing.errors import UserError, escaped, writing
-from preprocessing.execution.advice import warning_of_sample, warnings_of
-from preprocessing.execution.attempts import temporary_folder
-from preprocessing.execution.executor import Executor, ProcessExecutor, Share
-from preprocessing.execution.merge import by_source, dropped_of, listed, merge
-from preprocessing.execution.report import write_report
-from preprocessing.execution.stages import Stage, stages_of
-from preprocessing.execution.work import Work, forget_work, open_work
-from preprocessing.execution.work_plan import (
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.errors import UserError, escaped, writing
+from reread.preprocessing.execution.attempts import temporary_folder
+from reread.preprocessing.execution.executors.base import Executor, Share
+from reread.preprocessing.execution.executors.processes import ProcessExecutor
+from reread.preprocessing.execution.hints import warning_of_sample, warnings_of
+from reread.preprocessing.execution.merge import by_source, dropped_of, listed, merge
+from reread.preprocessing.execution.report import write_report
+from reread.preprocessing.execution.stages import Stage, stages_of
+from reread.preprocessing.execution.work import Work, forget_work, open_work
+from reread.preprocessing.execution.work_plan import (
     LOCK,
     WORK,
     Inputs,
@@ -35,17 +36,17 @@ from preprocessing.execution.work_plan import (
     prepare,
     write_record,
 )
-from preprocessing.files import move, to_json, write_atomically
-from preprocessing.input.piece import most_frequent
+from reread.preprocessing.files import move, to_json, write_atomically
+from reread.preprocessing.input.piece import most_frequent
 
 log = logging.getLogger("reread")
 
 
 def build(settings: PreprocessSettings) -> Manifest:
-    """Make the corpus `settings.output`, or finish it, or return it if it is complete.
+    """Make or finish the corpus in the folder `settings.output`; returns its manifest, also if it is complete already.
 
-    Raises `UserError` if the folder was made from something else or is in use, the disk is full, a worker is killed
-    twice, input is refused, or no document is left.
+    Raises `UserError` if the folder was made from other input or settings or is in use, if the disk is full, if a
+    worker is killed twice, if input is refused, or if no document is left.
     """
     output = settings.output
     inputs = check_inputs(settings)
@@ -57,6 +58,7 @@ def build(settings: PreprocessSettings) -> Manifest:
                 return manifest
             prepare(settings, inputs)
             work = _open(settings, inputs)
+            # Each stage does its missing tasks; mistakes in the input show right after reading
             try:
                 with _executor(settings) as executor:
                     for stage in stages_of(settings):
@@ -73,14 +75,13 @@ def build(settings: PreprocessSettings) -> Manifest:
                 if (manifest := _manifest_if_complete(settings, inputs)) is None:
                     raise
             clear(output)
-            (output / LOCK).unlink(missing_ok=True)
         return manifest
 
 
 def build_share(settings: PreprocessSettings, stage: str, share: Share) -> None:
-    """Do the share of a stage's tasks that is not done; shares may run at once on machines that see the same folder.
+    """Do the missing tasks of one share of a stage; machines that see the same folder may each do a share at once.
 
-    Raises `UserError` as `build` does, and if an earlier stage is not complete. `build` finishes the corpus.
+    Raises `UserError` as `build` does, and if an earlier stage is not complete. `build` then finishes the corpus.
     """
     inputs = check_inputs(settings)
     with _writing_corpus(settings.output):
@@ -99,7 +100,7 @@ def build_share(settings: PreprocessSettings, stage: str, share: Share) -> None:
 
 
 def missing_stages(settings: PreprocessSettings) -> list[Stage]:
-    """The stages that are not done, in order; the last one if only the merge is left, none if the corpus is complete.
+    """The stages from the first incomplete one on; the last stage if only the merge is left, none if nothing is.
 
     Makes the work plan if there is none. Raises `UserError` as `build` does, and while others work in the folder.
     """
@@ -117,9 +118,10 @@ def missing_stages(settings: PreprocessSettings) -> list[Stage]:
 
 @contextmanager
 def _writing_corpus(output: Path) -> Iterator[None]:
-    """`writing`, and a `UserError` if another process holds the lock.
+    """Like `writing`; also raises `UserError` if another process holds the lock.
 
-    It passes, so that a job is requeued that starts while `missing_stages` looks.
+    That error counts as temporary (`may_pass`), so that a job which starts while `missing_stages` holds the lock is
+    requeued.
     """
     try:
         with writing(output):
@@ -149,7 +151,7 @@ def _open(settings: PreprocessSettings, inputs: Inputs) -> Work:
 def _executor(settings: PreprocessSettings) -> Executor:
     if settings.executor == "processes":
         return ProcessExecutor(settings.workers)
-    from preprocessing.execution.ray_executor import RayExecutor
+    from reread.preprocessing.execution.executors.ray_tasks import RayExecutor
 
     return RayExecutor(settings.workers)
 
@@ -163,8 +165,8 @@ def _check_complete(work: Work, stage: Stage, wanted: str) -> None:
     if missing:
         listed = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
         raise UserError(
-            f"{work.output}: `{wanted}` needs all of `{stage.name}`, of which {listed} of "
-            f"{stage.task_count(work):,} tasks are not done; run them first"
+            f"{work.output}: `{wanted}` needs all tasks of `{stage.name}`, but {listed} of "
+            f"{stage.task_count(work):,} are not done; run them first"
         )
     if stage.name == "read":
         _check_any_document(work)
@@ -179,16 +181,16 @@ def _check_any_document(work: Work) -> None:
     dropped["unreadable"] = sum(result["unreadable"] for result in results)
     first = "the first unreadable: {path}:{position}: {reason}; ".format(**problems[0]) if problems else ""
     raise UserError(
-        f"{work.output}: no document is left (dropped {listed(dropped)}); {first}look at `input.format`, "
+        f"{work.output}: no document is left (dropped {listed(dropped)}); {first}check `input.format`, "
         "`input.encoding` and the filters under `clean`"
     )
 
 
 class _Unreadable(NamedTuple):
     line: str
-    """How much could not be read, and mostly why."""
+    """How much of the input could not be read, and the most frequent reason."""
     is_most: bool
-    """Whether it is more than half of the input."""
+    """Whether more than half of the input could not be read."""
 
 
 def _unreadable(work: Work) -> _Unreadable | None:
@@ -197,13 +199,13 @@ def _unreadable(work: Work) -> _Unreadable | None:
         return None
     total = count + sum(source["documents_read"] for source in by_source(work, results))
     reason = escaped(most_frequent(problem["reason"] for result in results for problem in result["problems"]))
-    what = f"{count:,} of {total:,} inputs ({100 * count / total:.1f} %) could not be read"
+    line = f"{count:,} of {total:,} inputs ({100 * count / total:.1f} %) could not be read"
     is_most = 2 * count > total
-    return _Unreadable(f"{'most of the input is missing: ' if is_most else ''}{what}, most often: {reason}", is_most)
+    return _Unreadable(f"{'most of the input is missing: ' if is_most else ''}{line}, most often: {reason}", is_most)
 
 
 def _write(work: Work, manifest: Manifest, identity: dict[str, Any]) -> None:
-    """Write all of the corpus folder except its shards; the manifest comes last."""
+    """Write all files of the corpus except its shards, the manifest last, and log what was made."""
     output, statistics = work.output, manifest.statistics
     with temporary_folder(work.folder / "tokenizer") as folder:
         work.tokenizer.save(folder)

@@ -1,4 +1,4 @@
-"""Evaluation sets: reading them, and dropping training documents that contain their text (`dedup.evaluation`)."""
+"""Reads evaluation sets, so that training documents which contain their text are dropped (`dedup.evaluation`)."""
 
 import json
 import re
@@ -9,30 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from preprocessing.config import InputSettings
-from preprocessing.errors import UserError
-from preprocessing.execution.work import Work, save_array
-from preprocessing.input.formats import format_of
-from preprocessing.input.piece import Piece, Problem
-from preprocessing.input.readers import read
-from preprocessing.input.sources import Source, find_files
-from preprocessing.input.streams import split_name
-from preprocessing.labelled.source import Source as LabelledFile
-from preprocessing.text.overlap import RUN, Match, collect
+from reread.preprocessing.config import InputSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.work import Work, save_array
+from reread.preprocessing.input.formats.table import format_of
+from reread.preprocessing.input.piece import Piece, Problem
+from reread.preprocessing.input.read import read
+from reread.preprocessing.input.sources import Source, find_files
+from reread.preprocessing.input.streams import split_name
+from reread.preprocessing.labelled.source import Source as LabelledFile
+from reread.preprocessing.text.overlap import RUN, Match, collect
 
 EXAMPLES = 3
-"""Examples of each part."""
+"""The most examples that are listed for a part."""
 _TAGGED = re.compile(r"\S+[ \t]+(?:O|[BIMESLU]-\S+)\s")
 
 
 class Contaminated:
-    """The documents of a part that contain text of evaluation sets."""
+    """Counts the documents of a part that contain text of evaluation sets."""
 
     def __init__(self) -> None:
         self.files: Counter[int] = Counter()
-        """How many documents contain text of each file, which is counted for the first run that is found."""
+        """The number of documents by evaluation file; a document counts for the file of the first run found in it."""
         self.examples: list[tuple[int, str]] = []
-        """(file, text)."""
+        """(evaluation file, excerpt of the document)."""
 
     def count(self, match: Match) -> None:
         self.files[match.file] += 1
@@ -41,7 +41,7 @@ class Contaminated:
 
 
 def find_evaluation_files(paths: list[str]) -> list[Source]:
-    """The files of `dedup.evaluation`; raises `UserError`."""
+    """The files of `dedup.evaluation`; raises `UserError` for a path that matches no regular file."""
     if not paths:
         return []
     try:
@@ -51,7 +51,7 @@ def find_evaluation_files(paths: list[str]) -> list[Source]:
 
 
 def collect_runs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
-    """The runs of text in all evaluation sets; raises `UserError` for a file without one."""
+    """Save the runs of text in all evaluation sets; raises `UserError` for a file without any."""
     runs, files, cleaner = [np.empty(0, RUN)], [], work.new_cleaner()
     for file, source in enumerate(find_evaluation_files(work.settings.dedup.evaluation)):
         texts = [cleaner.clean(text) for text in texts_of(source.path)]
@@ -59,7 +59,7 @@ def collect_runs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         if not len(hashes):
             raise UserError(
                 f"{source.path}: has no text of {work.run_lengths.words} words or {work.run_lengths.characters} "
-                "characters in a row to search for; take it out of `dedup.evaluation`, or see "
+                "characters in a row to search for; take it out of `dedup.evaluation`, or lower "
                 "`dedup.evaluation_words` and `dedup.evaluation_characters`"
             )
         own = np.empty(len(hashes), RUN)
@@ -75,7 +75,11 @@ def collect_runs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 
 def texts_of(path: str) -> Iterator[str]:
-    """The texts of a file: all strings of JSON, the lines of a table, the sentences of tagged words, else documents."""
+    """The texts of an evaluation file.
+
+    These are all strings in JSON, the lines of a table, the sentences of a file with a word and its tag a line, and
+    the documents of any other file.
+    """
     name = split_name(path)[0]
     if name.endswith((".json", ".jsonl", ".ndjson")):
         yield from _strings_of_file(LabelledFile(Path(path), "classify"))
@@ -122,7 +126,7 @@ def _strings_of_file(file: LabelledFile) -> Iterator[str]:
 
 
 def _strings(values: Any) -> Iterator[str]:
-    """Every string; a list of nothing but strings (lines, tokens) is one text."""
+    """Every string in a JSON value; a list that holds only strings (lines, tokens) is one text."""
     if isinstance(values, str):
         yield values
     elif isinstance(values, list) and values and all(isinstance(value, str) for value in values):

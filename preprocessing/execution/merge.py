@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from preprocessing.corpus import Manifest, WrittenShard
-from preprocessing.errors import UserError
-from preprocessing.execution.evaluation import EXAMPLES
-from preprocessing.execution.stages import STAGES, token_dtype
-from preprocessing.execution.work import Work
+from reread.preprocessing.corpus import Manifest, WrittenShard, format_version
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.evaluation import EXAMPLES
+from reread.preprocessing.execution.stages import STAGES, token_dtype
+from reread.preprocessing.execution.work import Work
 
 _TOTALS = ("documents_read", "documents", "characters", "tokens")
 
 
 def by_source(work: Work, results: Iterable[dict[str, Any]], name: str = "sources") -> list[Counter[str]]:
-    """The sums of all counts under `name` for each entry of `input.paths` and `input.validation_paths`."""
+    """[entries of `input`]: the sums of the counts that the results have under `name` for each entry."""
     counts: list[Counter[str]] = [Counter() for _ in work.sources]
     for result in results:
         for source, count in result[name].items():
@@ -23,14 +23,17 @@ def by_source(work: Work, results: Iterable[dict[str, Any]], name: str = "source
 
 
 def dropped_of(count: Counter[str]) -> Counter[str]:
+    """The dropped documents of a source by reason, in alphabetical order."""
     return Counter({name: count[name] for name in sorted(count) if name not in _TOTALS})
 
 
 def listed(counts: dict[str, int]) -> str:
+    """The counts above 0 as text: `empty: 3, too short: 12`."""
     return ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count) or "nothing"
 
 
 def merge(work: Work) -> Manifest:
+    """The manifest of the corpus; raises `UserError` if it has no token."""
     read, encoded = list(work.part_results("read")), list(work.part_results("encode"))
     shards = [
         WrittenShard.from_json(shard)
@@ -41,6 +44,7 @@ def merge(work: Work) -> Manifest:
     ]
     if not shards:
         raise UserError(f"{work.output}: the tokenizer left no token of any document; is it one for this language?")
+    # Documents, tokens and dropped documents by source, and in all
     counts = by_source(work, [*read, *encoded])
     encodings = by_source(work, read, "encodings")
     dropped = sum(map(dropped_of, counts), Counter())
@@ -57,6 +61,7 @@ def merge(work: Work) -> Manifest:
         work.tokenizer.describe(),
         token_dtype(work.tokenizer),
         shards,
+        version=format_version(work.settings.clean.simplify),
         sources=[
             {
                 **source,
@@ -84,7 +89,7 @@ def merge(work: Work) -> Manifest:
 
 
 def _sum(counters: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sum of the counters, with keys in order; keys that are numbers are ordered by their value."""
+    """The sum of the counters, sorted by key; keys that are numbers are sorted by their value."""
     total: Counter[str] = Counter()
     for counter in counters:
         total.update(counter)
@@ -92,7 +97,7 @@ def _sum(counters: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _cleaned(read: Iterable[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """The documents and characters that each option of `clean` changed."""
+    """The numbers of documents and characters that each option of `clean` changed."""
     total: dict[str, Counter[str]] = {}
     for result in read:
         for option, counts in result["cleaned"].items():
@@ -101,7 +106,8 @@ def _cleaned(read: Iterable[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _evaluation(work: Work, read: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The evaluation sets, each with its number of texts, of those too short to be found, and of dropped documents."""
+    """The evaluation files, each with the numbers of its texts, of texts too short to be found, and of dropped
+    documents, and with a few examples."""
     files = [{**file, "dropped": 0, "examples": []} for file in work.result("evaluation", 0)["files"]]
     for result in read:
         for file, count in result["contaminated"].items():

@@ -1,4 +1,4 @@
-"""The stages that find near-duplicates: signatures of documents, pairs, and clusters of pairs."""
+"""The stages that find near-duplicates: signatures of documents, pairs of documents, and clusters of pairs."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.execution.progress import advance
-from preprocessing.execution.work import Work, save_array
-from preprocessing.text.clusters import Clusters, clusters_of, duplicates_of
-from preprocessing.text.dedup import ranges, task_count
-from preprocessing.text.minhash import BandsOfPart, edges_between_parts, joined, place_of
-from preprocessing.tokens.encode import batches
+from reread.preprocessing.execution.progress import advance
+from reread.preprocessing.execution.work import Work, save_array
+from reread.preprocessing.text.clusters import Clusters, clusters_of, duplicates_of
+from reread.preprocessing.text.dedup import ranges, task_count
+from reread.preprocessing.text.minhash import BAND_KEY, BandsOfPart, edges_between_parts, joined, part_and_index
+from reread.preprocessing.tokens.encode import batches
 
 EXAMPLES = 10
 _BEFORE, _EXCERPT = 30, 120
@@ -19,11 +19,12 @@ _BEFORE, _EXCERPT = 30, 120
 
 
 def find_signatures(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Save the signatures and band keys of the documents of part `number`, and the near-duplicates within the part."""
     count = len(work.documents(number))
     bands = BandsOfPart(work.minhash, count)
     for batch in batches(work.texts(number, work.duplicates(number, count))):
         texts = [text for _, text in batch]
-        bands.add([place for place, _ in batch], texts)
+        bands.add([index for index, _ in batch], texts)
         advance(sum(len(text.encode()) for text in texts))
     keys, edges = bands.keys_and_edges(number)
     for name, values in (("keys", keys), ("edges", edges), ("signatures", bands.signatures)):
@@ -32,6 +33,7 @@ def find_signatures(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 
 def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Save the near-duplicates of different parts, for the ranges of band keys of task `number`."""
     keys, signatures = (
         [work.path("signatures", part, suffix) for part in range(work.parts)]
         for suffix in (".keys.npy", ".signatures.npy")
@@ -39,7 +41,7 @@ def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     tasks = task_count(work.key_count("signatures"))
     found = [
         edges_between_parts(work.minhash, some, counts, signatures)
-        for some, counts in ranges(keys, number, tasks, attempt)
+        for some, counts in ranges(keys, BAND_KEY, number, tasks, attempt)
     ]
     edges = joined(found)
     save_array(attempt / f"{number:05d}.npy", edges)
@@ -47,6 +49,7 @@ def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 
 def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Save which documents are dropped as near-duplicates; returns their number and some examples."""
     within = (work.path("signatures", part, ".edges.npy") for part in range(work.parts))
     tasks = work.result("near-duplicates", 0)["tasks"]
     files = [*within, *(work.path("near-duplicates", task, ".npy") for task in range(tasks))]
@@ -64,17 +67,17 @@ def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 
 def _held_out(work: Work, documents: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """bool [n]: which documents [n], which increase, belong to the validation split."""
+    """bool [n]: which of `documents` [n], in increasing order, belong to the validation split."""
     found = np.zeros(len(documents), bool)
-    parts, places = place_of(documents)
+    parts, indices = part_and_index(documents)
     for part in np.unique(parts).tolist():
         own = slice(*np.searchsorted(parts, [part, part + 1]))
-        found[own] = work.held_out(work.documents(part))[places[own]]
+        found[own] = work.held_out(work.documents(part))[indices[own]]
     return found
 
 
 def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int, int]]:
-    """(places of the signatures that agree, kept document, dropped document), from the least similar to the most."""
+    """(positions at which the signatures agree, kept document, dropped document), the least similar pair first."""
     rows = np.empty((0, 3), np.uint64)
     for file in files:
         edges = np.load(file, mmap_mode="r")
@@ -91,12 +94,12 @@ def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int
 
 def _example(work: Work, matches: int, kept: int, dropped: int) -> dict[str, Any]:
     texts = [_text(work, document) for document in (kept, dropped)]
-    different = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
+    different = next((position for position, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
     begin = max(0, different - _BEFORE)
     excerpts = [text[begin : begin + _EXCERPT].replace("\n", " ") for text in texts]
     return {"similarity": round(work.minhash.similarity(matches), 3), "kept": excerpts[0], "dropped": excerpts[1]}
 
 
 def _text(work: Work, document: int) -> str:
-    part, place = place_of(np.array(document, np.uint64))
-    return next(text for number, text in work.texts(int(part)) if number == place)
+    part, index = part_and_index(np.array(document, np.uint64))
+    return next(text for number, text in work.texts(int(part)) if number == index)

@@ -1,11 +1,11 @@
-"""The report of a corpus, made from its manifest: `report.md`."""
+"""`report.md`, the report of a corpus, made from its manifest."""
 
 from pathlib import Path
 from typing import Any
 
-from preprocessing.corpus import Manifest
-from preprocessing.files import write_atomically
-from preprocessing.tokens.encode import LONGEST_WORD
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.tokens.encode import LONGEST_WORD
 
 LONGEST_BAR = 40
 
@@ -15,7 +15,7 @@ def write_report(folder: Path, manifest: Manifest) -> None:
 
 
 def _by_length(counts: dict[str, int]) -> list[tuple[int, int]]:
-    """The lengths that occur, in order, with their counts; JSON has made texts of them."""
+    """(length, count) of the lengths that occur, in increasing order; `counts` has strings as keys, since JSON does."""
     return sorted((int(length), count) for length, count in counts.items() if count)
 
 
@@ -124,6 +124,6 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
 
 
 def _with_bars(counts: dict[str, int]) -> list[tuple[str, str, str]]:
-    """(name, count, bar) of each; the largest count has the longest bar."""
+    """(name, count, bar) for each name; the bar's length is proportional to the count."""
     scale = LONGEST_BAR / max(counts.values(), default=1)
     return [(name, f"{count:,}", "█" * max(1, round(scale * count))) for name, count in counts.items()]

@@ -1,6 +1,6 @@
-"""The stages of `reread preprocess`, in order: what a task of each does, and how many tasks there are.
+"""The stages of `reread preprocess`, in order: what a task of each stage does, and how many tasks it has.
 
-A task reads files of the work folder and leaves files there; `preprocessing.execution.work` lists them.
+A task reads files of the work folder and writes files into it; `reread.preprocessing.execution.work` lists them.
 """
 
 import os
@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import ShardWriter
-from preprocessing.execution.evaluation import Contaminated, collect_runs, find_evaluation_files
-from preprocessing.execution.near import find_clusters, find_pairs, find_signatures
-from preprocessing.execution.progress import advance
-from preprocessing.execution.work import DOCUMENT, Work, save_array
-from preprocessing.files import synced
-from preprocessing.input.piece import Piece
-from preprocessing.input.readers import Problem, read
-from preprocessing.text.dedup import later_occurrences, sort_keys, task_count
-from preprocessing.tokens.encode import Encoder, batches
-from preprocessing.tokens.tokenizer import Tokenizer
-from preprocessing.tokens.vocabulary import train_vocabulary
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import ShardWriter
+from reread.preprocessing.execution.evaluation import Contaminated, collect_runs, find_evaluation_files
+from reread.preprocessing.execution.near import find_clusters, find_pairs, find_signatures
+from reread.preprocessing.execution.progress import advance
+from reread.preprocessing.execution.work import DOCUMENT, Work, save_array
+from reread.preprocessing.files import synced
+from reread.preprocessing.input.piece import Piece
+from reread.preprocessing.input.read import Problem, read
+from reread.preprocessing.text.dedup import later_occurrences, sort_keys, task_count
+from reread.preprocessing.tokens.encode import Encoder, batches
+from reread.preprocessing.tokens.tokenizer import Tokenizer
+from reread.preprocessing.tokens.vocabulary import train_vocabulary
 
 LISTED_PROBLEMS = 1000
-"""Problems listed for a part; any others, perhaps one for each line, are only counted."""
+"""The most problems that are listed for a part; further ones, perhaps one for each line, are only counted."""
 
 
 def _add(counts: Counter[str], name: str) -> None:
@@ -39,7 +39,7 @@ def _add(counts: Counter[str], name: str) -> None:
 
 
 class Unreadable:
-    """Input that could not be read: how much, and the first `LISTED_PROBLEMS` of it."""
+    """Counts what could not be read, and lists the first `LISTED_PROBLEMS` problems."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,6 +52,7 @@ class Unreadable:
 
 
 def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Read, clean and filter the documents of part `number`; write their text, a table of them and their keys."""
     settings, cleaner = work.settings, work.new_cleaner()
     digests, sizes, sources = bytearray(), array("Q"), array("I")
     counts: dict[int, Counter[str]] = {}
@@ -60,7 +61,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     unreadable = Unreadable()
 
     def cleaned() -> Iterator[tuple[tuple[int, bytes], str]]:
-        """Entry of `input`, UTF-8 and text of each document that no filter drops."""
+        """((entry of `input`, text in UTF-8), text) of each document that no filter drops."""
         for source, left, piece in work.pieces(number):
             count = counts.setdefault(source, Counter())
             add = partial(_add, encodings.setdefault(source, Counter()))
@@ -78,6 +79,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
                 advance(step)
             advance(left)
 
+    # Write the text batch by batch, without training documents that contain text of evaluation sets
     compressor = zstandard.ZstdCompressor(level=1)
     with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
         for batch in batches(cleaned()):
@@ -92,6 +94,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
                 digests += digest
                 sizes.append(len(data))
                 sources.append(source)
+    # A table of the documents, for the later stages
     table = np.empty(len(sizes), DOCUMENT)
     table["high"] = np.frombuffer(digests, ">u8")[::2]
     table["bytes"], table["source"] = sizes, sources
@@ -111,6 +114,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 
 def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Save the keys of all paragraphs of part `number` that are long enough to be deduplicated."""
     minimum = work.settings.dedup.minimum_paragraph_characters
     digests = bytearray()
     for _, text in work.unique_documents(number):
@@ -129,6 +133,7 @@ def _save_keys(attempt: Path, number: int, digests: bytearray) -> dict[str, int]
 
 
 def _find_duplicates(keys_of: str, work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Save which texts repeat one of an earlier part, for the ranges of keys of task `number`."""
     files = [work.path(keys_of, part, ".keys.npy") for part in range(work.parts)]
     tasks = task_count(work.key_count(keys_of))
     found = later_occurrences(files, number, tasks, attempt)
@@ -137,6 +142,7 @@ def _find_duplicates(keys_of: str, work: Work, number: int, attempt: Path) -> di
 
 
 def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Train a vocabulary on a sample of the deduplicated text; returns its path in the work folder."""
     settings, train = work.settings.tokenizer, work.settings.tokenizer.train
     assert train is not None
     total = sum(result["bytes"] for result in work.part_results("read"))
@@ -146,8 +152,8 @@ def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     def sample() -> Iterator[str]:
         for part in range(work.parts):
             table = work.documents(part)
-            chosen = (table["high"] & 0xFFFFFFFF) < bound  # sampled by hash
-            if words:  # a word that only held-out text has must stay unknown
+            chosen = (table["high"] & 0xFFFFFFFF) < bound  # sampled by the hash of the text
+            if words:  # a word that occurs only in held-out text must stay unknown
                 chosen &= ~work.held_out(table)
             for document, text in work.survivors(part):
                 if text and chosen[document]:
@@ -160,9 +166,11 @@ def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 
 def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+    """Encode the documents of part `number` that are kept; writes a shard for each split."""
     table = work.documents(number)
     held_out = work.held_out(table).tolist()
     sizes, sources = table["bytes"].tolist(), table["source"].tolist()
+    # Count the documents that the stages before have dropped
     counts: dict[int, Counter[str]] = {source: Counter() for source in sorted(set(sources))}
     for name, is_dropped in (
         ("duplicate documents", work.duplicates(number, len(table))),
@@ -170,6 +178,7 @@ def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     ):
         for source in table["source"][is_dropped].tolist():
             counts[source][name] += 1
+    # Encode the others in batches, and add each to the shard of its split
     encoder = Encoder(work.tokenizer, work.words)
     writers: dict[str, ShardWriter] = {}
     for batch in batches(work.survivors(number)):
@@ -199,34 +208,35 @@ def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 
 def token_dtype(tokenizer: Tokenizer) -> str:
-    """The smallest type of integers that holds every id."""
+    """The smallest unsigned integer type that holds all ids."""
     return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One row of the table below."""
+    """A stage; one row of the table below."""
 
     name: str
-    """As in `--stage`; also its folder in the work folder."""
+    """The name for `--stage`; also that of its folder in the work folder."""
     title: str
-    """As in the log and the progress bar."""
+    """The name in the log and the progress bar."""
     function: Callable[[Work, int, Path], dict[str, Any]]
-    """Does task `number`: leaves its files in a temporary folder and returns its result."""
+    """Does task `number`: writes its files into a temporary folder and returns its result."""
     is_needed: Callable[[PreprocessSettings], bool] = lambda settings: True
+    """Whether the settings ask for this stage."""
     keys_of: str = ""
-    """A stage that compares keys has a task for each range of them: the stage that left the keys."""
+    """The stage whose keys this one compares; it then has a task for each section of the key space."""
     is_one_task: bool = False
-    """One task for the whole corpus; other stages have one for each part, or range of keys."""
+    """Whether there is one task for the whole corpus, instead of one for each part or section of the key space."""
 
     def task_count(self, work: Work) -> int:
-        """Known once the stages before are done."""
+        """The number of tasks, which is known once the stages before are done."""
         if self.keys_of:
             return task_count(work.key_count(self.keys_of))
         return 1 if self.is_one_task else work.parts
 
     def missing(self, work: Work) -> list[int]:
-        """The tasks that are not done, by listing the stage's folder once."""
+        """The numbers of the tasks that are not done; lists the stage's folder once."""
         folder = work.folder / self.name
         names = set(os.listdir(folder)) if folder.exists() else set()
         return [number for number in range(self.task_count(work)) if f"{number:05d}.json" not in names]
@@ -236,7 +246,7 @@ class Stage:
             yield work.result(self.name, number)
 
     def size(self, work: Work) -> int:
-        """Bytes of text the stage processes."""
+        """The bytes of text that the stage processes."""
         if self.name == "evaluation":
             return sum(file.bytes for file in find_evaluation_files(work.settings.dedup.evaluation))
         return sum(entry["bytes"] for entry in (work.sources if self.name == "read" else work.part_results("read")))

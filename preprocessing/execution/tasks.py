@@ -1,22 +1,22 @@
-"""Running one part task, in any process on any machine that sees the work folder.
+"""Runs one task of a stage, in any process on any machine that sees the work folder.
 
-A task needs nothing but the folder and is safe to repeat. An attempt at a task writes into a temporary folder and moves
-what it made into place, `STAGE/NUMBER.json` last: once that file is there, the task is done. Attempts at one task, at
-the same time or one after another, leave the same bytes and do not disturb each other. So no lock is needed, which many
-shared file systems lack.
+A task needs nothing but the work folder and is safe to repeat. An attempt writes its files into a temporary folder and
+then renames them, `STAGE/NUMBER.json` last: the task is done once that file exists. Several attempts at one task, at
+the same time or one after another, leave the same bytes and do not disturb each other, so no lock is needed. Many
+shared file systems have none.
 """
 
 from pathlib import Path
 
-from preprocessing.errors import writing
-from preprocessing.execution.attempts import temporary_folder
-from preprocessing.execution.stages import STAGES
-from preprocessing.execution.work import open_work
-from preprocessing.files import move, sync_folder, to_json, write_atomically
+from reread.preprocessing.errors import writing
+from reread.preprocessing.execution.attempts import temporary_folder
+from reread.preprocessing.execution.stages import STAGES
+from reread.preprocessing.execution.work import open_work
+from reread.preprocessing.files import move, sync_folder, to_json, write_atomically
 
 
 def run_task(folder: Path, stage: str, number: int) -> None:
-    """Do one task unless it is done; raises `UserError` for bad input that is refused and for a full disk."""
+    """Do task `number` of `stage` unless it is done; raises `UserError` if bad input is refused or the disk is full."""
     work = open_work(folder)
     with writing(work.output):
         (folder / stage).mkdir(exist_ok=True)

@@ -1,19 +1,19 @@
-"""The work folder OUTPUT/.work: the work plan, and the files that tasks leave for those of later stages.
+"""The work folder OUTPUT/.work: the work plan, and the files that tasks write for those of later stages.
 
 plan.json                      the settings, the number of parts, the entries of `input`
-parts.jsonl                    what each part reads
+parts.jsonl                    the files and byte ranges that each part reads
 evaluation/00000.npy           the runs of text in evaluation sets
 read/00000.zst                 the cleaned text of a part's documents, concatenated
-read/00000.documents.npy       a table of these documents
+read/00000.documents.npy       a table of these documents (`DOCUMENT`)
 read/00000.keys.npy            the sorted keys of these documents
-read/00000.repeated.npy        which of them repeat an earlier one of the part
-duplicates/00000.npy           documents that repeat one of an earlier part, for a range of the keys
-signatures/00000.keys.npy      the sorted keys of the bands of a part's documents, by MinHash
-signatures/00000.signatures.npy       their signatures
+read/00000.repeated.npy        the documents that repeat an earlier one of the part
+duplicates/00000.npy           documents that repeat one of an earlier part, for a section of the key space
+signatures/00000.keys.npy      the sorted MinHash band keys of a part's documents
+signatures/00000.signatures.npy       the MinHash signatures of these documents
 signatures/00000.edges.npy     near-duplicates within the part
-near-duplicates/00000.npy      near-duplicates of different parts, for a range of the keys
+near-duplicates/00000.npy      near-duplicates of different parts, for a section of the key space
 clusters/00000.npy             documents that are dropped as near-duplicates
-paragraphs/, duplicate-paragraphs/    the same keys and repetitions for paragraphs
+paragraphs/, duplicate-paragraphs/    the same as read/ (keys, repeated) and duplicates/, for paragraphs
 vocabulary/trained/            a trained vocabulary
 STAGE/00000.json               the result of a task, which is done once this file exists
 """
@@ -29,22 +29,22 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.files import synced
-from preprocessing.text.clean import Cleaner
-from preprocessing.text.dedup import dropped_places
-from preprocessing.text.minhash import MinHash
-from preprocessing.text.overlap import Lengths, Match, RunFinder
-from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens.punctuation import marks_to_map
-from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.files import synced
+from reread.preprocessing.text.clean import Cleaner
+from reread.preprocessing.text.dedup import listed_in
+from reread.preprocessing.text.minhash import MinHash
+from reread.preprocessing.text.overlap import Lengths, Match, RunFinder
+from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.punctuation import marks_to_map
+from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
-"""The upper half of the MD5 of a cleaned document, its size and the entry of `input` it came from."""
+"""The upper half of the MD5 of a cleaned document, its size in bytes, and the entry of `input` that it came from."""
 
 
 class Work:
-    """A work folder, and what the tasks of a process share."""
+    """A work folder, with the dictionaries, vocabularies and settings that the tasks of a process share."""
 
     def __init__(self, folder: Path) -> None:
         work_plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ class Work:
         self._key_counts: dict[str, int] = {}
 
     def new_cleaner(self) -> Cleaner:
-        """A cleaner that has counted nothing yet."""
+        """A cleaner whose counts are zero."""
         return Cleaner(self.settings.clean, self._marks)
 
     @cached_property
@@ -66,7 +66,7 @@ class Work:
         return marks_to_map(self.tokenizer) if given else {}
 
     def evaluation_runs(self, texts: Iterable[str]) -> Sequence[Match | None]:
-        """The first run of `dedup.evaluation` in each text."""
+        """[texts]: the first run of text of an evaluation set in each text; None if there is none."""
         found = list(texts)
         return self._run_finder.find(found) if self.settings.dedup.evaluation else [None] * len(found)
 
@@ -104,38 +104,38 @@ class Work:
         return json.loads(self.path(stage, number, ".json").read_text(encoding="utf-8"))
 
     def part_results(self, stage: str) -> Iterator[dict[str, Any]]:
-        """The results of a stage that has one task for each part."""
+        """The results of the tasks of a stage that has one task for each part."""
         for part in range(self.parts):
             yield self.result(stage, part)
 
     def key_count(self, stage: str) -> int:
-        """How many keys the tasks of `stage`, all done, have left."""
+        """The number of keys that the tasks of `stage` have written; all of them must be done."""
         if stage not in self._key_counts:
             self._key_counts[stage] = sum(result["keys"] for result in self.part_results(stage))
         return self._key_counts[stage]
 
     def pieces(self, part: int) -> list[tuple[int, int, dict[str, Any]]]:
-        """(entry of `input`, bytes, the values of a `Piece`) for each file or byte range that a part reads."""
+        """(entry of `input`, size in bytes, the fields of a `Piece`) for each file or byte range that a part reads."""
         with (self.folder / "parts.jsonl").open(encoding="utf-8") as file:
             return json.loads(next(islice(file, part, None)))
 
     def documents(self, part: int) -> NDArray[Any]:
-        """DOCUMENT [n]: the cleaned documents of a part in source order, with duplicates."""
+        """DOCUMENT [n]: the cleaned documents of a part in source order, including duplicates."""
         return np.load(self.path("read", part, ".documents.npy"))
 
     def held_out(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
-        """bool [n]: which documents [n] of a part's table belong to the validation split."""
+        """bool [n]: which of `documents` [n], rows of a part's table, belong to the validation split."""
         by_share = documents["high"] < int(self.settings.validation_share * 2**64)
         return by_share | (documents["source"] >= sum(len(section.paths) for section in self.settings.inputs))
 
     def is_held_out(self, digest: bytes, source: int) -> bool:
-        """The same for one document, by its MD5 and its entry of `input`."""
+        """Whether a document belongs to the validation split, by the MD5 of its text and its entry of `input`."""
         table = np.zeros(1, DOCUMENT)
         table["high"], table["source"] = int.from_bytes(digest[:8], "big"), source
         return bool(self.held_out(table)[0])
 
     def duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
-        """bool [count]: which documents of the part are repetitions of an earlier one."""
+        """bool [count]: which documents of the part repeat an earlier one."""
         if not self.settings.dedup.documents:
             return np.zeros(count, bool)
         return self._dropped("duplicates", "read", part, count)
@@ -143,10 +143,10 @@ class Work:
     def near_duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: which documents of the part are dropped in favour of a near-duplicate."""
         files = [self.path("clusters", 0, ".npy")] if self.settings.dedup.near else []
-        return dropped_places(files, part, count)
+        return listed_in(files, part, count)
 
     def texts(self, part: int, dropped: NDArray[np.bool_] | None = None) -> Iterator[tuple[int, str]]:
-        """(number in the part, text) of each cleaned document, without those that are `dropped` [documents]."""
+        """(index in the part, text) of each cleaned document, without those that are `dropped` [documents]."""
         sizes = self.documents(part)["bytes"].tolist()
         is_left = [True] * len(sizes) if dropped is None else (~dropped).tolist()
         with self.path("read", part, ".zst").open("rb") as file:
@@ -157,12 +157,12 @@ class Work:
                     yield number, data.decode()
 
     def unique_documents(self, part: int) -> Iterator[tuple[int, str]]:
-        """The same without duplicates and near-duplicates."""
+        """(index in the part, text) of each document, without duplicates and near-duplicates."""
         count = len(self.documents(part))
         return self.texts(part, self.duplicates(part, count) | self.near_duplicates(part, count))
 
     def survivors(self, part: int) -> Iterator[tuple[int, str]]:
-        """The same without paragraphs that repeat an earlier one; the text may be empty."""
+        """The `unique_documents`, without paragraphs that repeat an earlier one; the text may be empty."""
         if not self.settings.dedup.paragraphs:
             yield from self.unique_documents(part)
             return
@@ -176,29 +176,31 @@ class Work:
             yield number, "\n".join(kept)
 
     def _dropped(self, stage: str, keys_of: str, part: int, count: int) -> NDArray[np.bool_]:
+        """bool [count]: which documents or paragraphs of the part repeat an earlier one, by the results of `stage`."""
         # By name: the listing of a folder on a network file system may lag behind its contents.
         tasks = self.result(stage, 0)["tasks"]
-        dropped = dropped_places([self.path(stage, number, ".npy") for number in range(tasks)], part, count)
+        dropped = listed_in([self.path(stage, number, ".npy") for number in range(tasks)], part, count)
         dropped[np.load(self.path(keys_of, part, ".repeated.npy"))] = True
         return dropped
 
 
 def save_array(path: Path, values: NDArray[Any]) -> None:
-    """Write a new `.npy` file; it is on disk at the end."""
+    """Write a new `.npy` file and sync it to the disk."""
     with synced(path) as file:
         np.save(file, values)
 
 
 def open_work(folder: Path) -> Work:
+    """The work folder; dictionaries and vocabularies that were loaded for the last task are kept."""
     return _open_work(folder, (folder / "plan.json").stat().st_mtime_ns)
 
 
 def forget_work() -> None:
-    """Free what `open_work` keeps for the next task."""
+    """Free the dictionaries and vocabularies that `open_work` keeps for the next task."""
     _open_work.cache_clear()
 
 
 @lru_cache(maxsize=1)
 def _open_work(folder: Path, changed: int) -> Work:
-    """One work folder a process, so that dictionaries and vocabularies are loaded once."""
+    """The last work folder of this process is kept, so that dictionaries and vocabularies are loaded once."""
     return Work(folder)

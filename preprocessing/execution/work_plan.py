@@ -1,8 +1,8 @@
-"""The work plan of a corpus: what it is made from, cut into parts, in the work folder OUTPUT/.work.
+"""The work plan of a corpus: its settings and its input, cut into parts, in the work folder OUTPUT/.work.
 
-Many machines may begin one corpus at once on a shared file system, whose locks may do nothing. So the work plan is
-written into a temporary folder and renamed into place: the first one stays, and all are equal, since it depends on
-input and settings alone.
+Many machines may begin a corpus at once on a shared file system, on which locks may have no effect. Therefore the work
+plan is written into a temporary folder, which is then renamed: the first one stays, and all of them are equal, since
+the plan depends on input and settings alone.
 """
 
 import fcntl
@@ -15,27 +15,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from errno import ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import FORMAT_VERSION, Manifest
-from preprocessing.errors import DamagedError, UserError
-from preprocessing.execution.attempts import remove_abandoned, temporary_folder
-from preprocessing.execution.evaluation import find_evaluation_files
-from preprocessing.files import move, sync_folder, synced, to_json, write_atomically
-from preprocessing.input.sources import Source, entries_of, find_files, plan_parts
-from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import Manifest, format_version
+from reread.preprocessing.errors import DamagedError, UserError
+from reread.preprocessing.execution.attempts import remove_abandoned, temporary_folder
+from reread.preprocessing.execution.evaluation import find_evaluation_files
+from reread.preprocessing.files import move, sync_folder, synced, to_json, write_atomically
+from reread.preprocessing.input.sources import Source, entries_of, find_files, plan_parts
+from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
 
 VERSION = 5
-"""Version of the work folder: work that was begun with another one is begun again."""
+"""The version of the work folder's format. Work that was begun with another version is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 RUN_SETTINGS = {"output", "workers", "executor"}
-"""Settings of how the work is done, which do not change the corpus."""
+"""Settings that say where and how the work is done, and do not change the corpus."""
 
 
 class Inputs(NamedTuple):
@@ -44,9 +44,9 @@ class Inputs(NamedTuple):
     files: list[Source]
     words: WordSegmenter
     tokenizer: Tokenizer | None
-    """None if it will be trained."""
+    """None if the vocabulary is still to be trained."""
     identity: dict[str, Any]
-    """Everything that determines the output."""
+    """Everything that determines the output, as JSON."""
 
 
 def check_inputs(settings: PreprocessSettings) -> Inputs:
@@ -56,7 +56,7 @@ def check_inputs(settings: PreprocessSettings) -> Inputs:
     except UserError as error:
         if not (settings.output / "manifest.json").exists():
             raise
-        raise UserError(f"{error}; to use {settings.output} as it is, without its raw text: preprocess=null") from None
+        raise UserError(f"{error}; `preprocess=null` uses {settings.output} as it is, without its raw text") from None
     evaluation = find_evaluation_files(settings.dedup.evaluation)
     words = WordSegmenter(settings.words)
     given = settings.tokenizer
@@ -65,7 +65,7 @@ def check_inputs(settings: PreprocessSettings) -> Inputs:
     if tokenizer is not None:
         values["tokenizer"]["path"] = tokenizer.describe()["fingerprint"]
     identity = {
-        "format": FORMAT_VERSION,
+        "format": format_version(settings.clean.simplify),
         "settings": values,
         "words": words.description,
         "files": {file.path: f"{file.bytes} bytes, changed at {file.changed}" for file in [*files, *evaluation]},
@@ -79,32 +79,52 @@ def _identifying(settings: PreprocessSettings) -> dict[str, Any]:
 
 @contextmanager
 def locked(path: Path, shared: bool = False) -> Iterator[None]:
-    """Hold a lock on the file `path`, alone or shared with others; raises BlockingIOError if others hold it.
+    """Hold a lock on the file `path`, alone or shared; raises BlockingIOError if another process holds it.
 
-    A lock ends with its process or machine. It saves users from a mistake; where it has no effect, nothing is lost.
+    A lock ends with its process or machine. It only protects users from a mistake: on a file system without locks the
+    work is still correct. The last process that holds the lock removes the file.
     """
     while True:
         with path.open("a+b") as file:
+            has_locks = True
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (ENOSYS, ENOLCK, EOPNOTSUPP):
                     raise
                 log.warning("%s: no locks on this file system (%s): start each job once", path, error.strerror)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else its holder has removed it
+                has_locks = False
+            if _is_at(file, path):  # else another process removed it, and we try again
+                try:
                     yield
-                    return
+                finally:
+                    with suppress(OSError):  # another process still shares the lock, and removes the file later
+                        if has_locks:
+                            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        if _is_at(file, path):
+                            path.unlink()
+                return
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether the open file is the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
-    """The manifest if the corpus is complete and has this identity; removes what a kill at the very end left."""
+    """The manifest if the corpus is complete, else None; also removes work that a kill at the very end left behind.
+
+    Raises `UserError` if the folder was made from something else than `identity`.
+    """
     if not (output / "manifest.json").exists():
         return None
     _check_same(output, identity)
     try:
         manifest = Manifest.read(output)
-    except DamagedError as error:  # not for a file that cannot be read now, which may be intact
+    except DamagedError as error:  # a file that cannot be read now may be intact, and raises another error
         log.warning("%s: the corpus is built again", error)
         return None
     for shard in manifest.shards:
@@ -117,18 +137,19 @@ def finished(output: Path, identity: dict[str, Any]) -> Manifest | None:
 
 
 def clear(output: Path) -> None:
-    """Remove the work folder, and work plans that were not finished."""
+    """Remove the work folder, and unfinished work plans."""
     for folder in output.glob(f"{WORK}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Make sure that there is a work folder with the work plan of this corpus; the caller works in `output` alone.
+    """Make sure that the work folder has the work plan of this corpus; no other process may work in the output folder.
 
-    Raises `UserError` if work was begun there on something else, unless that was refused before its first document, or
-    differs in a tokenizer that nothing there was made with: then what is done is kept.
+    Raises `UserError` if other work was begun there. It is replaced, though, if it stopped before its first document;
+    and if it differs only in a tokenizer that was not used yet, its finished tasks are kept.
     """
     output, work, manifest = settings.output, settings.output / WORK, settings.output / "manifest.json"
+    # Continue work that was begun for this corpus
     is_there = work.exists()
     planned = _is_planned(work) and not manifest.exists()
     begun = planned and any(_documents(path) for path in (work / "read").glob("*.json"))
@@ -139,42 +160,43 @@ def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
     if begun or (planned and not any(_differences(_recorded(output), inputs.identity))):
         remove_abandoned(work)
         return
+    # Else begin again, after removing damaged or useless work
     if manifest.exists():
         manifest.unlink()
         shutil.rmtree(output / "tokenizer", ignore_errors=True)
     if is_there:
-        log.info("%s: holds nothing to continue from; begun anew", work)
+        log.info("%s: holds no work that can be continued; beginning again", work)
         with temporary_folder(work) as old:
             os.replace(work, old)  # in one step, or a kill would leave half a work plan
-    _place(settings, inputs)
+    _install(settings, inputs)
 
 
 def join(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Find or make the work plan, for one of many processes in `output`.
+    """Find or make the work plan, while other processes may do the same.
 
-    Raises `UserError` if it belongs to something else.
+    Raises `UserError` if the work in the folder was begun for something else.
     """
     output = settings.output
     if (output / "manifest.json").exists():
         raise UserError(
             f"{output}: a shard is missing or truncated, or the manifest is altered; run `reread preprocess` without "
-            "--stage: it builds it again"
+            "--stage, which makes the corpus again"
         )
     if not _is_planned(output / WORK):
         if (output / WORK).exists():
             raise UserError(
-                f"{output}: begun by another version of this program; run `reread preprocess` without --stage: it "
-                "begins again"
+                f"{output}: begun by another version of reread; run `reread preprocess` without --stage, which begins "
+                "again"
             )
         if not _record(output).exists():
             _check_same(output, inputs.identity)
-        _place(settings, inputs)
+        _install(settings, inputs)
     _check_same(output, inputs.identity)
     remove_abandoned(output / WORK)
 
 
-def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Write the work plan into the work folder, unless another process is faster."""
+def _install(settings: PreprocessSettings, inputs: Inputs) -> None:
+    """Make the work folder with the work plan, unless another process was faster."""
     with temporary_folder(settings.output / WORK) as folder:
         _write_work_plan(settings, inputs, folder)
         move(folder, settings.output / WORK)
@@ -182,17 +204,17 @@ def _place(settings: PreprocessSettings, inputs: Inputs) -> None:
 
 
 def _is_reusable(work: Path, identity: dict[str, Any]) -> bool:
-    """Whether what is done would be the same by this identity: it differs in a tokenizer that was not needed yet."""
+    """Whether finished tasks are valid for `identity`, too: it differs only in a tokenizer that was not used yet."""
     old, new = ({**one, "settings": dict(one["settings"])} for one in (_recorded(work.parent), identity))
     tokenizers = [one["settings"].pop("tokenizer") for one in (old, new)]
-    # `map_punctuation` cleans by the vocabulary that is given.
+    # `map_punctuation` cleans text according to the given vocabulary.
     is_read_by = new["settings"]["clean"]["map_punctuation"] and any(one["path"] for one in tokenizers)
     used = any(any((work / stage).glob("*.json")) for stage in ("vocabulary", "encode"))
     return old == new and not is_read_by and not used
 
 
 def _renew(settings: PreprocessSettings, inputs: Inputs) -> None:
-    """Take over the settings; always both files, record first, since the last start may have been killed between."""
+    """Write the new settings into the work folder: both files, the record first, as a kill may come between them."""
     work = settings.output / WORK
     plan = json.loads((work / "plan.json").read_text(encoding="utf-8"))
     write_record(work, inputs.identity)
@@ -209,14 +231,14 @@ def _documents(path: Path) -> int:
 
 
 def _record(output: Path) -> Path:
-    """The record of what the work in progress, or else the corpus, is made from."""
+    """The file that records what the work in progress, or else the corpus, is made from."""
     begun = output / WORK / RECORD
     return begun if begun.exists() else output / RECORD
 
 
 def _recorded(output: Path) -> dict[str, Any]:
     recorded = json.loads(_record(output).read_text(encoding="utf-8"))
-    with suppress(ValidationError):  # an earlier version had fewer settings; it did what their defaults do
+    with suppress(ValidationError):  # settings that an earlier version lacked have their defaults
         recorded["settings"] = _identifying(
             PreprocessSettings.model_validate({**recorded["settings"], "output": output})
         )
@@ -228,6 +250,7 @@ def write_record(folder: Path, identity: dict[str, Any]) -> None:
 
 
 def _check_same(output: Path, identity: dict[str, Any]) -> None:
+    """Raises `UserError` if the folder's record differs from `identity`, or if it has none but holds other files."""
     if not _record(output).exists():
         if any(entry.name != LOCK and not entry.name.startswith(WORK) for entry in output.iterdir()):
             raise UserError(f"{output}: holds other files; choose an empty folder for the corpus")
@@ -236,12 +259,13 @@ def _check_same(output: Path, identity: dict[str, Any]) -> None:
     if differences:
         more = f" (and {len(differences) - 3} more)" if len(differences) > 3 else ""
         raise UserError(
-            f"{output}: was begun with something else: {'; '.join(differences[:3])}{more}; "
+            f"{output}: was begun with other input or settings: {'; '.join(differences[:3])}{more}; "
             "choose another output folder, or delete this one"
         )
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    """The values that differ between two records, each as text with its name, its old and its new value."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             path = str(key) if name in ("", "files", "settings") else f"{name}.{key}"
@@ -261,10 +285,6 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
         yield f"{name} was {json.dumps(old, ensure_ascii=False)}, is {json.dumps(new, ensure_ascii=False)}"
 
 
-def _are_sections(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value) and value != []
-
-
 def _write_work_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path) -> None:
     sources: list[dict[str, Any]] = [
         {"path": entry.path, "files": 0, "bytes": 0} for entry in entries_of(settings.inputs)
@@ -275,7 +295,7 @@ def _write_work_plan(settings: PreprocessSettings, inputs: Inputs, folder: Path)
     entry_of = {file.path: file.entry for file in inputs.files}
     sizes = {file.path: file.bytes for file in inputs.files}
     parts = plan_parts(inputs.files, settings.part_bytes)
-    with synced(folder / "parts.jsonl") as parts_file:  # one file: ten thousand would take minutes to reach the disk
+    with synced(folder / "parts.jsonl") as parts_file:  # one file, since ten thousand would take minutes to sync
         for pieces in parts:
             rows = [
                 (entry_of[piece.path], (piece.end or sizes[piece.path]) - piece.start, asdict(piece))

@@ -1,7 +1,7 @@
-"""The members of an archive, streamed: nothing is unpacked, and no header makes a reader hang or run out of memory.
+"""Streams the members of archives. Nothing is unpacked, and no header makes a reader hang or run out of memory.
 
-tarfile trusts headers: that a member has 10^30 bytes, that a header has gigabytes, that a sparse file of 512 bytes has
-a terabyte of zeros.
+tarfile itself trusts a header that claims a member of 10^30 bytes, a header of gigabytes, or a sparse file of 512 bytes
+with a terabyte of zeros.
 """
 
 import lzma
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from preprocessing.input.streams import BUFFER, metered
+from reread.preprocessing.input.streams import BUFFER, metered
 
 _HEADER_BYTES = 1 << 22
 """The maximum size of all headers of one member: long names, and the map of a sparse file."""
@@ -34,7 +34,7 @@ _ZIP_DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors of zipfile for a damaged archive, one with a password, or one packed by a method that it does not know."""
+"""Errors of zipfile for an archive that is damaged, has a password, or is packed by an unsupported method."""
 _HEADER_TYPES = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -45,21 +45,23 @@ _HEADER_TYPES = (
 
 
 class Entry(NamedTuple):
+    """A member of an archive."""
+
     name: str
     file: BinaryIO | None
-    """None for one that is not read."""
+    """None if the member is not read."""
     reason: str = ""
     """The reason why it is not read."""
 
 
 def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[Entry]:
-    """The regular files of an archive except hidden ones, each to be read before the next one.
+    """The regular files of a tar archive, except hidden ones. Each must be read before the next one is taken.
 
-    Raises tarfile.TarError if the archive is damaged, or for `damage` of the stream it is read from.
+    Raises tarfile.TarError if the archive is damaged; `damage` are errors by which the stream reports damage.
     """
     with tarfile.open(fileobj=cast(Any, _Archive(stream, damage)), mode="r|", tarinfo=_Member) as archive:
         for member in archive:
-            archive.members = []  # type: ignore[attr-defined] # tarfile would remember every one
+            archive.members = []  # type: ignore[attr-defined] # tarfile would keep all of them
             if not member.isfile() or _is_hidden(member.name):
                 continue
             if member.issparse():  # a hole is not text
@@ -69,9 +71,9 @@ def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[E
 
 
 def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Entry]:
-    """The same of a zip archive; `spend` is called with the bytes that its members expand to.
+    """The files of a zip archive, except hidden ones; `spend` is called with the bytes that they expand to.
 
-    Raises zipfile.BadZipFile if its index is damaged or cut off.
+    Raises zipfile.BadZipFile if the archive's index is damaged or cut off.
     """
     with open_zip(file) as archive:
         for member in archive.infolist():
@@ -85,7 +87,7 @@ def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Entry]
 
 
 def open_zip(file: BinaryIO) -> zipfile.ZipFile:
-    """Raises zipfile.BadZipFile whatever is wrong with the archive."""
+    """Open a zip archive; raises zipfile.BadZipFile for every kind of damage."""
     try:
         return zipfile.ZipFile(file)
     except _ZIP_DAMAGE as error:
@@ -93,7 +95,7 @@ def open_zip(file: BinaryIO) -> zipfile.ZipFile:
 
 
 def zip_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
-    """The bytes of a member; raises zipfile.BadZipFile whatever is wrong with it."""
+    """The bytes of a member; raises zipfile.BadZipFile for every kind of damage."""
     try:
         with archive.open(member) as opened:
             yield from iter(partial(opened.read, BUFFER), b"")
@@ -107,7 +109,7 @@ def _is_hidden(name: str) -> bool:
 
 
 class _Archive:
-    """The bytes of an archive for tarfile, which would read forever past the end."""
+    """The stream that tarfile reads; it bounds headers, and stops reading after the end, which tarfile does not."""
 
     def __init__(self, stream: BinaryIO, damage: tuple[type[Exception], ...]) -> None:
         self._stream, self._damage = stream, damage
@@ -132,7 +134,7 @@ class _Archive:
 
 
 class _Member(tarfile.TarInfo):
-    """Detects truncated archives: tarfile takes a damaged header, other than the first, for the end."""
+    """Reports damaged headers as errors; tarfile would take one, except the first, for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
@@ -143,13 +145,13 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Member":
-        archive: _Archive = cast(Any, tarfile_.fileobj).fileobj  # ours, inside tarfile's own stream
+        archive: _Archive = cast(Any, tarfile_.fileobj).fileobj  # tarfile's own stream wraps ours
         outermost = archive.header_room is None  # long names are headers before the header
         if outermost:
             archive.header_room = _HEADER_BYTES
         try:
             member = super().fromtarfile(tarfile_)
-            if len(tarfile_.pax_headers) > _GLOBAL_HEADERS:  # they stay, and are copied for each member
+            if len(tarfile_.pax_headers) > _GLOBAL_HEADERS:  # tarfile copies them for each member
                 raise tarfile.ReadError(f"more than {_GLOBAL_HEADERS} global headers")
             return member  # type: ignore[return-value]
         except (tarfile.EOFHeaderError, tarfile.ReadError, OSError):  # type: ignore[attr-defined]

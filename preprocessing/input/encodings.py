@@ -1,4 +1,4 @@
-"""Finding the encoding of Chinese and Western text."""
+"""Guesses the encoding of Chinese and Western text."""
 
 import codecs
 import re
@@ -14,28 +14,29 @@ _FREQUENT = frozenset(
     "這個們來國說時會對於著後裡麼學現當動還進樣開從實軍無與長機業將兩間問並應戰頭體見產話門兒東聲員論處義幾條係氣題別變總數報結"
     "過發為種經沒點關曰乃矣焉乎吾汝爾遂既皆亦若故未死書馬官夫今復元百千九六八七君父母百姓縣府"
 )
-"""Characters of which most Chinese prose of any time consists, in both scripts."""
+"""The most frequent characters of Chinese prose of any time, in simplified and traditional form."""
 _FEWEST, _LEAST_FREQUENT = 100, 0.25
-"""From how many Han characters on which share has to be frequent: in Korean or Japanese read as Chinese it is 0.15."""
+"""In a text of at least 100 Han characters, this share must be frequent. Korean or Japanese, decoded as Chinese, has
+0.15."""
 _MOST_INVALID = 0.01
-"""Share of the characters that may be damaged: they cost their line or document, not the file."""
+"""The share of characters that may be damaged; they make their line or document bad input, not the whole file."""
 _LEAST_ORDINARY, _LEAD = 0.6, 0.05
-"""The least share of ordinary characters, and by how much it has to be greater than that of any other encoding."""
+"""The least share of ordinary characters, and how much it must exceed the share with any other encoding."""
 SAMPLE = 1 << 14
-"""Bytes by which an encoding is suggested."""
+"""The bytes of a file from which an encoding is suggested."""
 
 
 def is_plain(data: bytes | bytearray) -> bool:
-    """Whether `data` is ASCII, the same in nearly all encodings."""
+    """Whether `data` is ASCII, which is the same in nearly all encodings."""
     return data.isascii() and b"\0" not in data
 
 
 def encoding_of(sample: bytes | bytearray, candidates: Sequence[str]) -> str | None:
-    """The candidate that `sample`, the begin of a text, is written in; None where it is none or not clear.
+    """The encoding in which `sample`, the beginning of a text, is written; None if no candidate clearly fits.
 
-    UTF-8 is recognised by its form. Of other encodings of several bytes the one is taken in which clearly more of the
-    characters are ordinary Chinese; an encoding of one byte, in which anything can be read, only if no other fits and
-    nearly all is ASCII or letters.
+    UTF-8 is recognised by its structure. Another multi-byte encoding is chosen if clearly more of the characters are
+    ordinary Chinese than with any other candidate. A single-byte encoding, with which any bytes can be decoded, is
+    chosen only if no other one fits and nearly all characters are ASCII or letters.
     """
     shares: dict[str, float] = {}
     for name in candidates:
@@ -84,7 +85,7 @@ def _reads_as_chinese(counts: dict[str, int]) -> bool:
 
 
 def _is_common(character: str) -> bool:
-    """Whether a character is frequent: both national standards have such characters in their first level."""
+    """Whether a character is ordinary: in the first level of GB 2312 or of Big5, or Chinese punctuation."""
     gb, big5 = character.encode("gb2312", "ignore"), character.encode("big5", "ignore")
     first_level = b"\xb0" <= gb[:1] <= b"\xd7" or b"\xa4\x40" <= big5 <= b"\xc6\x7e"
     return first_level or _ORDINARY.match(character) is not None

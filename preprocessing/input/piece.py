@@ -1,6 +1,5 @@
-"""Reading one piece: what the readers of all formats share."""
+"""A piece of input (a file, or a byte range of one), and the state of reading it, for the readers of all formats."""
 
-import errno
 import lzma
 import re
 import tarfile
@@ -14,18 +13,19 @@ from xml.parsers.expat import ExpatError
 
 import zstandard
 
-from preprocessing.config import InputSettings
-from preprocessing.errors import UserError
-from preprocessing.input.encodings import SAMPLE, encoding_of, encoding_that_fits, is_plain
-from preprocessing.input.fields import FieldError
-from preprocessing.input.streams import ExpansionError, is_wide
+from reread.preprocessing.config import InputSettings
+from reread.preprocessing.errors import NOT_OF_THE_SYSTEM, UserError
+from reread.preprocessing.input.encodings import SAMPLE, encoding_of, encoding_that_fits, is_plain
+from reread.preprocessing.input.fields import FieldError
+from reread.preprocessing.input.streams import ExpansionError, is_wide
 
 
 @dataclass(frozen=True)
 class Piece:
     """A file, or the byte range [start, end) of an uncompressed line-based file.
 
-    `bytes` and `changed` are those of the file when it was found; None is not compared.
+    `bytes` and `changed` (in ns) are the size and the modification time of the file when it was found; None if they are
+    not to be compared.
     """
 
     path: str
@@ -35,20 +35,20 @@ class Piece:
     bytes: int | None = None
     changed: int | None = None
     section: int = 0
-    """The section of `input` that it is read by."""
+    """The number of the section of `input` whose settings apply."""
 
 
 class Document(NamedTuple):
-    """A document as it stands in its file."""
+    """A document of a file, before cleaning."""
 
     text: str
     path: str
     position: str
-    """`line 12`, `row 3`, `page 柏林`, `whole file`; in an archive preceded by the member's name."""
+    """`line 12`, `row 3`, `page 柏林`, or `whole file`; in an archive preceded by the member's name."""
 
 
 class Problem(NamedTuple):
-    """Something that could not be read."""
+    """A part of a file that could not be read."""
 
     path: str
     position: str
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
 
 
 def most_frequent(reasons: Iterable[str]) -> str:
-    """The most frequent reason of problems, whatever numbers are in it, as it stands where it comes first."""
+    """The first of the most frequent reasons; reasons that differ only in numbers count as equal."""
     first: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for reason in reasons:
@@ -78,14 +78,12 @@ DAMAGE = (
     zlib.error,
     zstandard.ZstdError,
 )
-"""Errors of libraries for a damaged file; pyarrow's own are caught in `columns`."""
-_NOT_OF_THE_SYSTEM = (None, errno.EINVAL, errno.EOVERFLOW)
-"""Numbers of an OSError that a library raised, or that followed a position which a damaged file named."""
+"""Errors of libraries for a damaged file; those of pyarrow are caught in `formats.column_rows`."""
 _STATE_IT = "if it is in another encoding, such as gb18030, set `input.encoding`"
 
 
 class PieceReader:
-    """The state of reading a piece: its encoding, and where in it the reader is, for error messages."""
+    """The state of reading a piece: its encoding, and the current position for error messages."""
 
     def __init__(
         self,
@@ -99,10 +97,10 @@ class PieceReader:
         self.check_unchanged, self.count_encoding = check_unchanged, count_encoding
         self.limit = settings.maximum_document_bytes
         self.spend: Callable[[int], None] = lambda size: None
-        """Called with bytes as they are decompressed; raises ExpansionError if they are too many."""
+        """Called with the number of decompressed bytes; raises ExpansionError if there are too many."""
         self.encoding = self.stated = settings.encoding
         self.is_undecided = False
-        """Whether all of the file so far is ASCII, and `encoding: auto` is to choose where that ends."""
+        """Whether the file so far is ASCII, so that `encoding: auto` has not chosen yet."""
         self.member = ""
         """The member of an archive that is being read, as a prefix of positions."""
         self.last = "the start"
@@ -110,7 +108,7 @@ class PieceReader:
         self._fitting: str | None = None
         self._guesses = 0
         self._undecoded = bytearray()
-        """What the guess is made from: a line of a table may be too short."""
+        """The data from which an encoding is guessed; a single line of a table may be too short."""
 
     def choose_encoding(self, sample: bytes | bytearray) -> bool:
         """Choose among the candidates of `encoding: auto`; False if none fits, which is reported."""
@@ -136,32 +134,33 @@ class PieceReader:
 
     def too_long(self, position: str) -> None:
         self.problem(
-            position, f"longer than {self.limit:,} bytes (`input.maximum_document_bytes`); is it one document?"
+            position, f"longer than {self.limit:,} bytes (`input.maximum_document_bytes`); is it a single document?"
         )
 
     def damaged(self, error: Exception, what: str = "damaged or cut short") -> None:
-        """Report one of `DAMAGE` as a problem; an error of the system is raised again."""
-        if isinstance(error, OSError) and error.errno not in _NOT_OF_THE_SYSTEM:
+        """Report one of the errors `DAMAGE` as a problem; an error of the operating system is raised again."""
+        if isinstance(error, OSError) and error.errno not in NOT_OF_THE_SYSTEM:
             raise error
         self.problem(f"after {self.last}", f"{what} ({str(error) or type(error).__name__})")
 
     def document(self, text: str, position: str) -> Document:
+        """The document `text`, whose position becomes the last one."""
         self.last = position
         return Document(text, self.piece.path, self.member + position)
 
     def texts(self, texts: Iterable[str | FieldError], position: str, has_several: bool = False) -> Iterator[Document]:
-        """The documents of a record's texts, as `TextField` finds them."""
+        """The documents of the texts that `TextField` found in a record at `position`; problems are reported."""
         for number, text in enumerate(texts, 1):
-            place = f"{position}, value {number}" if has_several else position
+            value = f"{position}, value {number}" if has_several else position
             if isinstance(text, FieldError):
-                self.problem(place, str(text))
+                self.problem(value, str(text))
             elif len(text) > self.limit // 4 and len(text.encode("utf-8", "surrogatepass")) > self.limit:
-                self.too_long(place)
+                self.too_long(value)
             else:
-                yield self.document(text, place)
+                yield self.document(text, value)
 
     def decode(self, data: bytes | bytearray, position: str) -> str | None:
-        """`data` as text; None if it is not in the encoding, which is reported."""
+        """`data` as text; None if it cannot be decoded, which is reported."""
         if self.is_undecided and not is_plain(data):
             chosen = encoding_of(data, self.settings.encodings)
             if chosen is not None:

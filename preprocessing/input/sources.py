@@ -1,4 +1,4 @@
-"""Finding input files and dividing them into parts."""
+"""Finds the input files and divides them into parts."""
 
 import glob
 import logging
@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from preprocessing.config import InputSettings
-from preprocessing.errors import UserError
-from preprocessing.input.dataset_folders import data_files
-from preprocessing.input.formats import FORMATS, PROSE, format_of
-from preprocessing.input.piece import Piece
-from preprocessing.input.streams import split_name
+from reread.preprocessing.config import InputSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import special_kind
+from reread.preprocessing.input.dataset_folders import data_files
+from reread.preprocessing.input.formats.table import FORMATS, PROSE, format_of
+from reread.preprocessing.input.piece import Piece
+from reread.preprocessing.input.streams import split_name
 
 log = logging.getLogger("reread")
 
@@ -38,27 +39,25 @@ class Source(NamedTuple):
     changed: int
     """Time of the last change in nanoseconds."""
     section: int = 0
-    """The section of `input` that it is read by, the first that names it."""
+    """The number of the section of `input` whose settings apply: the first one that names the file."""
     entry: int = 0
-    """The entry that it counts for: the first that names it, but one of `validation_paths` before all others."""
-
-
-_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    """The number of the entry that the file counts for: the first one of `validation_paths` that names it, or else the
+    first one of `paths`."""
 
 
 def entries_of(inputs: Sequence[InputSettings]) -> list[Entry]:
-    """All `paths` of the sections of `input`, then all `validation_paths`."""
+    """The entries of all sections of `input`: first all `paths`, then all `validation_paths`."""
     given = [Entry(path, number, False) for number, section in enumerate(inputs) for path in section.paths]
     held_out = [Entry(path, number, True) for number, section in enumerate(inputs) for path in section.validation_paths]
     return given + held_out
 
 
 def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> list[Source]:
-    """Every input file once, with its format: those of `validation_paths` before all others, since of equal texts the
-    first one stays; else in the order of `entries_of`, sorted within each.
+    """Every input file once, with its format, in the order of `entries_of` and sorted within each entry.
 
-    Folders are walked; hidden files in them are skipped, and so are files in `output`. Raises `UserError` for a path
-    that matches nothing or is not a regular file.
+    The files of `validation_paths` come first, however, since of equal texts the first one stays. Folders are walked;
+    hidden files in them are skipped, and so are files in `output`. Raises `UserError` for a path that matches nothing
+    or is not a regular file.
     """
     real_output = os.path.realpath(output) if output is not None else None
 
@@ -67,7 +66,8 @@ def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> l
         real = os.path.realpath(folder)
         return real_output is not None and os.path.commonpath((real, real_output)) == real_output
 
-    named: dict[str, list[int]] = {}  # the first entry that names a path, and the one that it counts for
+    # For each path the first entry that names it, and the entry that it counts for
+    named: dict[str, list[int]] = {}
     entries = entries_of(inputs)
     for number, entry in enumerate(entries):
         for path in _expand(entry.path):
@@ -101,8 +101,10 @@ def _source(path: str, stated_format: str, section: int, entry: int) -> Source:
             f"{path}: cannot be read ({error.strerror}); repair it or take it out of `paths`", error
         ) from None
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
-        raise UserError(f"{path}: is {kind}, which cannot be read twice; write it to a file, or take it out of `paths`")
+        kind = special_kind(status) or "not a regular file"
+        raise UserError(
+            f"{path}: is {kind}, which cannot be read twice; write its content to a file, or take it out of `paths`"
+        )
     return Source(path, format_of(path, stated_format), status.st_size, status.st_mtime_ns, section, entry)
 
 
@@ -123,7 +125,7 @@ def _walk(folder: str) -> list[str]:
     for here, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         real = os.path.realpath(here)
         folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
-        if real not in seen:  # a link to a parent folder would never end
+        if real not in seen:  # following a link to a parent folder would never end
             names = [name for name in names if not name.startswith(".")]  # noqa: PLW2901
             files += [os.path.join(here, name) for name in data_files(here, names)]
         seen.add(real)
@@ -131,9 +133,9 @@ def _walk(folder: str) -> list[str]:
 
 
 def plan_parts(files: list[Source], part_bytes: int) -> list[list[Piece]]:
-    """The parts in source order: small files together, large uncompressed line-based files cut into byte ranges.
+    """The parts in source order: small files are put together, large line-based files are cut into byte ranges.
 
-    They depend on names, formats, sizes and `part_bytes` alone.
+    Compressed files are not cut. The parts depend on names, formats, sizes and `part_bytes` alone.
     """
     parts: list[list[Piece]] = []
     room = -1

@@ -1,6 +1,6 @@
-"""Byte streams of text files: decompression that notices a cut file, wide encodings, byte order marks, lines.
+"""Byte streams of text files: decompression that detects truncated files, wide encodings, byte order marks, and lines.
 
-Whatever a file contains, nothing here holds more than a few megabytes besides the line or document it returns.
+Whatever a file contains, nothing here takes more than a few megabytes besides the line or document that it returns.
 """
 
 import bz2
@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 BUFFER = 1 << 17
-"""Bytes that `peek` shows at the begin of a stream; format and encoding are recognised by them."""
-_FRAME_STEP = 1 << 14  # what follows the end of a frame is copied
-_ZSTD_STEP = 1 << 10  # all that it expands to is held at once: up to 128 KiB for each 4 bytes
-_ZSTD_WINDOW, _XZ_MEMORY = 1 << 31, 1 << 30  # what `zstd --long=31` needs; ordinary files need 8 MiB, and xz 65 MiB
+"""Bytes that `peek` shows at the beginning of a stream, by which format and encoding are recognised."""
+_FRAME_STEP = 1 << 14  # bytes; data after the end of a frame are copied
+_ZSTD_STEP = 1 << 10  # bytes, whose expansion is held in memory at once: up to 128 KiB for each 4 bytes
+_ZSTD_WINDOW, _XZ_MEMORY = 1 << 31, 1 << 30  # enough for `zstd --long=31`; ordinary files need 8 MiB, and xz 65 MiB
 _ARCHIVES = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".tbz": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 BOMS = (
@@ -32,11 +32,11 @@ BOMS = (
 
 
 class ExpansionError(Exception):
-    """A compressed file expands to more than is allowed."""
+    """A compressed file expands to more bytes than is permitted."""
 
 
 def split_name(path: str) -> tuple[str, str | None]:
-    """The name in lower case without the compression's suffix, and that suffix: `a.tgz` -> (`a.tar`, `.gz`)."""
+    """The lower-case name without the suffix of its compression, and that suffix: `a.tgz` -> (`a.tar`, `.gz`)."""
     stem, suffix = os.path.splitext(path.lower())
     stem, suffix = os.path.splitext(stem + _ARCHIVES.get(suffix, suffix))
     return (stem, suffix) if suffix in SUFFIXES else (stem + suffix, None)
@@ -45,8 +45,8 @@ def split_name(path: str) -> tuple[str, str | None]:
 def decompress(file: BinaryIO, path: str, spend: Callable[[int], None]) -> BinaryIO:
     """`file` as a buffered stream, decompressed according to the suffix of `path`.
 
-    A truncated file yields everything before the cut and then raises (EOFError, lzma.LZMAError, ...). `spend` is called
-    with the number of decompressed bytes, and may raise.
+    A truncated file yields all data before the cut and then raises an error (EOFError, lzma.LZMAError, ...). `spend` is
+    called with the number of decompressed bytes and may raise an error.
     """
     suffix = split_name(path)[1]
     if suffix is None:  # the readers of an archive's members are subclasses with small buffers
@@ -57,7 +57,7 @@ def decompress(file: BinaryIO, path: str, spend: Callable[[int], None]) -> Binar
 
 
 def metered(chunks: Iterator[bytes], spend: Callable[[int], None]) -> BinaryIO:
-    """A stream of `chunks`, whose sizes are given to `spend`."""
+    """A stream of `chunks`; `spend` is called with the size of each."""
 
     def counted() -> Iterator[bytes]:
         for chunk in chunks:
@@ -81,7 +81,7 @@ def _xz(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _frames(file: BinaryIO, begin: Callable[[], Any]) -> Iterator[bytes]:
-    # The modules' own readers have no memory limit, and take anything after a frame that is not a frame for the end.
+    # The modules' own readers have no memory limit, and ignore damaged data after a frame.
     data = file.read(_FRAME_STEP)
     while data:
         frame = begin()
@@ -99,7 +99,7 @@ def _frames(file: BinaryIO, begin: Callable[[], Any]) -> Iterator[bytes]:
 
 
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
-    # zstandard's own stream reader ends silently where a frame is cut.
+    # zstandard's own stream reader ends without an error if a frame is cut.
     context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = None
     while data := file.read(_ZSTD_STEP):
@@ -113,14 +113,14 @@ def _zstd(file: BinaryIO) -> Iterator[bytes]:
 
 
 def is_wide(encoding: str) -> bool:
-    """Whether a line's end is something else than the byte 10, as in UTF-16 and EBCDIC."""
+    """Whether a line end is not the single byte 10, as in UTF-16 and EBCDIC."""
     return "\n".encode(encoding) != b"\n"
 
 
 def to_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
-    """A stream in a wide encoding as UTF-8; raises UnicodeError where it is not in that encoding.
+    """A stream in a wide encoding, recoded as UTF-8; raises UnicodeError for bytes that are not in that encoding.
 
-    Half a surrogate pair is handed on, and so costs its line alone.
+    Half a surrogate pair is passed on, so that only its line is bad input.
     """
 
     def chunks() -> Iterator[bytes]:
@@ -142,7 +142,7 @@ class _Chunks(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`, so that its first bytes are never fewer than a byte order mark has; errors come last."""
+        """Fill all of `buffer` if possible, so that no byte order mark is cut; errors are raised after all data."""
         filled = 0
         while filled < len(buffer):
             if not self._rest and not self._advance():
@@ -155,7 +155,7 @@ class _Chunks(io.RawIOBase):
         return filled
 
     def _advance(self) -> bool:
-        if self._error is not None:  # a generator that has raised looks like a finished one
+        if self._error is not None:  # a generator that has raised an error looks like one that has ended
             return False
         try:
             self._rest = memoryview(next(self._chunks))
@@ -172,7 +172,7 @@ def _stream(chunks: Iterator[bytes]) -> BinaryIO:
 
 
 def read_at_most(stream: BinaryIO, limit: int) -> bytearray:
-    """All of `stream`, or its first `limit` + 1 bytes if it is longer than `limit`."""
+    """All bytes of `stream`, but at most the first `limit` + 1."""
     data = bytearray()
     while len(data) <= limit and (chunk := stream.read(min(BUFFER, limit + 1 - len(data)))):
         data += chunk
@@ -180,14 +180,14 @@ def read_at_most(stream: BinaryIO, limit: int) -> bytearray:
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[bytes, int]]:
-    """Each line with its length; a line longer than `limit` is cut to its first `limit` + 1 bytes."""
+    """Each line with its length in bytes; a line longer than `limit` is cut to its first `limit` + 1 bytes."""
     while line := stream.readline(limit + 1):
         size = len(line)
         yield line, (size if size <= limit or line.endswith(b"\n") else size + skip_line(stream))
 
 
 def skip_line(stream: BinaryIO, at_least: int | None = None) -> int:
-    """Read to the end of a line, or until `at_least` bytes are read; returns how many were read."""
+    """Read to the end of a line, or until `at_least` bytes are read; returns the number of bytes read."""
     size = 0
     while (at_least is None or size < at_least) and (rest := stream.readline(BUFFER)):
         size += len(rest)
@@ -197,7 +197,7 @@ def skip_line(stream: BinaryIO, at_least: int | None = None) -> int:
 
 
 def line_start(file: BinaryIO, position: int, reach: int) -> int | None:
-    """Where the line with the byte at `position` begins; None if that is more than `reach` bytes earlier."""
+    """The first byte of the line that contains `position`; None if that is more than `reach` bytes earlier."""
     begin = max(0, position - reach)
     file.seek(begin)
     found = file.read(position - begin).rfind(b"\n")

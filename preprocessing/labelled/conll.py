@@ -2,22 +2,41 @@
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from preprocessing.labelled.examples import TagExample
-from preprocessing.labelled.source import Source
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.tasks.tag import IDEOGRAPH, TagExample, joiner_of
 
 log = logging.getLogger("reread")
-_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_TAGGED = re.compile(rb"[^ \t]+[ \t](O|[BIESMLU]-[^ \t]+)")
+_CHINESE, _OTHER = 2.5, 20
+"""Mean length of distinct tokens, in characters, above which they are lines of text: Chinese words have 2, others 7."""
+
+_LONGEST = 1 << 18
+"""Lines of a sentence or document."""
+_TOKEN = 100
+"""Bytes of memory that a token and its tag take."""
 
 
 def read_conll(source: Source) -> Iterator[TagExample]:
-    """The sentences; a line without a tag means that the file is unlabelled, and then no line has one."""
+    """The sentences; a line without a tag means that the file is unlabelled, and then no line has one.
+
+    Raises `UserError` for lines that are texts, each of which would be a token.
+    """
     examples = list(_sentences(source))
+    if place := _texts(source, examples):
+        raise UserError(f"{place}: lines of text, where each line should be a word or a character")
     joiner = joiner_of(source, (example.tokens for example in examples))
     yield from examples if joiner == "" else (replace(example, joiner=joiner) for example in examples)
+
+
+def is_conll(head: bytes) -> bool:
+    """Whether a file begins with lines of a word and a tag of an entity or O, at least one of them an O."""
+    lines = [line for line in head.replace(b"\r", b"").split(b"\n")[:-1] if line.strip()]
+    tags = [found[1] for line in lines if (found := _TAGGED.fullmatch(line))]
+    return b"O" in tags and len(tags) > 0.8 * len(lines)
 
 
 def _sentences(source: Source) -> Iterator[TagExample]:
@@ -26,6 +45,8 @@ def _sentences(source: Source) -> Iterator[TagExample]:
     for number, line in source.lines():
         if line.strip():
             sentence.append(line)
+            if len(sentence) > _LONGEST:
+                raise UserError(f"{source.place(number)}: no blank line for {_LONGEST:,} lines; is it CoNLL's form?")
         elif sentence:
             yield from _sentence(source, sentence, number - len(sentence))
             sentence = []
@@ -47,21 +68,18 @@ def _sentence(source: Source, lines: list[bytes], first: int) -> Iterator[TagExa
             wanted = "a line is a word, a tab or a blank, and a tag; where the file is unlabelled, no line has a tag"
             source.mistake(source.place(number), f"{found}; {wanted}")
             return
+    source.spend(_TOKEN * len(rows))
     tags = tuple(row[1] for row in rows) if width == 2 else None
     yield TagExample(str(first), place, tuple(row[0] for row in rows), tags)
 
 
-def joiner_of(source: Source, sentences: Iterable[tuple[str, ...]]) -> str:
-    """What joins the tokens to a text: nothing if most tokens with letters are Chinese or Japanese, else a blank."""
-    chinese = others = 0
-    for token, count in Counter(token for tokens in sentences for token in tokens).items():
-        if _IDEOGRAPH.search(token):
-            chinese += count
-        elif any(map(str.isalpha, token)):
-            others += count
-    if not chinese and not others:
-        return ""
-    joiner, name = ("", "nothing") if chinese > others else (" ", "a blank")
-    reason = f"{chinese:,} tokens have Chinese or Japanese characters, {others:,} other letters"
-    log.info(f"{source.path}: {name} between tokens ({reason})")
-    return joiner
+def _texts(source: Source, examples: Sequence[TagExample]) -> str | None:
+    """The place of the first unlabelled sentence, if its tokens and those of the others are too long for words.
+
+    Of a model whose `task.split` is known, no token has several ideographs.
+    """
+    tokens = {token: bool(IDEOGRAPH.search(token)) for one in examples if one.tags is None for token in one.tokens}
+    chinese, others = ([len(token) for token in tokens if tokens[token] is kind] for kind in (True, False))
+    most = _CHINESE if source.given.split is None else 1.5
+    too_long = sum(chinese) > most * len(chinese) or sum(others) > _OTHER * len(others)
+    return examples[0].place if too_long else None

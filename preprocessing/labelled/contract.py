@@ -4,99 +4,48 @@ Other fields are left out, and named in the log. One that may be a field misspel
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
-from preprocessing.input.fields import listed
-from preprocessing.labelled.conll import joiner_of
-from preprocessing.labelled.examples import (
-    Answer,
-    AnswerExample,
-    ChooseExample,
-    ClassifyExample,
-    Example,
-    TagExample,
-)
-from preprocessing.labelled.source import Source
-from preprocessing.labelled.tables import NAMES
-from preprocessing.settings import Settings
+from reread.preprocessing.input.fields import listed
+from reread.preprocessing.labelled.columns import NAMES, Columns
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.line import TaskLine, examples_from
+from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.tasks import TASKS
 
 log = logging.getLogger("reread")
 _SIMILAR = 0.7
 """`txet` and `texts` are `text` misspelt, `type` is not."""
 
 
-class _Line(Settings):
-    id: str | int | None = None
-
-
-class _Classify(_Line):
-    text: str
-    second: str | None = None
-    label: Any = None
-
-
-class _Tag(_Line):
-    tokens: tuple[str, ...]
-    tags: tuple[str, ...] | None = None
-    joiner: Literal["", " "] | None = None
-
-
-class _Span(Settings):
-    start: int
-    text: str
-
-
-class _Answer(_Line):
-    text: str
-    question: str
-    answers: tuple[_Span, ...] | None = None
-
-
-class _Choose(_Line):
-    text: str
-    question: str
-    options: tuple[str, ...]
-    label: int | None = None
-    group: str | None = None
-
-
-LINES: dict[str, type[_Line]] = {"classify": _Classify, "tag": _Tag, "answer": _Answer, "choose": _Choose}
-"""The fields of a line for each task."""
+TEXTS = ("text", "second", "question", "query", "passage")
+"""Those that may be joined from several values, or made by a template."""
 
 
 def read_contract(source: Source) -> Iterator[Example]:
-    """The examples of a file in our own format; without `id`, a line's number is its id."""
-    lines = _lines(source)
-    joiner = ""
-    if source.task == "tag":
-        lines = iter(parsed := list(lines))
-        joiner = joiner_of(
-            source, (line.tokens for _, line in parsed if isinstance(line, _Tag) and line.joiner is None)
-        )
-    for number, line in lines:
-        identity, place = str(number if line.id is None else line.id), source.place(number)
-        if isinstance(line, _Classify):
-            try:
-                label = source.label(line.label)
-            except ValueError as error:
-                source.mistake(place, str(error))
-                continue
-            yield ClassifyExample(identity, place, line.text, line.second, label)
-        elif isinstance(line, _Tag):
-            yield TagExample(identity, place, line.tokens, line.tags, joiner if line.joiner is None else line.joiner)
-        elif isinstance(line, _Answer):
-            spans = None if line.answers is None else tuple(Answer(span.start, span.text) for span in line.answers)
-            yield AnswerExample(identity, place, line.text, line.question, spans)
-        elif isinstance(line, _Choose):
-            yield ChooseExample(identity, place, line.text, line.question, line.options, line.label, line.group)
+    """The examples of a file in our own format; without `id`, a line's number is its id.
+
+    A line with a text alone is as a text of a file of plain text.
+    """
+    return examples_from(source, TASKS[source.task], _lines(source))
 
 
-def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
-    model, left_out = LINES[source.task], dict[str, None]()
-    for number, values in source.json_lines():
+def _lines(source: Source) -> Iterator[tuple[int, TaskLine]]:
+    model, left_out = TASKS[source.task], dict[str, None]()
+    columns = Columns(source.columns, source.join)
+    ours = {name: field for field, names in model.names.items() for name in names}
+    for number, found in source.json_lines():
+        try:
+            values = {name if ours.get(name) in found else ours.get(name, name): value for name, value in found.items()}
+            values |= _named(columns, source.columns, found)
+        except ValueError as error:
+            source.mistake(source.place(number), str(error))
+            continue
+        for name in columns.roots(found) - model.model_fields.keys():
+            del values[name]
         others = _others(model, tuple(values))
         left_out |= dict.fromkeys(others)
         line = source.parse(
@@ -109,10 +58,18 @@ def _lines(source: Source) -> Iterator[tuple[int, _Line]]:
         log.warning("%s: fields that are none of %s are left out: %s", source.path, known, listed(left_out))
 
 
+def _named(columns: Columns, fields: Iterable[str], values: dict[str, Any]) -> dict[str, Any]:
+    """The fields that the settings name, from where a line has them. Raises ValueError."""
+    return {field: (columns.text if field in TEXTS else columns.value)(values, field) for field in fields}
+
+
 @lru_cache(maxsize=256)  # the lines of a file mostly have the same fields
-def _others(model: type[_Line], names: tuple[str, ...]) -> list[str]:
+def _others(model: type[TaskLine], names: tuple[str, ...]) -> list[str]:
     """The fields among a line's `names` that are not ours, but for those that may be one of ours misspelt."""
     fields = model.model_fields
+    copies = [name for name, other in model.copied.items() if name in names and other in names]
+    if copies:
+        return [*copies, *_others(model, tuple(name for name in names if name not in copies))]
     required = [name for name in fields if fields[name].is_required()]
     if any(name not in names for name in required):
         return []

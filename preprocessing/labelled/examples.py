@@ -1,11 +1,35 @@
-"""The examples that fine-tuning learns from and is scored on, one class for each kind of task."""
+"""What the examples of all kinds of task share; each kind has its own class in `tasks`."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+Split = Literal["words", "characters"]
+
+
+class Given(NamedTuple):
+    """What a task says of all texts that come alone."""
+
+    split: Split | None = None
+    """What a text to tag is split into."""
+    question: str | None = None
+    options: tuple[str, ...] = ()
+
+
+NOTHING = Given()
+
+
+class Notes(Protocol):
+    """Where mistakes are reported (`Source`)."""
+
+    def mistake(self, place: str, reason: str) -> None: ...
+
+    def misplace(self, place: str, reason: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class Example(ABC):
     """The fields that all kinds share."""
 
     id: str
@@ -13,57 +37,54 @@ class Example:
     place: str
     """Where it is, for messages: `FILE:LINE` or `FILE: article 12`."""
 
-
-@dataclass(frozen=True, slots=True)
-class ClassifyExample(Example):
-    """A text or a pair of texts, with one label, a set of labels (a tuple, maybe empty) or a number."""
-
-    text: str
-    second: str | None = None
-    label: str | tuple[str, ...] | float | None = None
-    """None: unlabelled."""
-
-
-@dataclass(frozen=True, slots=True)
-class TagExample(Example):
-    """Words or characters with a tag each."""
-
-    tokens: tuple[str, ...]
-    tags: tuple[str, ...] | None = None
-    """None: unlabelled."""
-    joiner: str = ""
-    """What stands between two tokens in the text: a blank or nothing."""
+    read: ClassVar[tuple[str, ...]] = ("text",)
+    """The fields that a model reads."""
 
     @property
-    def text(self) -> str:
-        """The tokens as one text."""
-        return self.joiner.join(self.tokens)
+    @abstractmethod
+    def target(self) -> object:
+        """The label, tags, answers or grades; None: unlabelled."""
 
+    @property
+    @abstractmethod
+    def texts(self) -> dict[str, str]:
+        """The texts that must not be empty, by name."""
 
-class Answer(NamedTuple):
-    start: int
-    """In characters of the context."""
-    text: str
+    @property
+    @abstractmethod
+    def content(self) -> Hashable:
+        """What makes two examples the same question, whatever their labels are."""
 
+    @property
+    @abstractmethod
+    def rows(self) -> list[tuple[str, ...]]:
+        """The texts of each row that the example makes; windows cut the first, the others stand beside each window."""
 
-@dataclass(frozen=True, slots=True)
-class AnswerExample(Example):
-    """A question about a text, answered by spans of the text."""
+    @property
+    def others(self) -> dict[str, str]:
+        """The texts that may be empty, by name."""
+        return {}
 
-    text: str
-    question: str
-    answers: tuple[Answer, ...] | None = None
-    """Empty: the text does not answer the question. None: unlabelled."""
+    @property
+    def names(self) -> Iterator[tuple[str, str]]:
+        """What becomes part of other files' lines, with its kind: ids, labels, tags."""
+        yield "id", self.id
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Its labels among `task.labels`, in order; empty for tasks without classes."""
+        return ()
 
-@dataclass(frozen=True, slots=True)
-class ChooseExample(Example):
-    """A question about a text, answered by one of several options; it may name a place in the text as `[BLANK3]`."""
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it beside its texts and names."""
+        return None
 
-    text: str
-    question: str
-    options: tuple[str, ...]
-    label: int | None = None
-    """The right option, counted from 0. None: unlabelled."""
-    group: str | None = None
-    """The passage: questions with the same group belong together."""
+    @property
+    def can_be_learned(self) -> bool:
+        """Whether a labelled example has something to learn from; others are scored alone."""
+        return True
+
+    def checked(self, notes: Notes) -> "Example | None":
+        """The example with what is wrong in a part of it reported and marked; None if no part is of use."""
+        return self

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from preprocessing.errors import UserError
-from preprocessing.input.archives import entries
-from preprocessing.labelled.examples import ClassifyExample
-from preprocessing.labelled.source import DAMAGE, Source
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import open_file
+from reread.preprocessing.input.archives import entries
+from reread.preprocessing.labelled.source import DAMAGE, Source
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
 log = logging.getLogger("reread")
 UNLABELLED = "unsup"
@@ -18,7 +19,7 @@ UNLABELLED = "unsup"
 
 def read_folders(source: Source) -> Iterator[ClassifyExample]:
     """The files `CLASS/NAME` or `CLASS/NAME.txt` at the deepest level; raises `UserError` for classes of two splits."""
-    files = _in_folder(source) if source.path.is_dir() else _in_archive(source)
+    files = files_in(source) if source.path.is_dir() else _in_archive(source)
     texts = {name: data for name, data in files if name.suffix in ("", ".txt")}
     depth = max((len(name.parts) for name in texts), default=0)
     if depth < 2:
@@ -43,7 +44,9 @@ def read_folders(source: Source) -> Iterator[ClassifyExample]:
             yield ClassifyExample(identity, source.place(identity), text, label=folder)
 
 
-def _in_folder(source: Source) -> Iterator[tuple[PurePosixPath, bytes]]:
+def files_in(source: Source) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """The files NAME and NAME.txt of a folder and its folders, but for hidden ones."""
+
     def refuse(error: OSError) -> None:
         raise error
 
@@ -52,7 +55,7 @@ def _in_folder(source: Source) -> Iterator[tuple[PurePosixPath, bytes]]:
         here = PurePosixPath(os.path.relpath(folder, source.path))
         for name in names:
             if not name.startswith(".") and PurePosixPath(name).suffix in ("", ".txt"):
-                with open(os.path.join(folder, name), "rb") as file:
+                with open_file(os.path.join(folder, name)) as file:
                     yield here / name, file.read()
 
 

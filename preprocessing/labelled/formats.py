@@ -4,17 +4,20 @@ import json
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from preprocessing.errors import UserError
-from preprocessing.input.streams import split_name
-from preprocessing.labelled.conll import read_conll
-from preprocessing.labelled.contract import LINES, read_contract
-from preprocessing.labelled.examples import Example
-from preprocessing.labelled.folders import read_folders
-from preprocessing.labelled.plain import document_per_file, document_per_line
-from preprocessing.labelled.questions import read_c3, read_cail, read_cmrc2019, read_squad
-from preprocessing.labelled.semeval import read_semeval
-from preprocessing.labelled.source import Source
-from preprocessing.labelled.tables import NAMES, read_clue, read_csv, read_tsv
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.input.formats.table import looks_like, table_like
+from reread.preprocessing.input.streams import split_name
+from reread.preprocessing.labelled.columns import NAMES, Columns
+from reread.preprocessing.labelled.conll import is_conll, read_conll
+from reread.preprocessing.labelled.contract import read_contract
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.folders import read_folders
+from reread.preprocessing.labelled.plain import document_per_file, document_per_line
+from reread.preprocessing.labelled.questions import read_c3, read_cail, read_cmrc2019, read_squad
+from reread.preprocessing.labelled.semeval import read_semeval
+from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.tables import read_clue, read_csv, read_tsv
+from reread.preprocessing.labelled.tasks import TASKS
 
 _HEAD = 1 << 16
 """Bytes in which a file of one JSON value shows what it is."""
@@ -26,29 +29,52 @@ class Format(NamedTuple):
     looks: str
     """What it looks like, for messages and documentation."""
     columns: tuple[str, ...] = ()
-    """The fields that `columns` may name."""
+    """The fields that `columns` may name; `jsonl`: those of the task's line."""
     labels: tuple[str, ...] = ("one",)
     """What a text to classify may have: one label, a set of labels, a number."""
+    takes_any: bool = False
+    """Whether any file can be read so, whatever it is: its first bytes must not look like another format."""
 
 
+_ALONE = tuple(task for task, line in TASKS.items() if "text" in line.model_fields)
+_TABLES = tuple(task for task, line in TASKS.items() if line.cells)
 _NAMED, _LABELS = tuple(NAMES), ("one", "set", "number")
 FORMATS: dict[str, Format] = {
     "jsonl": Format(
-        tuple(LINES), read_contract, "a JSON object a line with the fields of the task's example", (), _LABELS
+        tuple(TASKS), read_contract, "a JSON object a line with the fields of the task's example", (), _LABELS
     ),
-    "tsv": Format(("classify",), read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
-    "csv": Format(("classify",), read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
+    "tsv": Format(_TABLES, read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
+    "csv": Format(_TABLES, read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
     "clue": Format(("classify",), read_clue, 'lines such as {"sentence": .., "label": ..} (CLUE)', _NAMED, _LABELS),
     "squad": Format(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
     "c3": Format(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
     "cmrc2019": Format(("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'),
-    "conll": Format(("tag",), read_conll, "a word or character and its tag a line, a blank line after each sentence"),
-    "document-per-line": Format(("classify",), document_per_line, "a text a line, without labels"),
-    "document-per-file": Format(("classify",), document_per_file, "one text, without a label"),
+    "conll": Format(
+        ("tag",),
+        read_conll,
+        "a word or character and its tag a line, a blank line after each sentence",
+        takes_any=True,
+    ),
+    "document-per-line": Format(_ALONE, document_per_line, "a text a line, without labels", takes_any=True),
+    "document-per-file": Format(_ALONE, document_per_file, "a text a file, without a label", takes_any=True),
     "folders": Format(("classify",), read_folders, "a folder or tar archive with a folder a class, a file a text"),
     "cail": Format(("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'),
     "semeval": Format(("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")),
 }
+
+
+def check_form(source: Source, name: str) -> None:
+    """Raises `UserError` if the first bytes of a file that is read as `name` look like another format."""
+    if not FORMATS[name].takes_any or source.path.is_dir():
+        return
+    head = source.data[:_HEAD]
+    looks = looks_like(head) or table_like(head)
+    if name != "conll":
+        looks = "conll" if is_conll(head) else looks
+    elif looks == "tsv":  # a word, a tab and a tag
+        looks = None
+    if looks is not None:
+        raise UserError(f"{source.place(1)}: looks like {looks}, not like {FORMATS[name].looks}")
 
 
 def recognise(source: Source) -> tuple[str, str]:
@@ -83,7 +109,7 @@ def _recognise_object(source: Source, head: bytes) -> tuple[str, str]:
         fields = set()
     if {"A", "B", "C"} <= fields:
         return "cail", "its first line has the fields A, B and C"
-    found = sorted(fields & {*NAMES["text"], *source.columns.values()})
+    found = sorted(fields & {*NAMES["text"], *Columns(source.columns, source.join).roots(fields)})
     # With our own name of the text it is our own format, in which a misspelt field is an error.
     if source.task == "classify" and found and ("text" not in fields or source.columns):
         return "clue", f"its first line has the field {found[0]}"

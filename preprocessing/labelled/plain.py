@@ -1,21 +1,39 @@
-"""`document-per-line` and `document-per-file`: plain text to predict for. Which of them a file is, nothing shows."""
+"""Texts that come alone: plain text, and JSON lines with nothing but a text; none of them is labelled.
+
+What their task needs beside a text, such as a question, is given once for all of them (`Given`).
+"""
 
 from collections.abc import Iterator
 
-from preprocessing.labelled.examples import ClassifyExample
-from preprocessing.labelled.source import Source
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.folders import files_in
+from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.tasks import TASKS
 
 
-def document_per_line(source: Source) -> Iterator[ClassifyExample]:
+def document_per_line(source: Source) -> Iterator[Example]:
     """The lines that are not blank; their numbers are their ids."""
     for number, line in source.lines():
         text = source.decode(line, source.place(number)) if line.strip() else None
         if text is not None:
-            yield ClassifyExample(str(number), source.place(number), text)
+            yield _alone(source, str(number), source.place(number), text)
 
 
-def document_per_file(source: Source) -> Iterator[ClassifyExample]:
-    """The whole file; its name is its id."""
-    text = source.decode(source.data, str(source.path))
-    if text is not None:
-        yield ClassifyExample(source.path.name, str(source.path), text)
+def document_per_file(source: Source) -> Iterator[Example]:
+    """The whole file, or each text in a folder (no suffix, or .txt); its name is its id."""
+    if source.path.is_dir():
+        files = sorted((str(name), source.place(str(name)), data) for name, data in files_in(source))
+    else:
+        files = [(source.path.name, source.name, source.data)]
+    for name, place, data in files:
+        text = source.decode(data, place)
+        if text is not None:
+            yield _alone(source, name, place, text)
+
+
+def _alone(source: Source, identity: str, place: str, text: str) -> Example:
+    try:
+        return TASKS[source.task].model_validate({"text": text}).example(source, identity, place)
+    except ValueError as error:  # the same in all others
+        raise UserError(f"{place}: {error}") from None

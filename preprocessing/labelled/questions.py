@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from preprocessing.errors import UserError
-from preprocessing.input.fields import json_type
-from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample
-from preprocessing.labelled.source import Source
-from preprocessing.settings import Settings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.input.fields import json_type
+from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.tasks.answer import NOWHERE, Answer, AnswerExample
+from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.preprocessing.settings import Settings
 
 log = logging.getLogger("reread")
 _BLANK = re.compile(r"\[BLANK\d+\]")
@@ -32,7 +33,8 @@ class _Question(_Published):
     id: str | int
     question: str
     answers: list[_Span] | None = None
-    is_impossible: bool = False
+    is_impossible: bool | Literal["true", "false", ""] = False
+    """CAIL2019 has it as text, empty in a file to predict for."""
 
 
 class _Paragraph(_Published):
@@ -79,9 +81,11 @@ def _data(source: Source) -> list[Any]:
 
 
 def read_squad(source: Source) -> Iterator[AnswerExample]:
-    """SQuAD 1 and 2 and what has their form: CMRC2018, DRCD, DuReader, TriviaQA.
+    """SQuAD 1 and 2 and what has their form: CMRC2018, DRCD, DuReader, TriviaQA, CAIL2019's reading questions.
 
-    A question without the field `answers` is unlabelled; one with an empty list has no answer.
+    A question without the field `answers` is unlabelled; one with an empty list has no answer. In CAIL2019 -1 is the
+    start of YES, of NO, and of an empty text where an annotator found no answer; what `is_impossible` says beside
+    answers does not count, as in its owner's script (evaluate.py).
     """
     for where, article in source.parse_each(_Article, _data(source), "article"):
         for position, paragraph in source.parse_each(_Paragraph, article.paragraphs, f"{where}, paragraph"):
@@ -96,12 +100,16 @@ def _question(source: Source, context: str, values: Any, position: str) -> Itera
     if question is None:
         return
     answers = question.answers
-    if question.is_impossible:
+    if question.is_impossible is True:
         if answers:
             source.mistake(place, "`is_impossible`, but it has answers; delete one of the two")
             return
         answers = []
+    if question.is_impossible == "" and not answers:
+        answers = None
     spans = None if answers is None else tuple(Answer(span.answer_start, span.text) for span in answers)
+    if spans and all(span == (NOWHERE, "") for span in spans):
+        spans = ()
     yield AnswerExample(str(question.id), place, context, question.question, spans)
 
 
@@ -146,20 +154,23 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
 
 
 def read_cmrc2019(source: Source) -> Iterator[ChooseExample]:
-    """CMRC2019: passages with blanks, each filled by one of the passage's sentences; one example for each blank."""
+    """CMRC2019: passages with blanks, each filled by one of the passage's sentences; one example for each blank.
+
+    An empty list of answers, as in its owner's file to predict for, is none.
+    """
     for position, passage in source.parse_each(_Cloze, _data(source), "article"):
         place = source.place(position)
         blanks = _BLANK.findall(passage.context)
         if not blanks or len(set(blanks)) < len(blanks):
             source.mistake(place, "a blank stands twice in its text" if blanks else "no [BLANK1] in its text")
             continue
-        if passage.answers is not None and len(passage.answers) != len(blanks):
+        if passage.answers and len(passage.answers) != len(blanks):
             source.mistake(place, f"{len(passage.answers)} answers for {len(blanks)} blanks")
             continue
         group, options = str(passage.context_id), tuple(passage.choices)
         for order, blank in enumerate(blanks):
             name = f"{place}, {blank[1:-1]}"
-            label = None if passage.answers is None else passage.answers[order]
+            label = passage.answers[order] if passage.answers else None
             yield ChooseExample(f"{group}-{blank[1:-1]}", name, passage.context, blank, options, label, group)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from preprocessing.errors import UserError, first_line
-from preprocessing.labelled.examples import ClassifyExample
-from preprocessing.labelled.source import DAMAGE, Source
+from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.labelled.source import DAMAGE, Source
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
 log = logging.getLogger("reread")
 _INLINE = frozenset(
@@ -72,6 +72,10 @@ def _articles(source: Source) -> Iterator[ElementTree.Element]:
                     root.clear()
     except ElementTree.ParseError as error:
         raise UserError(f"{source.path}: not XML ({first_line(error)}); fetch it again") from None
+    except (LookupError, ValueError):
+        raise UserError(
+            f"{source.path}: its first line states an encoding that cannot be read; convert it to UTF-8"
+        ) from None
     except DAMAGE as error:
         raise source.damaged(error) from None
 

@@ -1,12 +1,15 @@
 """A file of labelled data while it is read: its bytes, its lines, its JSON, and the mistakes found in it."""
 
+import io
 import json
 import lzma
 import math
+import os
+import sys
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +17,26 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 import zstandard
 
-from preprocessing.errors import UserError, first_line
-from preprocessing.input.fields import json_type
-from preprocessing.input.streams import BOMS, decompress
-from preprocessing.settings import Settings
+from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.files import open_file
+from reread.preprocessing.input.fields import json_type
+from reread.preprocessing.input.streams import BOMS, decompress, split_name
+from reread.preprocessing.json_values import TooManyValuesError, loads, values_bytes
+from reread.preprocessing.labelled.examples import NOTHING, Given
+from reread.preprocessing.settings import Settings
 
 Model = TypeVar("Model", bound=Settings)
-Task = Literal["classify", "tag", "answer", "choose"]
 Labels = Literal["one", "set", "number"]
 
+STANDARD_INPUT = Path("-")
 DAMAGE = (EOFError, OSError, lzma.LZMAError, tarfile.TarError, zlib.error, zstandard.ZstdError)
 """What libraries raise for a damaged compressed file; an OSError with a number is one of the system."""
+
+_ROOM, _EXPANSION = 256_000_000, 200
+"""A compressed file may take so many bytes of memory, and so many times its size."""
+_VALUES = 8
+"""The values of a file of JSON may take `_ROOM` and so many times its characters; they commonly take twice as many."""
+_MOST_MISTAKES = 1_000_000
 
 
 @dataclass
@@ -32,26 +44,58 @@ class Source:
     """What a reader of a format is given: where it reads, how, and where it reports mistakes."""
 
     path: Path
-    task: Task
+    task: str
+    """A key of `TASKS`."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The field of an example -> the name that the file has for it."""
     labels: Labels = "one"
+    join: str = "\n"
+    """What stands between the texts that a path of `columns` finds in a record."""
+    label_separator: str | None = None
+    """What stands between the labels of a set in one text; None: a comma in a table."""
+    given: Given = NOTHING
+    """Of texts that come alone."""
     mistakes: list[str] = field(default_factory=list)
     """One line each, with file and position."""
+    misplaced: dict[str, str] = field(default_factory=dict)
+    """The place of a question with an answer that does not stand where the file says -> a line on the first such."""
+    _left: float = math.inf
+    """Bytes that a compressed file may still take."""
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.path == STANDARD_INPUT else str(self.path)
 
     def place(self, position: str | int) -> str:
         """`FILE:12` for a line, `FILE: article 12` for another position."""
-        return f"{self.path}:{position}" if isinstance(position, int) else f"{self.path}: {position}"
+        return f"{self.name}:{position}" if isinstance(position, int) else f"{self.name}: {position}"
 
     def mistake(self, place: str, reason: str) -> None:
         """Note why the example at `place` is not read."""
         self.mistakes.append(str(UserError(f"{place}: {reason}")))
 
+    def misplace(self, place: str, reason: str) -> None:
+        """Note that the question at `place` has an answer that does not stand where the file says."""
+        self.misplaced.setdefault(place, str(UserError(f"{place}: {reason}")))
+        if len(self.mistakes) > _MOST_MISTAKES:
+            raise UserError(f"{self.mistakes[0]} (the first of more than {_MOST_MISTAKES:,} mistakes)")
+
+    def spend(self, count: int) -> None:
+        """Count bytes of memory that a compressed file takes; raises `UserError` if they are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise UserError(
+                f"{self.path}: takes more than {_EXPANSION} times its size and {_ROOM:,} bytes of memory, which no "
+                "text does; if it is right, decompress it first"
+            )
+
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
         """The file's bytes, decompressed by its suffix."""
-        with self.path.open("rb") as file:
-            yield decompress(file, str(self.path), lambda size: None)
+        with nullcontext(sys.stdin.buffer) if self.path == STANDARD_INPUT else open_file(self.path) as file:
+            if split_name(str(self.path))[1] is not None:
+                self._left = _ROOM + _EXPANSION * os.fstat(file.fileno()).st_size
+            yield decompress(file, str(self.path), self.spend)
 
     def damaged(self, error: BaseException) -> UserError:
         """The line for what a library raised; raises errors of the system again."""
@@ -74,7 +118,8 @@ class Source:
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Number and bytes of each line, blank ones too, without its end; U+2028 and the like end no line."""
-        return enumerate(self.data.replace(b"\r\n", b"\n").split(b"\n"), 1)
+        for number, line in enumerate(io.BytesIO(self.data), 1):  # one by one: there may be millions
+            yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
     def decode(self, data: bytes, place: str) -> str | None:
         """`data` as text; a mistake and None if it is not UTF-8."""
@@ -90,7 +135,7 @@ class Source:
             if not line.strip():
                 continue
             try:
-                values = json.loads(line.decode())
+                values = self._loads(line.decode(), _ROOM)
             except (ValueError, RecursionError) as error:
                 self.mistake(self.place(number), _not_json(error))
                 continue
@@ -102,9 +147,15 @@ class Source:
     def json(self) -> Any:
         """The whole file as one JSON value; raises `UserError`."""
         try:
-            return json.loads(self.data.decode())
+            text = self.data.decode()
+            return self._loads(text, _ROOM + _VALUES * len(text))
         except (ValueError, RecursionError) as error:
             raise UserError(f"{self.path}: {_not_json(error)}") from None
+
+    def _loads(self, text: str, most: int) -> Any:
+        if self._left < math.inf:
+            self.spend(values_bytes(text))
+        return loads(text, most)
 
     def parse(self, model: type[Model], values: Any, place: str) -> Model | None:
         """`values` checked; a mistake and None if they are wrong."""
@@ -125,14 +176,24 @@ class Source:
             if parsed is not None:
                 yield position, parsed
 
+    @staticmethod
+    def separated(text: str, separator: str) -> list[str]:
+        """The labels of a set that stand in one text."""
+        return [name.strip() for name in text.split(separator) if name.strip()]
+
     def label(self, value: Any) -> str | tuple[str, ...] | float | None:
         """A label as `labels` wants it; None and an empty text are no label. Raises ValueError with the reason."""
         if value is None or value == "":
             return None
         if self.labels == "set":
+            if isinstance(value, str) and self.label_separator:
+                value = self.separated(value, self.label_separator)
             if isinstance(value, list | tuple):
                 return tuple(dict.fromkeys(map(_name, value)))
-            raise ValueError(f"label {value!r} is not a list, which `task.answer=set` needs")
+            raise ValueError(
+                f"label {value!r} is not a list, which `task.answer=set` needs; if several stand in one text, say what "
+                "separates them by `task.label_separator`"
+            )
         if isinstance(value, list | tuple):
             raise ValueError(f"label {value!r} is a list; did you mean `task.answer=set`?")
         return _number(value) if self.labels == "number" else _name(value)
@@ -165,6 +226,8 @@ def _not_utf8(error: UnicodeDecodeError) -> str:
 def _not_json(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return _not_utf8(error)
+    if isinstance(error, TooManyValuesError):
+        return str(error)
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON ({error.msg}, line {error.lineno}, character {error.colno})"
     return f"not JSON ({first_line(error)})"

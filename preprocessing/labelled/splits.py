@@ -1,11 +1,15 @@
 """Training and held-out examples side by side: their labels, and what stands in both."""
 
+import json
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
-from preprocessing.errors import UserError
-from preprocessing.labelled.examples import AnswerExample, ChooseExample, ClassifyExample, Example, TagExample
+from reread.preprocessing.errors import UserError, close_to
+from reread.preprocessing.labelled.examples import Example
 
+_SHOWN = 30
+"""Labels that a message lists."""
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
@@ -16,59 +20,67 @@ def labels_of(train: Sequence[Example]) -> list[str]:
     example without a label.
     """
     check_labelled(train)
-    names = {name for example in train for name in _labels(example)}
+    names = class_counts(train)
     if all(map(_NUMBER.fullmatch, names)):
         return sorted(names, key=lambda name: (float(name), name))
     return sorted(names)
 
 
+def class_counts(examples: Sequence[Example]) -> Counter[str]:
+    """How many examples have each label, or how many tokens each tag."""
+    return Counter(name for example in examples for name in example.classes)
+
+
 def check_labelled(examples: Sequence[Example]) -> None:
     """Raise `UserError` with the place of the first example without a label, tags or answers."""
     for example in examples:
-        if _target(example) is None:
-            raise UserError(f"{example.place}: no label; label it, or delete it where labels are needed")
+        if example.target is None:
+            raise UserError(f"{example.place}: no label; label it, or leave such examples out by `task.wrong=skip`")
 
 
-def check_labels(train: Sequence[Example], dev: Sequence[Example]) -> None:
-    """Raise `UserError` for the first example of `dev` that has no label, or one that no example of `train` has."""
-    check_labelled(dev)
-    known = set(labels_of(train))
-    for example in dev:
-        for name in _labels(example):
-            if name not in known:
-                raise UserError(
-                    f"{example.place}: label `{name}` is in no training example, so it cannot be learnt; correct it, "
-                    "or add training examples"
-                )
+def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool = False) -> None:
+    """Raise `UserError` for the first example that has no label, or one that is not `known`.
+
+    Known are the labels of `task.labels` where they are `stated`, else those of the training examples.
+    """
+    check_labelled(examples)
+    counts = class_counts(examples)
+    if not (unknown := counts.keys() - set(known)):
+        return
+    place, name = next((one.place, name) for one in examples for name in one.classes if name in unknown)
+    count = f" ({counts[name]:,} times)" if counts[name] > 1 else ""
+    near = f"did you mean `{close[0]}`? " if (close := close_to(name, known)) else ""
+    if stated:
+        why = f"is none of task.labels; {near}Correct it, add it there,"
+    else:
+        why = (
+            f"is in no training example, so it cannot be learnt; {near}Correct it, add training examples, state the "
+            f"classes by {stated_labels(known)}, which refuses others,"
+        )
+    raise UserError(f"{place}: label `{name}`{count} {why} or leave such examples out by `task.wrong=skip`")
+
+
+def stated_labels(labels: Sequence[str]) -> str:
+    """The setting that states these labels, as it is typed."""
+    more = ", ..." if len(labels) > _SHOWN else ""
+    return f"'task.labels=[{json.dumps(list(labels[:_SHOWN]), ensure_ascii=False)[1:-1]}{more}]'"
+
+
+def with_labels(examples: Sequence[Example], known: Sequence[str]) -> tuple[list[Example], list[str]]:
+    """The examples with a label, and only ones that are `known` unless that is empty; a line for each other one."""
+    names, kept, left_out = set(known), list[Example](), list[str]()
+    for example in examples:
+        unknown = [name for name in example.classes if name not in names] if names else []
+        if example.target is None:
+            left_out.append(str(UserError(f"{example.place}: no label")))
+        elif unknown:
+            left_out.append(str(UserError(f"{example.place}: label `{unknown[0]}` is unknown")))
+        else:
+            kept.append(example)
+    return kept, left_out
 
 
 def duplicates(train: Sequence[Example], dev: Sequence[Example]) -> int:
     """How many examples of `dev` have a text (with its second text or question) that stands in `train`, too."""
-    known = {_content(example) for example in train}
-    return sum(_content(example) in known for example in dev)
-
-
-def _target(example: Example) -> object:
-    if isinstance(example, ClassifyExample | ChooseExample):
-        return example.label
-    if isinstance(example, TagExample):
-        return example.tags
-    assert isinstance(example, AnswerExample)
-    return example.answers
-
-
-def _labels(example: Example) -> Iterator[str]:
-    target = _target(example) if isinstance(example, ClassifyExample | TagExample) else None
-    if isinstance(target, str):
-        yield target
-    elif isinstance(target, tuple):
-        yield from target
-
-
-def _content(example: Example) -> Hashable:
-    if isinstance(example, ClassifyExample):
-        return example.text, example.second
-    if isinstance(example, TagExample):
-        return example.tokens
-    assert isinstance(example, AnswerExample | ChooseExample)
-    return example.text, example.question
+    known = {example.content for example in train}
+    return sum(example.content in known for example in dev)

@@ -2,85 +2,68 @@
 
 import csv
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from preprocessing.errors import UserError, nearest
-from preprocessing.input.fields import json_type
-from preprocessing.labelled.examples import ClassifyExample
-from preprocessing.labelled.source import Source
-
-NAMES = {
-    "id": ("id", "guid"),
-    "text": ("text", "text_a", "sentence", "sentence1", "review", "premise", "question1", "query", "content"),
-    "second": ("second", "text_b", "sentence2", "hypothesis", "hypo", "question2"),
-    "label": ("label", "labels", "gold_label", "class"),
-}
-"""The names that published data sets have for each field of an example."""
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.columns import Columns, find_columns
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.line import TaskLine, examples_from
+from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.tasks import TASKS
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
 
-def find_columns(known: Collection[str], columns: Mapping[str, str]) -> dict[str, str]:
-    """The field of an example -> its name among `known`: as `columns` says, else a usual one.
-
-    Raises ValueError if there is no text, or a name of `columns` is missing, or two usual names fit.
-    """
-    found = dict(columns)
-    for field, name in columns.items():
-        if name not in known:
-            raise ValueError(f"no column `{name}` for `{field}`; {nearest(name, known, 'it has')}")
-    for field, names in NAMES.items():
-        usual = [name for name in names if name in known and name not in columns.values() and field not in columns]
-        if len(usual) > 1:
-            raise ValueError(f"both `{usual[0]}` and `{usual[1]}` may be the {field}; choose by `task.columns.{field}`")
-        if usual:
-            found[field] = usual[0]
-    if "text" not in found:
-        raise ValueError(f"no column for the text among {', '.join(known)}; name it by `task.columns.text`")
-    return found
-
-
-def read_tsv(source: Source) -> Iterator[ClassifyExample]:
+def read_tsv(source: Source) -> Iterator[Example]:
     """The rows of a table with a header and tabs; a quotation mark is a character as any other."""
-    return _rows(source, _tsv_rows(source))
+    return examples_from(source, TASKS[source.task], _lines(source, _tsv_rows(source)))
 
 
-def read_csv(source: Source) -> Iterator[ClassifyExample]:
+def read_csv(source: Source) -> Iterator[Example]:
     """The rows of a table with a header and commas; fields may be quoted, and then hold commas and line ends."""
-    return _rows(source, _csv_rows(source))
+    return examples_from(source, TASKS[source.task], _lines(source, _csv_rows(source)))
 
 
-def _rows(source: Source, rows: Iterator[tuple[int, list[str]]]) -> Iterator[ClassifyExample]:
+def _lines(source: Source, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, TaskLine]]:
+    model = TASKS[source.task]
+    columns, header, width = Columns(source.columns, source.join), list[str](), 0
+    if not columns.numbered:
+        columns, header = _header(source, rows)
+    for number, row in rows:
+        place, width = source.place(number), len(header) or width or len(row)
+        if len(row) != width:
+            source.mistake(
+                place, f"{len(row)} columns, where {'the header' if header else 'the first row'} has {width}"
+            )
+            continue
+        record = dict(zip(header, row, strict=True)) if header else row
+        try:
+            cells: dict[str, Any] = {field: columns.text(record, field) for field in model.cells}
+        except ValueError as error:
+            source.mistake(place, str(error))
+            continue
+        if source.labels == "set" and cells["label"] is not None:
+            cells["label"] = source.separated(cells["label"], source.label_separator or ",")
+        line = source.parse(model, {name: value for name, value in cells.items() if value is not None}, place)
+        if line is not None:
+            yield number, line
+
+
+def _header(source: Source, rows: Iterator[tuple[int, list[str]]]) -> tuple[Columns, list[str]]:
+    model = TASKS[source.task]
     first, header = next(rows, (1, [""]))
     if source.mistakes:
         raise UserError(source.mistakes[0])
     if len(set(header)) < len(header):
         raise UserError(f"{source.place(first)}: two columns have the same name ({', '.join(header)}); rename one")
     try:
-        columns = find_columns(header, source.columns)
+        return find_columns(header, source.columns, source.join, model.cells, model.needed), header
     except ValueError as error:
-        raise UserError(f"{source.place(first)}: {error}; the first line has to be a header") from None
-    text, second, label, identity = (
-        header.index(columns[field]) if field in columns else None for field in ("text", "second", "label", "id")
-    )
-    assert text is not None
-    for number, row in rows:
-        place = source.place(number)
-        if len(row) != len(header):
-            source.mistake(place, f"{len(row)} columns, where the header has {len(header)}")
-            continue
-        try:
-            value = None if label is None else _label(source, row[label])
-        except ValueError as error:
-            source.mistake(place, str(error))
-            continue
-        identifier = str(number) if identity is None else row[identity]
-        yield ClassifyExample(identifier, place, row[text], None if second is None else row[second], value)
-
-
-def _label(source: Source, cell: str) -> str | tuple[str, ...] | float | None:
-    """A cell as a label; a set of labels is separated by commas."""
-    if source.labels == "set":
-        return source.label([name.strip() for name in cell.split(",") if name.strip()])
-    return source.label(cell)
+        way_out = (
+            f"the first line has to be a header, or `task.columns.{model.needed[0]}=[1]` names the second column of a "
+            "table"
+        )
+        raise UserError(f"{source.place(first)}: {error}; {way_out} without one") from None
 
 
 def _tsv_rows(source: Source) -> Iterator[tuple[int, list[str]]]:
@@ -108,24 +91,16 @@ def _csv_rows(source: Source) -> Iterator[tuple[int, list[str]]]:
 
 def read_clue(source: Source) -> Iterator[ClassifyExample]:
     """JSON lines with a sentence or two and a label, as CLUE and FewCLUE publish them; other fields are left out."""
-    known: dict[Sequence[str], dict[str, str]] = {}
+    known: dict[Sequence[str], Columns] = {}
     for number, values in source.json_lines():
         place, names = source.place(number), tuple(values)
-        if names not in known:
-            try:
-                known[names] = find_columns(names, source.columns)
-            except ValueError as error:
-                source.mistake(place, str(error))
-                continue
-        columns = known[names]
-        text, second = values[columns["text"]], values.get(columns.get("second", ""))
-        if not isinstance(text, str) or not isinstance(second, str | None):
-            field, value = ("second", second) if isinstance(text, str) else ("text", text)
-            source.mistake(place, f"`{columns[field]}` holds {json_type(value)}, not text")
-            continue
         try:
-            label = source.label(values.get(columns.get("label", "")))
+            if names not in known:
+                known[names] = find_columns(names, source.columns, source.join)
+            columns = known[names]
+            text, second = columns.text(values, "text"), columns.text(values, "second")
+            identifier, label = columns.value(values, "id"), source.label(columns.value(values, "label"))
         except ValueError as error:
             source.mistake(place, str(error))
             continue
-        yield ClassifyExample(str(values.get(columns.get("id", ""), number)), place, text, second, label)
+        yield ClassifyExample(str(number if identifier is None else identifier), place, text or "", second, label)

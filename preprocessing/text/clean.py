@@ -1,8 +1,8 @@
-"""Normalising text and filtering documents.
+"""Normalises text and filters documents.
 
-A cleaned text has one paragraph a line: no blank lines, no space at the ends of a line, no two spaces together, no
+A cleaned text has one paragraph per line: no blank lines, no space at the ends of a line, no successive spaces, and no
 invisible characters. HTML entities are left as they are, unless `clean.html` is set. Cleaning a cleaned text changes
-nothing, unless wrapped lines are joined: then paragraphs would be joined as if they were lines.
+nothing, unless `clean.join_wrapped_lines` is set, which would join its paragraphs as if they were lines.
 """
 
 import re
@@ -16,13 +16,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.config import CleanSettings
-from preprocessing.text.characters import codes_of
-from preprocessing.text.remains import without_gutenberg, without_html, without_wiki_remains
-from preprocessing.text.simplify import simplify
+from reread.preprocessing.config import CleanSettings
+from reread.preprocessing.text.characters import codes_of
+from reread.preprocessing.text.markup import without_gutenberg, without_html, without_wiki_markup
+from reread.preprocessing.text.simplify import simplify
 
 KEPT_PUNCTUATION = "，。！？：；（）～…．"
-"""Full-width punctuation that NFKC would make ASCII (also the stop `．`, which some novels use for `。`)."""
+"""Full-width punctuation that NFKC would turn into ASCII, and the stop `．`, which some novels use for `。`."""
 _LINE_ENDS = ("\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029")
 _SPACES = "\t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 BLANKS = "".join(dict.fromkeys(_SPACES + "".join(_LINE_ENDS)))
@@ -45,14 +45,14 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _HAN = re.compile("[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _WRAP = re.compile("(?<!\n)\n(?!\n)")
 _CHINESE = "\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
-_SHARED = "“”‘’…—"  # Chinese beside a Chinese character, English beside another
+_SHARED = "“”‘’…—"  # used in Chinese and in English: they count as Chinese beside a Chinese character
 _WRAP_IN_CHINESE = re.compile(f"(?<=[{_CHINESE}])\n(?=[{_CHINESE}{_SHARED}])|(?<=[{_SHARED}])\n(?=[{_CHINESE}])")
 
 
 class Cleaner:
-    """Cleans documents as the settings say, and counts what their options change.
+    """Cleans documents according to the settings, and counts the changes by option.
 
-    `marks` are those of `clean.map_punctuation`, each with what stands for it.
+    `marks` are the punctuation marks that `clean.map_punctuation` replaces, with their replacements.
     """
 
     def __init__(self, settings: CleanSettings, marks: Mapping[str, str] = {}) -> None:
@@ -60,16 +60,16 @@ class Cleaner:
         options: dict[str, Callable[[str], str]] = {
             "gutenberg": without_gutenberg,
             "html": without_html,
-            "wiki_remains": without_wiki_remains,
+            "wiki_remains": without_wiki_markup,
         }
         self._options = [(name, change) for name, change in options.items() if getattr(settings, name)]
         self._marks = str.maketrans(dict(marks)) if settings.map_punctuation else {}
         self._mark = re.compile(f"[{''.join(map(re.escape, marks))}]") if self._marks else None
         self.changed: dict[str, Counter[str]] = {}
-        """By option: `documents` that it changed, and `characters` that it took out or, of punctuation, mapped."""
+        """For each option the `documents` that it changed, and the `characters` that it removed or replaced."""
 
     def clean(self, text: str) -> str:
-        """Normalised text; empty where nothing visible is left."""
+        """The cleaned text; empty if no visible character is left."""
         for name, change in self._options:
             before, text = len(text), change(text)
             self._count(name, before - len(text))
@@ -105,7 +105,7 @@ class Cleaner:
         return re.sub("\n\n+", "\n", text).strip(" \n")
 
     def reason_to_drop(self, text: str) -> str | None:
-        """The filter that a cleaned text fails (its name in the report), or None."""
+        """The name, in the report, of the filter that drops a cleaned text; None if none does."""
         settings = self.settings
         if not text:
             return "empty"
@@ -121,7 +121,7 @@ class Cleaner:
 
 
 def _too_few(pattern: re.Pattern[str], text: str, share: float) -> bool:
-    """Whether less than `share` of the visible characters match."""
+    """Whether the characters that match are less than `share` of all visible characters."""
     if not share:
         return False
     visible = len(text) - text.count(" ") - text.count("\n")
@@ -129,12 +129,12 @@ def _too_few(pattern: re.Pattern[str], text: str, share: float) -> bool:
 
 
 def _kinds_of(text: str, nfkc: bool) -> NDArray[np.uint8]:
-    """[len(text)]: the kinds of the characters."""
+    """[len(text)]: the kind of each character, as `_kinds` has it."""
     return _kinds(nfkc).take(codes_of(text), mode="clip")
 
 
 def _is_normal(kinds: NDArray[np.uint8]) -> bool:
-    """Whether nothing has to be changed in a text: no character, and no blank at an end or beside another."""
+    """Whether a text needs no change: no character to replace, and no blank at an end or beside another blank."""
     is_blank = kinds == _BLANK
     return not (
         (kinds & ~_BLANK).any() or is_blank[:1].any() or is_blank[-1:].any() or (is_blank[1:] & is_blank[:-1]).any()
@@ -151,7 +151,7 @@ def _without_unwanted(text: str, kinds: NDArray[np.uint8], nfkc: bool) -> str:
     ends = (found[np.concatenate((gaps, [-1]))] + 1).tolist()
     parts, done = [""], 0
     for start, end in zip(starts, ends, strict=True):
-        # The character before a run may compose with it; the one after it cannot.
+        # The character before a run may compose with the run; the one after it cannot.
         begin = start - (start > done and text[start - 1] not in KEPT_PUNCTUATION)
         run = _DROPPED_RUN.sub("", text[begin:end])
         parts += (text[done:begin], _normalised(run) if nfkc else run)
@@ -162,13 +162,13 @@ def _without_unwanted(text: str, kinds: NDArray[np.uint8], nfkc: bool) -> str:
 def _normalised(run: str) -> str:
     if len(run) <= _MOST_MARKS:
         return unicodedata.normalize("NFKC", run)
-    # Ordering the marks of one character takes time quadratic in their number. Some decompose into two.
+    # Sorting the combining marks of a character takes time quadratic in their number, and some decompose into two.
     return _marks().sub(r"\1", unicodedata.normalize("NFKC", _marks().sub(r"\1", run)))
 
 
 @cache
 def _marks() -> re.Pattern[str]:
-    """Matches more than `_MOST_MARKS` combining marks of one character; the first `_MOST_MARKS` are group 1."""
+    """Matches more than `_MOST_MARKS` successive combining marks; the first `_MOST_MARKS` are group 1."""
     combining = [
         character
         for character in map(chr, range(0x300, 0x1F000))
@@ -180,7 +180,7 @@ def _marks() -> re.Pattern[str]:
 
 @cache
 def _kinds(nfkc: bool) -> NDArray[np.uint8]:
-    """[code points]: what each character is to cleaning."""
+    """[code points]: the kind of each character: whether cleaning may change it, and whether it is a blank."""
     kinds = _touched(nfkc) * _TOUCHED
     kinds[list(map(ord, " \n"))] = _BLANK
     kinds[[ord(blank) for blank in BLANKS if blank != "\n"]] |= _OTHER_BLANK
@@ -189,9 +189,9 @@ def _kinds(nfkc: bool) -> NDArray[np.uint8]:
 
 
 def _touched(nfkc: bool) -> NDArray[np.bool_]:
-    """[code points]: the characters that are dropped or that NFKC changes, reorders or composes with the one before.
+    """[code points]: the characters that are dropped, or that NFKC changes, reorders or composes with the one before.
 
-    Runs of the latter can be normalised by themselves (UAX #15, section 9: their quick check is not Yes).
+    Runs of the latter can be normalised separately (UAX #15, section 9: characters whose quick check is not Yes).
     """
     touched = np.zeros(sys.maxunicode + 1, bool)
     if nfkc:

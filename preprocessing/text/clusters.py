@@ -1,4 +1,4 @@
-"""Clusters of near-duplicates: union-find over the documents that have one, and which of each cluster stays."""
+"""Clusters of near-duplicates, by union-find over the documents that have one; one document of each cluster stays."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,34 +8,35 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.text.dedup import DUPLICATE
-from preprocessing.text.minhash import place_of
+from reread.preprocessing.text.dedup import DUPLICATE
+from reread.preprocessing.text.minhash import part_and_index
 
 _AT_ONCE = 1 << 20
 _ENDS = ("first", "later")
 
 
 class Clusters(NamedTuple):
-    """Documents [m] are numbers of 64 bits, of part and place, that increase in source order."""
+    """The clusters of the documents [m] that have a near-duplicate; documents are numbered by `minhash.number_of`."""
 
     documents: NDArray[np.uint64]
+    """[m]: in source order."""
     kept: NDArray[np.uint64]
-    """[m]: the document that stays of each one's cluster."""
+    """[m]: the document that stays of the cluster of each document."""
 
     @property
     def dropped(self) -> NDArray[np.uint64]:
         return self.documents[self.documents != self.kept]
 
     def sizes(self) -> Counter[int]:
-        """Clusters by their number of documents, rounded down to a power of two."""
+        """The number of clusters by their number of documents, which is rounded down to a power of two."""
         powers = np.frexp(np.unique(self.kept, return_counts=True)[1])[1] - 1
         return Counter(1 << power for power in powers.tolist())
 
 
 def clusters_of(files: Sequence[Path]) -> Clusters:
-    """The clusters that the EDGEs in `files` connect; the first document of each stays.
+    """The clusters of the EDGEs in `files`; the first document of each cluster stays.
 
-    Memory is about 100 bytes for each document that has a near-duplicate, and a million edges at a time.
+    It takes about 100 bytes of memory for each document with a near-duplicate, and reads a million edges at a time.
     """
     documents = np.unique(np.concatenate([np.empty(0, np.uint64), *(_documents(file) for file in files)]))
     parents = np.arange(len(documents))
@@ -48,7 +49,7 @@ def clusters_of(files: Sequence[Path]) -> Clusters:
 
 
 def unite(parents: NDArray[np.int64], first: NDArray[np.int64], later: NDArray[np.int64]) -> None:
-    """Unite the sets of first[i] and later[i]; the least member of a set is its root, in whatever order they come."""
+    """Unite the sets of first[i] and later[i]; the least member of a set is its root, whatever the order of pairs."""
     while len(first):
         first, later = root_of(parents, first), root_of(parents, later)
         apart = first != later
@@ -57,7 +58,7 @@ def unite(parents: NDArray[np.int64], first: NDArray[np.int64], later: NDArray[n
 
 
 def root_of(parents: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The root of each node; on the way, nodes are hung higher up."""
+    """[n]: the root of each of `nodes` [n]; paths to the root are shortened in `parents`."""
     while True:
         above = parents[nodes]
         top = parents[above]
@@ -67,9 +68,9 @@ def root_of(parents: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.
 
 
 def duplicates_of(documents: NDArray[np.uint64]) -> NDArray[Any]:
-    """Documents as DUPLICATE [n]."""
+    """Documents, numbered by `minhash.number_of`, as DUPLICATE [n]."""
     found = np.empty(len(documents), DUPLICATE)
-    found["part"], found["place"] = place_of(documents)
+    found["part"], found["index"] = part_and_index(documents)
     return found
 
 

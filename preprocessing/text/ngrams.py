@@ -1,8 +1,8 @@
-"""N-grams of text as numbers of 64 bits: what near-duplicates and texts of evaluation sets are found by.
+"""N-grams of text as 64-bit hashes, by which near-duplicates and text of evaluation sets are found.
 
-A unit is a Han or kana character, or a word: a run of other letters, marks and digits, in lower case. Everything else
-only separates units, so white space and punctuation make no difference, and one rule fits Chinese, English and both in
-one text.
+A unit is a Han or kana character, or a word: a run of other letters, marks and digits, in lower case. All other
+characters only separate units, so white space and punctuation make no difference, and one rule fits Chinese, English
+and a mixture of both.
 """
 
 import unicodedata
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECE, OVERLAP = 1 << 16, 1 << 10
-"""Characters of a long text that are looked at together, and those that two pieces share."""
+"""The characters in one piece of a long text, and the characters that two successive pieces have in common."""
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _BASE = 0xD1342543DE82EF95
@@ -37,22 +37,22 @@ class Units(NamedTuple):
 
     hashes: NDArray[np.uint64]
     text: NDArray[np.int64]
-    """The number of the text each belongs to; never falls."""
+    """[u]: the number of the text that each unit belongs to, in increasing order."""
     is_character: NDArray[np.bool_]
-    """Han or kana, not a word."""
+    """[u]: whether the unit is a Han or kana character and not a word."""
     begins: NDArray[np.int64]
-    """Where each begins, in characters of the texts joined by one character."""
+    """[u]: the character at which each unit begins, in the texts joined by one character."""
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection in which each bit changes half of all bits."""
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection where each input bit flips half of all bits."""
     values = (values ^ (values >> np.uint64(30))) * _MULTIPLIERS[0]
     values = (values ^ (values >> np.uint64(27))) * _MULTIPLIERS[1]
     return values ^ (values >> np.uint64(31))
 
 
 def stream(count: int) -> NDArray[np.uint64]:
-    """[count] numbers of SplitMix64, always the same."""
+    """[count]: the first numbers of SplitMix64 with seed 0."""
     return mix(np.arange(1, count + 1, dtype=np.uint64) * _GAMMA)
 
 
@@ -70,7 +70,7 @@ def units_of(texts: Sequence[str]) -> Units:
     text = np.repeat(np.arange(len(texts)), np.diff(np.searchsorted(begins, ends), prepend=0))
     if not len(begins):
         return Units(np.empty(0, np.uint64), text, np.empty(0, bool), begins)
-    # A polynomial of the characters; separators are zeros.
+    # The hash of a unit is a polynomial of its characters; separators are zeros.
     sums = np.add.reduceat(codes * _powers(_BASE, len(codes)), begins)
     return Units(mix(sums * _powers(_INVERSE, len(codes))[begins]), text, kinds[begins] == _CHARACTER, begins)
 
@@ -81,7 +81,7 @@ def ngrams(units: Units, length: int) -> tuple[NDArray[np.uint64], NDArray[np.in
     if count < length:
         return np.empty(0, np.uint64), np.empty(0, np.int64)
     powers, inverses = _powers(_BASE, count), _powers(_INVERSE, count)
-    # The polynomial of a run is a difference of two sums: the cost does not depend on `length`.
+    # The polynomial of a run is the difference of two sums, so the cost does not depend on `length`.
     sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(units.hashes * powers)))
     last = count - length + 1
     hashes = mix((sums[length:] - sums[:-length]) * inverses[:last])
@@ -90,9 +90,10 @@ def ngrams(units: Units, length: int) -> tuple[NDArray[np.uint64], NDArray[np.in
 
 
 def pieces(texts: Iterable[str]) -> Iterator[tuple[list[int], list[str]]]:
-    """Texts a batch at a time: pieces, and the number of the text each is from, which never falls.
+    """Batches of texts or pieces of texts, with the number of the text that each is from, in increasing order.
 
-    Memory is bounded: long texts are cut into pieces that overlap, so what is cut at an end is whole in the next one.
+    To bound memory, long texts are cut into pieces. The pieces overlap, so that an n-gram which one piece cuts off is
+    whole in the next.
     """
     numbers, batch, characters = list[int](), list[str](), 0
     for number, text in enumerate(texts):
@@ -109,7 +110,7 @@ def pieces(texts: Iterable[str]) -> Iterator[tuple[list[int], list[str]]]:
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:
-    """The first `count` powers of `base` modulo 2^64, from 1 on."""
+    """[count]: the powers of `base` modulo 2^64, beginning with 1."""
     powers = np.full(count, base, np.uint64)
     powers[0] = 1
     return np.cumprod(powers, dtype=np.uint64)
@@ -117,7 +118,7 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
 
 @cache
 def _characters() -> NDArray[np.uint32]:
-    """[code points]: each in lower case, with its kind in the bits from `_KIND` on; separators are 0."""
+    """[code points]: each character in lower case, with its kind in the bits from `_KIND` on; separators are 0."""
     found = np.zeros(0x110000, np.uint32)
     for code in range(0x20000):
         character = chr(code)

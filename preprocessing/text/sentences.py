@@ -1,4 +1,4 @@
-"""Where sentences and paragraphs end, for Chinese, English and their mixture."""
+"""Finds the ends of sentences and paragraphs in Chinese, English and mixtures of both."""
 
 import re
 import string
@@ -6,7 +6,7 @@ import string
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.text.characters import codes_of
+from reread.preprocessing.text.characters import codes_of
 
 _CHINESE_STOPS = frozenset("。！？；．…")
 _FULL_STOPS = frozenset("。！？；")
@@ -14,7 +14,7 @@ _COMMAS = frozenset("，、：；,;:")
 _QUOTES = frozenset("“‘「『《（")
 _CLOSERS = "”’」』）》〉】〕])\"'"
 _OPENERS = " “‘「『（《〈【〔\\[(\"'"
-# One character class comes first, so the scan runs at its speed. Titles and remarks in brackets are skipped.
+# The expression begins with one character class, for which `re` scans fast. Titles and remarks in brackets are skipped.
 _BRACKETED = re.compile("《[^《》\n]{0,80}》|（[^（）\n]{0,60}）")
 _CANDIDATE = re.compile(
     "[《（。！？；．…!?.](?:"
@@ -27,9 +27,10 @@ _NEXT_WORD = re.compile(f"[{_OPENERS}]*(\\w*)")
 _BEFORE_LAST_WORD = re.compile(r".*[\s“‘(\[\"'，。、_—-]", re.DOTALL)
 _LONGEST_WORD = 24
 _SHORT_WORD = 15
-"""A longer word before a stop is rare enough to be looked at one by one."""
+"""Words before a stop that are longer than this are rare, and are handled one by one."""
 
-# Abbreviations before a name or the rest of a phrase, before a number, and words that begin a sentence after one.
+# Abbreviations before a name or the rest of a phrase, those before a number, and words that may begin a sentence after
+# an abbreviation.
 _NAME_FOLLOWS = """
     mr mrs ms dr prof rev fr st ste gen col capt cpt cmdr maj lt sgt cpl adm hon gov sen rep pres messrs mme mlle drs
     profs supt det insp vs viz cf e.g i.e eg ie ca approx esq
@@ -45,10 +46,10 @@ _NAMES, _NUMBERED, _FIRST = (frozenset(words.split()) for words in (_NAME_FOLLOW
 _ABBREVIATIONS = np.array(
     sorted(int.from_bytes(word.encode(), "big") for word in _NAMES | _NUMBERED if word.isalpha()), np.uint64
 )
-"""As numbers, the last letter of a word in the lowest byte."""
+"""The abbreviations as numbers, with the last letter of a word in the lowest byte."""
 
 
-# [65536] the kinds of each character.
+# [65536]: the kinds of each character, as bits.
 _STOP, _DOT, _OTHER, _OPEN, _CLOSER, _STRAIGHT, _COMMA = (1 << bit for bit in range(7))
 _QUOTE, _LINE, _POINT, _ASCII, _LETTER, _BEFORE_WORD, _OPENER = (1 << bit for bit in range(7, 14))
 _KINDS = np.zeros(1 << 16, np.uint16)
@@ -72,18 +73,18 @@ for _kind, _characters in (
 
 
 def sentence_ends(text: str) -> NDArray[np.int64]:
-    """Exclusive character ends [n] of the sentences of a cleaned text, increasing.
+    """[n]: the exclusive ends of the sentences of a cleaned text, in characters and in increasing order.
 
-    The end of every paragraph is among them: a line end, or that of the text.
-    Closing quotes and brackets belong to the sentence they close, the space between two sentences to the second.
+    The end of every paragraph, which is a line end or the end of the text, is among them. Closing quotes and brackets
+    belong to the sentence that they close, the space between two sentences belongs to the second.
     """
     codes = codes_of(f"\n{text}\n\n")
     kinds = _KINDS.take(codes, mode="clip")
     marks = _marks(text, kinds)
     before, mark, after = kinds[marks - 1], kinds[marks], kinds[marks + 1]
     is_line, is_stop = mark & _LINE != 0, mark & _STOP != 0
-    # A single Chinese stop, closed by one mark or none, is at nearly every end. It is decided here unless the paragraph
-    # has other marks. A `．` after ASCII is a numbering: １．甲
+    # Nearly every Chinese sentence ends with a single stop, followed by at most one closing mark. This case is decided
+    # here, unless the paragraph has other marks. A `．` after ASCII is a numbering: １．甲
     is_closed = is_stop & (after & (_CLOSER | _STRAIGHT) == _CLOSER)
     follower = np.where(is_closed, kinds[marks + 2], after)
     is_single = is_stop & (before & (_QUOTE | _LINE) == 0) & (follower & _COMMA == 0)
@@ -92,8 +93,8 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     marks -= 1
     lines = marks[is_line]
     line_of = np.cumsum(is_line) - is_line
-    # So is a single English stop: it ends no sentence before a letter, and `_western_ends` decides before a blank,
-    # which may come after one closing mark.
+    # A single English stop is decided here, too: before a letter it ends no sentence, and before a blank, perhaps
+    # after one closing mark, `_western_ends` decides.
     is_point = (mark & _POINT != 0) & ~_is_digit(codes[marks])
     is_point &= (before & (_ASCII | _STOP | _OTHER | _QUOTE) == _ASCII) | (codes[marks] == ord(" "))
     is_open = (after & (_STOP | _OTHER | _CLOSER) == 0) & (after & (_ASCII | _LINE) != 0)
@@ -101,6 +102,7 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     behind = marks + 2 + closes
     is_point &= (is_open & ~closes) | (codes[behind] == ord(" ")) | (closes & (kinds[behind] & _LINE != 0))
     is_other |= (mark & _OTHER != 0) & ~is_point
+    # Paragraphs with other marks, or with stops of both kinds, are handled one by one
     has_stops, has_points = np.zeros((2, len(lines) + 1), bool)
     has_stops[line_of[is_stop]] = True
     has_points[line_of[is_point]] = True
@@ -110,6 +112,7 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
     within: list[int] = []
     for begin, end in zip(begins[~is_plain].tolist(), ends[~is_plain].tolist(), strict=True):
         _find_ends(text, begin, end, within)
+    # The ends of all other paragraphs at once
     in_plain = is_plain[line_of]
     is_point &= in_plain & (codes[behind] == ord(" ")) & ~_is_lower(codes[behind + 1])
     western = _western_ends(text, codes, kinds, marks[is_point], behind[is_point] - 1)
@@ -122,8 +125,8 @@ def sentence_ends(text: str) -> NDArray[np.int64]:
 
 
 def _marks(text: str, kinds: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Places in `kinds` [len(text) + 3] of the line ends, the stops outside of titles and remarks, and the remarks that
-    may be a sentence.
+    """[m]: indices into `kinds` [len(text) + 3] of line ends, of stops outside of titles and remarks in brackets, and
+    of remarks that may be a sentence.
     """
     marks = np.flatnonzero(kinds & (_STOP | _OTHER | _OPEN | _LINE) != 0)[1:-2]
     is_open = kinds[marks] & _OPEN != 0
@@ -148,19 +151,20 @@ def _western_ends(
     points: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Those of `ends` that end a sentence: of single stops at `points`, closed at `ends`, before a blank.
+    """The `ends` that are ends of sentences, for single stops at `points` that are closed at `ends` before a blank.
 
-    `codes` and `kinds` begin a place before the text. Before a capital, "!", "?" and stops after a blank or a short
-    word of letters that is no abbreviation are sure; `_is_western_end` decides about all others.
+    `codes` and `kinds` begin one character before the text. Before a capital letter, "!", "?", and stops after a blank
+    or after a short word of letters that is no abbreviation always end a sentence; `_is_western_end` decides about the
+    others.
     """
     if len(points) == 0:
         return ends
-    places = np.maximum(points[:, None] - np.arange(_SHORT_WORD + 1), 0)  # of the characters before, the last one first
-    letters = kinds[places] & _LETTER != 0
+    positions = np.maximum(points[:, None] - np.arange(_SHORT_WORD + 1), 0)  # of the characters before, the last first
+    letters = kinds[positions] & _LETTER != 0
     length = np.argmin(letters, axis=1)  # of the word; 0 if all are letters
     row = np.arange(len(points))
-    is_word = (length > 1) & (kinds[places[row, length]] & _BEFORE_WORD != 0)
-    lower = np.where(np.arange(8) < length[:, None], codes[places[:, :8]] | 0x20, 0).astype(np.uint8)
+    is_word = (length > 1) & (kinds[positions[row, length]] & _BEFORE_WORD != 0)
+    lower = np.where(np.arange(8) < length[:, None], codes[positions[:, :8]] | 0x20, 0).astype(np.uint8)
     words = lower.view(np.uint64).ravel()
     is_word &= (length > 8) | (_ABBREVIATIONS.take(np.searchsorted(_ABBREVIATIONS, words), mode="clip") != words)
     is_word |= (codes[points] == ord(" ")) | (codes[points + 1] != ord("."))
@@ -180,7 +184,7 @@ def _is_lower(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
 
 
 def _find_ends(text: str, first: int, last: int, ends: list[int]) -> None:
-    """Append the ends in the paragraph text[first:last] to `ends`."""
+    """Append the ends of the sentences of the paragraph text[first:last] to `ends`."""
     quotes = _StraightQuotes(text, first)
     for match in _CANDIDATE.finditer(text, first, last):
         start, end = match.span()
@@ -210,7 +214,7 @@ class _StraightQuotes:
         self.text, self.done, self.is_open = text, begin, {'"': False, "'": False}
 
     def is_open_at(self, position: int) -> bool:
-        """Whether the quote at `position` has an odd number of its kind before it."""
+        """Whether an odd number of quotes of the same kind precede the quote at `position` in its paragraph."""
         for quote in self.is_open:
             self.is_open[quote] ^= self.text.count(quote, self.done, position) % 2 == 1
         self.done = position
@@ -218,7 +222,7 @@ class _StraightQuotes:
 
 
 def _closed(text: str, position: int, end: int, quotes: _StraightQuotes) -> int:
-    """The end of the closing marks in text[position:end]; a straight quote may open what follows instead."""
+    """The end of the closing marks in text[position:end]; a straight quote may also be an opening one."""
     while position < end:
         if text[position] in "\"'":
             follower = text[position + 1 : position + 2]
@@ -229,10 +233,10 @@ def _closed(text: str, position: int, end: int, quotes: _StraightQuotes) -> int:
 
 
 def _is_end(text: str, start: int, stop: int, end: int, first: int) -> bool:
-    """Whether the stops text[start:stop], closed at `end`, end the sentence that began at `first`."""
+    """Whether the stops text[start:stop], with closing marks up to `end`, end the sentence that began at `first`."""
     if _CHINESE_STOPS.isdisjoint(text[start:stop]):
         return _is_western_end(text, start, stop, end, first)
-    if text[start] == "．":  # a stop in some novels, and a numbering: １．甲
+    if text[start] == "．":  # a stop in some novels, but also used in numberings: １．甲
         return not text[start - 1].isascii()
     return text[stop - 1] != "…" or not _next_word(text, end)[:1].islower()
 
@@ -240,7 +244,7 @@ def _is_end(text: str, start: int, stop: int, end: int, first: int) -> bool:
 def _is_western_end(text: str, start: int, stop: int, end: int, first: int) -> bool:
     is_point = "!" not in text[start:stop] and "?" not in text[start:stop]
     follower = text[end : end + 1]
-    if follower and not follower.isspace():  # no space between sentences: Chinese with ASCII stops, or a number, a name
+    if follower and not follower.isspace():  # without a space: Chinese with ASCII stops, or a number or a name
         return not follower.isascii() and not (is_point and text[start - 1].isascii())
     if not "A" <= text[end + 1 : end + 2] <= "Z" and _next_word(text, end)[:1].islower():
         return False

@@ -1,6 +1,6 @@
-"""Word boundaries as jieba 0.42.1 draws them (default dictionary, HMM on), by rjieba where the two agree.
+"""Word boundaries as jieba 0.42.1 finds them (default dictionary, HMM on), computed by rjieba where both agree.
 
-rjieba is jieba in Rust. Its three known differences are corrected here:
+rjieba is jieba in Rust. Three differences are known, and are corrected here:
 
 - Han characters that jieba does not know (Extension A, U+9FD6 to U+9FFF, compatibility ideographs, the supplementary
   planes): jieba makes each a word, rjieba passes them to its HMM. They are replaced by a full stop for rjieba, which
@@ -9,9 +9,9 @@ rjieba is jieba in Rust. Its three known differences are corrected here:
   runs are split again by jieba's own expression, `finalseg.re_skip`.
 - Near ties in the HMM: rjieba's emission probabilities are rounded to six decimals, which turns "two single characters"
   into "one word" or back for 36 pairs of characters (常在 before a single character). A block that holds such a pair is
-  cut by rjieba without its HMM, and jieba's own HMM then cuts what was left single.
+  cut by rjieba without its HMM; then jieba's own HMM cuts the runs of single characters.
 
-Left is a tie over three characters or more (过会会会作和): none in the 46 million words of real text it was tried on.
+A tie over three or more characters (过会会会作和) is not corrected; 46 million words of real text have none.
 """
 
 import logging
@@ -30,14 +30,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.config import WordSettings
-from preprocessing.errors import UserError
-from preprocessing.text.characters import codes_of
+from reread.preprocessing.config import WordSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.text.characters import codes_of
 
 logger = logging.getLogger("reread")
 
 PIECE_CHARACTERS = 1 << 13
-"""Text goes to the engine in pieces of about this length, which bounds the lists of words held at once."""
+"""The approximate length of the pieces that the engine gets, which bounds the list of words in memory."""
 
 Cut = Callable[[str], list[str]]
 
@@ -54,9 +54,9 @@ _ASCII_PART = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")  # `jieba.finalseg.re_sk
 
 _DECIMAL = re.compile(r"\.[0-9]")
 _MIXED = re.compile(r"\.[0-9]|[%+#&]")
-"""What a run holds if one of its words has letters or digits and also signs."""
+"""Matches in every run in which a word has both letters or digits and signs."""
 
-# [65537] the kinds of each character; the last entry is for all beyond the Basic Multilingual Plane.
+# [65537]: the kinds of each character; the last entry is for all characters beyond the Basic Multilingual Plane.
 _LETTER, _SIGN, _HAN, _UNKNOWN, _TIE_FIRST, _TIE_SECOND = (1 << bit for bit in range(6))
 _SIGNS = np.zeros((1 << 16) + 1, np.uint8)
 _SIGNS[[ord(c) for c in string.ascii_letters + string.digits]] = _LETTER
@@ -73,10 +73,10 @@ _PROBE = "他 来到 了 网易 杭研 大厦 。 Pro - BTC 约 3 - 5.2% 的 AT&
 
 
 class WordSegmenter:
-    """Word boundaries of a text; `description` is the identity of the boundaries.
+    """Finds the word boundaries of a text; `description` identifies the engine and its dictionaries.
 
-    Raises `UserError` for a user dictionary that is missing or not UTF-8, or one together with rjieba. rjieba is loaded
-    for the first text with Han characters, since its dictionary takes longer than a small English corpus.
+    Raises `UserError` for a user dictionary that is missing or not UTF-8, or that is given for rjieba. rjieba is loaded
+    for the first text with Han characters, since loading its dictionary takes longer than a small English corpus.
     """
 
     def __init__(self, settings: WordSettings) -> None:
@@ -102,7 +102,7 @@ class WordSegmenter:
 
     @property
     def engine(self) -> str:
-        """`jieba` or `rjieba`, whichever cuts Chinese."""
+        """The engine for Chinese, `jieba` or `rjieba`."""
         return self._engine[0]
 
     @cached_property
@@ -112,7 +112,7 @@ class WordSegmenter:
         return "jieba", _load_jieba(self._dictionaries)
 
     def starts(self, text: str) -> NDArray[np.bool_]:
-        """[len(text)], True at the first character of each word; every character belongs to a word."""
+        """bool [len(text)]: true at the first character of each word; every character belongs to a word."""
         starts = np.empty(len(text), np.bool_)
         begin = 0
         for piece in _pieces(text):
@@ -148,7 +148,10 @@ def _chinese_starts(rjieba_cut: Cut, text: str, signs: NDArray[np.uint8]) -> NDA
 
 
 def _western_starts(text: str, codes: NDArray[np.uint32], signs: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Words are runs of letters and digits, runs of the other joined characters, and single characters."""
+    """`WordSegmenter.starts` of a text without Han characters, for which no dictionary is needed.
+
+    Words are runs of letters and digits, runs of `+#&._%-`, and single other characters.
+    """
     starts = signs == 0
     starts[0] = True
     starts[1:] |= signs[1:] != signs[:-1]
@@ -160,7 +163,7 @@ def _western_starts(text: str, codes: NDArray[np.uint32], signs: NDArray[np.uint
 def _with_ascii_words(
     starts: NDArray[np.bool_], text: str, signs: NDArray[np.uint8], found: list[int]
 ) -> NDArray[np.bool_]:
-    """`starts` with the words of the ASCII runs that hold the characters `found`."""
+    """`starts`, in which the ASCII runs that contain the characters `found` are cut by jieba's own expression."""
     if not found:
         return starts
     flags = bytearray(starts.tobytes() + b"\1")
@@ -175,14 +178,14 @@ def _with_ascii_words(
 
 
 def _ascii_runs(signs: NDArray[np.uint8], found: list[int]) -> Iterable[tuple[int, int]]:
-    """The runs of ASCII letters, digits and signs that hold the characters `found`, from their begin to their end."""
+    """(begin, end) of the runs of ASCII letters, digits and signs that contain the characters `found`."""
     bounds = np.concatenate(([-1], np.flatnonzero(signs & (_LETTER | _SIGN) == 0), [len(signs)]))
     after = np.array([*dict.fromkeys(np.searchsorted(bounds, found).tolist())])  # np.unique would import numpy.ma
     return zip((bounds[after - 1] + 1).tolist(), bounds[after].tolist(), strict=True)
 
 
 def _correct_ties(starts: NDArray[np.bool_], text: str) -> None:
-    """Cut the blocks that hold a near tie as jieba does."""
+    """Correct `starts` in the blocks that contain a near tie: there jieba's own HMM decides."""
     done = 0
     for tie in _TIE.finditer(text):
         if tie.start() < done:
@@ -198,7 +201,10 @@ def _correct_ties(starts: NDArray[np.bool_], text: str) -> None:
 
 
 def _words_of(block: str) -> Iterator[str]:
-    """As `jieba.Tokenizer.__cut_DAG`: runs of single characters go to the HMM, unless a run is a word itself."""
+    """The words of a block as `jieba.Tokenizer.__cut_DAG` finds them.
+
+    Runs of single characters are cut by jieba's HMM, unless a run is a word of the dictionary itself.
+    """
     import rjieba
 
     finalseg = _import_jieba().finalseg
@@ -224,7 +230,7 @@ def _ascii_starts(run: str) -> bytes:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Pieces of `text`, cut where no word can cross: after a character that jieba never joins to the next."""
+    """Pieces of `text`, each cut after a character that jieba never joins to the next, so that no word is cut."""
     begin = 0
     while len(text) - begin > PIECE_CHARACTERS:
         end = _PIECE_END.search(text, begin + PIECE_CHARACTERS)
@@ -255,7 +261,7 @@ def _load_jieba(dictionaries: list[Path]) -> Cut:
     jieba = _import_jieba()
     jieba.setLogLevel(logging.WARNING)
     tokenizer = jieba.Tokenizer()
-    # jieba's own `initialize` would unmarshal /tmp/jieba.cache, which anybody may have written, and is no faster.
+    # jieba's own `initialize` would unmarshal /tmp/jieba.cache, which anyone may have written, and is not faster.
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
     for path in dictionaries:
@@ -264,7 +270,7 @@ def _load_jieba(dictionaries: list[Path]) -> Cut:
 
 
 def _import_jieba() -> Any:
-    """jieba without pkg_resources, which takes most of the time, warns that it is obsolete and is not needed."""
+    """jieba, imported without pkg_resources, which is not needed, takes most of the time and warns to be obsolete."""
     is_new = sys.modules.setdefault("pkg_resources", None) is None  # type: ignore[arg-type]
     try:
         import jieba

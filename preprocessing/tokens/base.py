@@ -1,8 +1,9 @@
-"""What all tokenizers share: special tokens, the folder transformers loads, and encoding long texts in pieces."""
+"""The base of all tokenizers: special tokens, the folder that transformers loads, and encoding long texts in pieces."""
 
 import json
 import logging
 import re
+import shutil
 from collections.abc import Iterator
 from hashlib import md5
 from pathlib import Path
@@ -13,23 +14,24 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
-from preprocessing.errors import UserError
-from preprocessing.files import write_atomically
+from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.files import write_atomically
 
 logger = logging.getLogger("reread")
 
 PIECE_CHARACTERS = 1 << 16
-"""Longer texts are encoded in pieces, where that cannot change an id, to bound memory."""
+"""Longer texts are encoded in pieces of about this length to bound memory, if that cannot change an id."""
 
 Encoding = tuple[NDArray[np.uint32], NDArray[np.int64]]
 
 _SPACES = np.array([code for code in range(1 << 14) if chr(code).isspace()], np.uint32)
+CONFIG = "tokenizer_config.json"
 FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
     "tokenizer.json",
-    "tokenizer_config.json",
+    CONFIG,
     "special_tokens_map.json",
 )
 """Names of a tokenizer's files; a SentencePiece model ends in `.model`."""
@@ -42,8 +44,41 @@ SPECIAL_NAMES = {
 }
 
 
+def copy_tokenizer_files(source: Path, folder: Path) -> None:
+    """Copy the files of the tokenizer in `source` to `folder`, and no other files; `auto_map` is left out.
+
+    transformers runs the code that `auto_map` names, in the folder or in a repository, for users who trust the folder.
+    Raises `UserError` for a tokenizer_config.json that is not a JSON object.
+    """
+    for file in sorted(source.glob("*.*")):
+        if file.name in FILES or file.suffix == ".model":  # `source` may also hold a model's weights or code
+            shutil.copyfile(file, folder / file.name)
+    path = folder / CONFIG
+    if not path.exists():
+        return
+    settings = read_config(source)
+    if settings.pop("auto_map", None) is not None:
+        logger.info("%s: auto_map is left out, since it names code that transformers would run", source / CONFIG)
+        write_atomically(path, _json(settings))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The values of tokenizer_config.json; raises `UserError` if it is not a JSON object."""
+    try:
+        settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{folder / CONFIG}: not readable as JSON ({error}); get the file from its owners") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{folder / CONFIG}: not the settings of a tokenizer; get the file from its owners")
+    return settings
+
+
 class BackedTokenizer:
-    """Base class of all kinds. `names` are the special tokens by role; those not in the vocabulary are appended."""
+    """Base class of all tokenizers.
+
+    `names` are the special tokens by role, of which those that the vocabulary lacks are appended to it. `identity` is
+    any JSON value that determines the ids, for the fingerprint.
+    """
 
     type: str
 
@@ -82,9 +117,9 @@ class BackedTokenizer:
         )
         if any(backend.token_to_id(name) != self.special[role] for role, name in self.names.items()):
             raise UserError(
-                f"{self.path}: its ids have gaps, so special tokens cannot be appended; add them to the file"
+                f"{self.path}: its ids have gaps, so special tokens cannot be appended; add these tokens to the file"
             )
-        single, pair, inputs = self._frame()
+        single, pair, inputs = self._templates()
         backend.post_processor = processors.TemplateProcessing(
             single=single,
             pair=pair,
@@ -107,8 +142,8 @@ class BackedTokenizer:
     def _is_roberta(self) -> bool:
         return self.names.get("cls") == "<s>"
 
-    def _frame(self) -> tuple[str, str, list[str]]:
-        """Templates of special tokens around one text and around two, and the names of a model's inputs."""
+    def _templates(self) -> tuple[str, str, list[str]]:
+        """Templates of a single text and of a pair of texts with special tokens, and the names of a model's inputs."""
         cls, sep = self.names["cls"], self.names["sep"]
         if self._is_roberta:
             return f"{cls} $A {sep}", f"{cls} $A {sep} {sep} $B {sep}", ["input_ids", "attention_mask"]
@@ -116,7 +151,7 @@ class BackedTokenizer:
         return f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", inputs
 
     def _copy(self) -> Backend:
-        """A backend that shares the model, which special tokens do not change."""
+        """A copy of the backend that shares its model, which adding special tokens does not change."""
         copy = Backend(self.backend.model)
         for part in ("normalizer", "pre_tokenizer", "decoder"):
             setattr(copy, part, getattr(self.backend, part))
@@ -126,19 +161,19 @@ class BackedTokenizer:
         return {}
 
     def _save_vocabulary(self, folder: Path) -> None:
-        """Write the vocabulary also in the form its own library reads; none by default."""
+        """Write the vocabulary also in the format of its own library; does nothing by default."""
 
 
 def split_text(text: str, cuts: str) -> Iterator[str]:
-    """Pieces of a long text, cut before white space that follows other text.
+    """Pieces of a long text, cut before white space that follows a visible character.
 
-    `cuts` are the characters to cut at; "" keeps the text whole.
+    `cuts` are the white space characters to cut at; "" keeps the text whole.
     """
     begin = 0
     if cuts:
-        place = re.compile(rf"(?<=\S)[{cuts}]")
+        cut = re.compile(rf"(?<=\S)[{cuts}]")
         while len(text) - begin > PIECE_CHARACTERS:
-            found = place.search(text, begin + PIECE_CHARACTERS)
+            found = cut.search(text, begin + PIECE_CHARACTERS)
             if found is None:
                 break
             yield text[begin : found.start()]
@@ -165,13 +200,19 @@ def join_encodings(pieces: Iterator[tuple[Encoding, int]]) -> Encoding:
 
 
 def local_starts(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[n]: where the tokens [n, 2] begin, past their leading white space unless they hold nothing else."""
+    """[n]: the first character of each token after its leading white space, or its begin if it has no other.
+
+    `offsets` [n, 2] are the begin and end of each token in `text`.
+    """
     starts = past_space(text, offsets)
     return np.where(starts < offsets[:, 1], starts, offsets[:, 0])
 
 
 def past_space(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[n]: where the tokens [n, 2] begin, past their leading white space; their end if they hold nothing else."""
+    """[n]: the first character of each token after its leading white space, or its end if it has no other.
+
+    `offsets` [n, 2] are the begin and end of each token in `text`.
+    """
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     starts, ends = offsets[:, 0].copy(), offsets[:, 1]
     leading = np.flatnonzero(starts < ends)
@@ -179,6 +220,23 @@ def past_space(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         starts[leading] += 1
         leading = leading[starts[leading] < ends[leading]]
     return starts
+
+
+def read_tokenizer_json(path: Path) -> dict[str, Any]:
+    """The values of a tokenizer.json; raises `UserError` if `tokenizers` cannot load it."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    read_backend(path)
+    return dict(values)
+
+
+def read_backend(path: Path) -> Backend:
+    """The tokenizer of a tokenizer.json; raises `UserError` if `tokenizers` cannot load it."""
+    try:
+        return Backend.from_file(str(path))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # `tokenizers` raises no narrower class, and a panic of Rust is not an Exception
+        raise UserError(f"{path}: not a tokenizer.json ({first_line(error)})") from None
 
 
 def _json(values: dict[str, Any]) -> bytes:

@@ -7,10 +7,16 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from preprocessing.errors import UserError
-from preprocessing.files import write_atomically
-from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, encode_in_pieces
-from preprocessing.tokens.fast_bpe import FastBpe
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.tokens.base import (
+    SPECIAL_NAMES,
+    BackedTokenizer,
+    Encoding,
+    encode_in_pieces,
+    read_tokenizer_json,
+)
+from reread.preprocessing.tokens.fast_bpe import FastBpe
 
 logger = logging.getLogger("reread")
 
@@ -35,11 +41,11 @@ class ByteLevelBpe(BackedTokenizer):
         split = values["pre_tokenizer"]
         known = split["type"] == "ByteLevel" and split.get("use_regex", True)
         plain = known and values["normalizer"] is None
-        # With add_prefix_space a piece must begin with a blank, else one would be put before it.
+        # With add_prefix_space each piece must begin with a blank, or one would be inserted before it.
         self._cuts = "" if not plain else " " if split["add_prefix_space"] else " \n"
         self._fast: FastBpe | None = None
         self.cuts_at_lines = False
-        """A single line end between visible characters is tokens by itself and changes no other."""
+        """Whether a single line end between visible characters is a token by itself and changes no other token."""
         reason = ""
         if not known:
             reason = "its pre-tokeniser is not that of GPT-2"
@@ -67,25 +73,22 @@ class ByteLevelBpe(BackedTokenizer):
 
     @staticmethod
     def _from_json(path: Path) -> Backend:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_tokenizer_json(path)
         if "ByteLevel" not in json.dumps(values.get("pre_tokenizer")):
-            raise UserError(f"{path}: a BPE that is not byte-level; only byte-level BPE is read")
+            raise UserError(f"{path}: a BPE that is not byte-level; only byte-level BPE is supported")
         for added in values.get("added_tokens", []):
             values["model"]["vocab"].setdefault(added["content"], added["id"])
         values.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
-        try:
-            return Backend.from_str(json.dumps(values))
-        except Exception as error:  # `tokenizers` raises nothing narrower
-            raise UserError(f"{path}: not a tokenizer.json ({error})") from None
+        return Backend.from_str(json.dumps(values))
 
     @staticmethod
     def _from_merges(path: Path) -> Backend:
         merges = merges_of(path)
         if not merges.exists():
-            raise UserError(f"{path}: byte-level BPE needs {merges.name} beside it")
+            raise UserError(f"{path}: byte-level BPE needs the file {merges.name} in the same folder")
         try:
             backend = Backend(models.BPE.from_file(str(path), str(merges)))
-        except Exception as error:  # `tokenizers` raises nothing narrower
+        except Exception as error:  # `tokenizers` raises no narrower class
             raise UserError(f"{path}, {merges}: not the two files of a byte-level BPE ({error})") from None
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""Cleaned text -> token ids, flags and statistics."""
+"""Encodes cleaned text as token ids and flags, and collects statistics."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,16 +8,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
-from preprocessing.text.characters import codes_of
-from preprocessing.text.sentences import sentence_ends
-from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens.bpe import ByteLevelBpe
-from preprocessing.tokens.tokenizer import Tokenizer
+from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
+from reread.preprocessing.text.characters import codes_of
+from reread.preprocessing.text.sentences import sentence_ends
+from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.bpe import ByteLevelBpe
+from reread.preprocessing.tokens.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 16
 LONGEST_WORD = 16
-"""Words of this many tokens or more are counted together."""
+"""Words of this many or more tokens are counted together."""
 
 T = TypeVar("T")
 Encoded = tuple[NDArray[np.uint32], NDArray[np.uint8]]
@@ -29,9 +29,9 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, words: WordSegmenter) -> None:
         self.tokenizer, self.words = tokenizer, words
         kind = tokenizer.describe()["type"]
-        # WordPiece and whole words break at white space, and no word or sentence crosses a line end, so documents
-        # joined by newlines are encoded as they are separately. BPE has tokens for the newline itself, which are then
-        # dropped. SentencePiece has others for what follows.
+        # WordPiece and whole words break at white space, and no word or sentence crosses a line end, so documents that
+        # are joined by line ends have the same tokens as separate ones. BPE has tokens for the line end itself, which
+        # are dropped again. With SentencePiece a line end changes the tokens after it.
         self.joins = kind in ("wordpiece", "words")
         self.drops_newlines = isinstance(tokenizer, ByteLevelBpe) and tokenizer.cuts_at_lines
         self.whole_words = kind == "words"
@@ -44,7 +44,8 @@ class Encoder:
         """Unknown tokens by the character they begin with."""
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
-        """Ids uint32 [n] and flags uint8 [n] of each text; n is 0 where the tokenizer leaves nothing."""
+        """The ids uint32 [n] and flags uint8 [n] of each text; n is 0 if the tokenizer finds no token in it."""
+        # Encode all texts together, joined by line ends, if that gives the same tokens
         joins = self.joins or (self.drops_newlines and all(map(_is_visible_at_its_ends, texts)))
         if not joins and len(texts) > 1:
             return [self.encode([text])[0] for text in texts]
@@ -57,8 +58,9 @@ class Encoder:
         if self.drops_newlines and len(texts) > 1:
             kept = ~np.isin(starts, begins[1:] - 1)
             ids, starts = ids[kept], starts[kept]
+        # Flags: tokens that continue a word, and the last tokens of sentences and paragraphs
         begins_word = self.words.starts(text)
-        word = np.cumsum(begins_word, dtype=np.int32)[starts]  # number of the word each token begins in
+        word = np.cumsum(begins_word, dtype=np.int32)[starts]  # the number of the word in which each token begins
         continues = np.zeros(len(ids), np.bool_)
         if not self.whole_words:
             continues[1:] = word[1:] == word[:-1]
@@ -66,8 +68,9 @@ class Encoder:
         codes = codes_of(text + "\n")
         ends = sentence_ends(text)
         last = np.searchsorted(starts, ends) - 1
-        for bit, places in ((SENTENCE_END, last), (PARAGRAPH_END, last[codes[ends] == ord("\n")])):
-            flags[places[places >= 0]] |= bit
+        for bit, indices in ((SENTENCE_END, last), (PARAGRAPH_END, last[codes[ends] == ord("\n")])):
+            flags[indices[indices >= 0]] |= bit
+        # Statistics
         bounds = np.append(np.searchsorted(starts, begins), len(ids))
         codes = codes[starts]
         unknown = ids == self.tokenizer.special["unk"]
@@ -88,10 +91,10 @@ class Encoder:
         han: NDArray[np.bool_],
         in_long_word: NDArray[np.bool_],
     ) -> None:
-        """`continues`, `han` and `in_long_word` [n]: tokens that continue a word, that begin with a Han character, and
-        in words of several characters.
+        """Add to the counts, by masks [n] of the tokens: those that continue a word, are unknown, begin with a Han
+        character, or belong to a word of several characters.
         """
-        tokens = np.diff(np.flatnonzero(np.append(~continues, True)))  # of each word
+        tokens = np.diff(np.flatnonzero(np.append(~continues, True)))  # tokens of each word
         several = continues.copy()
         several[:-1] |= continues[1:]
         self.counts.update(
@@ -111,7 +114,7 @@ def _is_visible_at_its_ends(text: str) -> bool:
 
 
 def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Whether each code point is a Han character (unified, compatibility, and extensions A to H)."""
+    """bool [n]: which code points [n] are Han characters (unified, compatibility, and extensions A to H)."""
     return (
         (codes >= 0x4E00) & (codes <= 0x9FFF)
         | (codes >= 0x3400) & (codes <= 0x4DBF)
@@ -121,9 +124,9 @@ def is_han(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
 
 
 def batches(texts: Iterable[tuple[T, str]]) -> Iterator[list[tuple[T, str]]]:
-    """Batches of texts of about `BATCH_CHARACTERS`, each with its number or the like.
+    """Batches of labelled texts of about `BATCH_CHARACTERS`, since numpy's cost per call is high for short texts.
 
-    They spare short documents numpy's cost per call.
+    A label is any value that identifies a text, such as its number.
     """
     batch: list[tuple[T, str]] = []
     characters = 0

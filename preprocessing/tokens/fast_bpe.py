@@ -1,19 +1,19 @@
-"""Byte-level BPE with a cache of pieces: the ids and starts of `tokenizers`, many times faster on English.
+"""Byte-level BPE with a cache of pieces: gives the ids and starts of `tokenizers`, many times faster on English.
 
-GPT-2's expression takes, from left to right, the first that matches of
+GPT-2's regular expression takes, from left to right, the first match of
 
     's 't 're 've 'm 'll 'd | ?letters | ?numbers | ?others | white space not followed by more text | white space
 
-and BPE works within each match. The text is cut at places that are always the end of a match and where what follows
-does not change the matches before, so that a piece by itself is encoded as within the text:
+and BPE works within each match. Here the text is cut only at positions at which a match always ends, whatever follows.
+Therefore a piece alone is encoded as it is within the text. The text is cut
 
 - after letters, numbers or others, before a character of another of these kinds or white space; but not between "'" and
   a letter, which may be one match ("'s") or two ("''s");
-- after a single white space character that is not a blank (which joins what follows), before another kind.
+- after a single white space character before another kind, except after a blank, which joins the following word.
 
-White space has no other cut: its last blank goes to the word that follows. Characters that Unicode 3.2 does not have
-yet, or that changed since, are of unknown kind and are cut from white space alone: the kinds of the others are the same
-in any version.
+Other white space is not cut, since its last blank belongs to the following word. Characters that Unicode 3.2 lacks, or
+whose category has changed since, are of unknown kind and are only cut from white space. The kinds of all others are the
+same in every version.
 """
 
 import re
@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, pre_tokenizers
 
-from preprocessing.tokens.base import Encoding, encode_in_pieces, join_encodings, local_starts, split_text
-from preprocessing.tokens.piece_cache import PieceCache
+from reread.preprocessing.tokens.base import Encoding, encode_in_pieces, join_encodings, local_starts, split_text
+from reread.preprocessing.tokens.piece_cache import PieceCache
 
 _UNSURE, _UNKNOWN, _LETTER, _NUMBER, _OTHER, _APOSTROPHE, _BLANK, _SPACE = range(8)
 _VISIBLE = (_UNKNOWN, _LETTER, _NUMBER, _OTHER, _APOSTROPHE)
 _WHITE_SPACE = [*map(ord, "\t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"), *range(0x2000, 0x200B)]
-_UNSURE_SPACE = [0x1C, 0x1D, 0x1E, 0x1F, 0x180E]  # white space to some libraries
+_UNSURE_SPACE = [0x1C, 0x1D, 0x1E, 0x1F, 0x180E]  # white space according to some libraries only
 
 _CUT, _CUT_IF_SINGLE = 1, 2
 _PAIRS = np.zeros((8, 8), np.uint8)
@@ -45,7 +45,7 @@ for _kinds in ((_LETTER,), (_NUMBER,), (_OTHER, _APOSTROPHE)):
 _PAIRS[_APOSTROPHE, _LETTER] = 0
 
 _PLAIN = re.compile(r" ?(?:[A-Za-z]+|[0-9]+|[!-/:-@\[-`{-~]+)")
-"""One match of GPT-2's expression, of characters that byte-level BPE leaves as they are, except for the blank."""
+"""One match of GPT-2's expression whose characters, except the blank, byte-level BPE does not replace."""
 _BLANK_BYTE = "Ġ"
 
 _PROBE = """It wasn't Élan or naïve; it's what he'll say 'tis ''s 'stop, we'd've 3.14% of $1,000 [MASK]<s>
@@ -56,7 +56,7 @@ x'S 'é ’s 1st2nd ½ Ⅳ ²a中文，一回。 한국어 e\u0301\u0316 हि�
 
 
 class FastBpe:
-    """Encodes as `backend` does, whose pre-tokeniser is `ByteLevel` with its expression, without a normaliser."""
+    """Encodes as `backend`, which has a `ByteLevel` pre-tokeniser with GPT-2's expression and no normaliser."""
 
     def __init__(self, backend: Tokenizer, add_prefix_space: bool) -> None:
         self._expected, self._add_prefix_space = backend, add_prefix_space
@@ -65,13 +65,13 @@ class FastBpe:
         self._cache = PieceCache(self._encode_pieces)
 
     def agrees(self) -> bool:
-        """Whether a short text of difficult characters is encoded as `backend` encodes it."""
+        """Whether a short text of difficult characters gives the same tokens as `backend`."""
         expected = encode_in_pieces(self._expected, _PROBE, "")
         ids, starts = self.encode(_PROBE)
         return np.array_equal(ids, expected[0]) and np.array_equal(starts, expected[1])
 
     def encode(self, text: str) -> Encoding:
-        """Token ids [n] and the character of `text` at which each begins [n], past white space."""
+        """Token ids [n], and the first character [n] of each token in `text`, after leading white space."""
         if not text:
             return join_encodings(iter(()))
         prefix = self._add_prefix_space and text[0] != " "
@@ -95,7 +95,7 @@ class FastBpe:
         return owners[order], ids[order].astype(np.uint32), starts[order]
 
     def _encode_plain(self, pieces: list[str], numbers: list[int]) -> NDArray[np.int64]:
-        """[3, n]: piece, id and start of the tokens of pieces that match `_PLAIN`, by BPE without its pipeline."""
+        """[3, n]: piece, id and start of the tokens of pieces that match `_PLAIN`, by the BPE model alone."""
         tokenize = self._backend.model.tokenize
         found = [
             (number, token.id, *token.offsets)
@@ -119,7 +119,7 @@ class FastBpe:
 
 
 def piece_begins(codes: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Where each piece of a text of `codes` [n > 0] begins."""
+    """[pieces]: the first character of each piece of a text with code points `codes` [n > 0]."""
     kinds = _character_kinds().take(codes, mode="clip")
     pairs = _PAIRS.ravel().take(kinds[:-1] * 8 + kinds[1:])
     cut = pairs == _CUT
@@ -130,7 +130,7 @@ def piece_begins(codes: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 @cache
 def _character_kinds() -> NDArray[np.uint8]:
-    """[65537]: the kind of each character; the last entry is for all characters beyond the plane."""
+    """[65537]: the kind of each character; the last entry is for all beyond the Basic Multilingual Plane."""
     kinds = np.full((1 << 16) + 1, _UNKNOWN, np.uint8)
     kinds[0x4E00:0x9FA6] = kinds[0xAC00:0xD7A4] = _LETTER
     for code in chain(range(0x4E00), range(0xA000, 0xAC00), range(0xF900, 1 << 16)):

@@ -1,10 +1,10 @@
-"""WordPiece by table: the ids and offsets of `tokenizers`' BERT pipeline, many times faster on Chinese.
+"""WordPiece by table: gives the ids and offsets of `tokenizers`' BERT pipeline, many times faster on Chinese.
 
-BERT's normaliser and pre-tokeniser work character by character, so a text falls apart at two kinds of characters:
-those that vanish between words (spaces) and those that are always a word of their own (Han, punctuation). These
-characters and their ids are found by trying those of the Basic Multilingual Plane. Whatever lies between
-them (letters, digits, marks, removed control characters, everything beyond that plane) is a *run*; its
-tokens come from `tokenizers` itself the first time and from a cache after that.
+BERT's normaliser and pre-tokeniser work character by character, so a text can be cut at two kinds of characters:
+spaces, which are removed, and characters that are always words by themselves (Han, punctuation). These characters and
+their ids are found by encoding each candidate of the Basic Multilingual Plane. Text between them (letters, digits,
+marks, removed control characters, all characters beyond that plane) is a *run*. `tokenizers` encodes a run when it
+first occurs; after that its tokens come from a cache.
 """
 
 import unicodedata
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from preprocessing.text.characters import codes_of
-from preprocessing.tokens.piece_cache import PieceCache
+from reread.preprocessing.text.characters import codes_of
+from reread.preprocessing.tokens.piece_cache import PieceCache
 
 PIECE_CHARACTERS = 1 << 15
 
@@ -24,7 +24,7 @@ _PLANE = 1 << 16
 _RUN, _SPACE = -1, -2
 _HAN = tuple(chain(range(0x3400, 0x4DC0), range(0x4E00, 0xA000), range(0xF900, 0xFB00)))
 
-# Characters that could go wrong: accents, Hangul, controls inside words, marks after Han, full-width forms, ...
+# Difficult characters: accents, Hangul, controls inside words, marks after Han, full-width forms, ...
 _PROBE = (
     """第一回　甄士隐梦幻识通灵，贾雨村风尘怀闺秀。《红楼梦》(1791年)——曹雪芹…“此开卷第一回也”！
 It wasn't Élan or naïve İstanbul ẞ ǅ ﬁ; 3.14% of $1,000 [MASK] [UNK] ##ing _x_ e-mail@a.b ≠ \u037e
@@ -37,9 +37,10 @@ It wasn't Élan or naïve İstanbul ẞ ǅ ﬁ; 3.14% of $1,000 [MASK] [UNK] ##i
 
 
 class FastWordPiece:
-    """Encodes as `backend` does: BertNormalizer, BertPreTokenizer and WordPiece, without added tokens.
+    """Encodes as `backend` does, which consists of BertNormalizer, BertPreTokenizer and WordPiece without added tokens.
 
-    It takes one table lookup a character and one dictionary lookup a run; the piece and the cache bound its memory.
+    This takes a table lookup for each character and a dictionary lookup for each run. Memory is bounded by the sizes of
+    a piece and of the cache.
     """
 
     def __init__(self, backend: Tokenizer) -> None:
@@ -48,13 +49,13 @@ class FastWordPiece:
         self._cache = PieceCache(self._encode_runs)
 
     def agrees(self) -> bool:
-        """Whether a short text of difficult characters is encoded as `backend` encodes it."""
+        """Whether a short text of difficult characters gives the same tokens as `backend`."""
         ids, starts = self.encode(_PROBE)
         expected_ids, expected_starts = encode_by_tokenizers(self._backend, _PROBE)
         return np.array_equal(ids, expected_ids) and np.array_equal(starts, expected_starts)
 
     def encode(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Token ids [n] and the character of `text` at which each begins [n]."""
+        """Token ids [n], and the first character [n] of each token in `text`."""
         ids, starts = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
         for begin, codes, kinds in self._pieces(text):
             piece_ids, piece_starts = self._encode_piece(text[begin : begin + len(codes)], codes, kinds)
@@ -63,14 +64,14 @@ class FastWordPiece:
         return np.concatenate(ids), np.concatenate(starts)
 
     def _pieces(self, text: str) -> Iterator[tuple[int, NDArray[np.uint32], NDArray[np.int32]]]:
-        """Where each piece begins, its code points and their kinds; a piece ends between runs."""
+        """(begin, code points [n], their kinds [n]) of each piece of the text; no piece ends within a run."""
         begin, size = 0, PIECE_CHARACTERS
         while begin < len(text):
             codes = codes_of(text[begin : begin + size])
             kinds = self._kinds.take(codes, mode="clip")
             if begin + size < len(text):
                 end = len(kinds) - int(np.argmax(kinds[::-1] != _RUN))
-                if kinds[end - 1] == _RUN:  # one run fills the whole piece
+                if kinds[end - 1] == _RUN:  # a single run fills the whole piece
                     size *= 2
                     continue
                 codes, kinds = codes[:end], kinds[:end]
@@ -80,6 +81,7 @@ class FastWordPiece:
     def _encode_piece(
         self, text: str, codes: NDArray[np.uint32], kinds: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        # A token for each character that stands alone, and for now one for each run
         in_run = kinds == _RUN
         unit = kinds != _SPACE  # a unit is a character that stands alone, or the first character of a run
         unit[1:] &= ~(in_run[1:] & in_run[:-1])
@@ -88,6 +90,7 @@ class FastWordPiece:
         runs = np.flatnonzero(values == _RUN)
         if len(runs) == 0:
             return values.astype(np.uint32), starts
+        # The first token of each run
         run_begins = starts[runs]
         run_ends = np.flatnonzero(in_run & ~np.append(in_run[1:], False)) + 1
         run_counts, first = self._cache.look_up(text, codes, run_begins, run_ends)
@@ -99,6 +102,7 @@ class FastWordPiece:
         several = np.flatnonzero(run_counts != 1)
         if len(several) == 0:
             return values.astype(np.uint32), starts
+        # The further tokens of runs with several, and none for runs without any
         ends = np.cumsum(counts)
         values, starts = np.repeat(values, counts), np.repeat(starts, counts)
         several_counts = run_counts[several]
@@ -118,19 +122,19 @@ class FastWordPiece:
 
 
 def encode_by_tokenizers(backend: Tokenizer, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Ids [n] and first characters [n] from `tokenizers` itself, without special tokens."""
+    """The ids [n] and first characters [n] of the tokens by `tokenizers` itself, without special tokens."""
     encoding = backend.encode(text, add_special_tokens=False)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     return np.array(encoding.ids, np.uint32), offsets[:, 0]
 
 
 def _character_kinds(backend: Tokenizer) -> NDArray[np.int32]:
-    """[65537]: the id of a character that is always a word of its own, `_SPACE` or `_RUN`; the last entry is for all
-    characters beyond the plane.
+    """[65537]: for each character `_SPACE`, `_RUN`, or its id if it is always a word by itself.
 
-    Each character is shown between two letters: it stands alone if that gives three words of one token each, and is
-    a space if it gives two. Letters, digits and marks, which never do, are not tried. Most are Han characters, around
-    which the normaliser puts blanks, so that a look into the vocabulary is enough.
+    The last entry is for all characters beyond the Basic Multilingual Plane. Each candidate is encoded between two
+    letters: it is a word by itself if that gives three words of one token each, and a space if it gives two words.
+    Letters, digits and marks are no candidates. Around Han characters the normaliser puts blanks, so that a lookup in
+    the vocabulary is enough for them.
     """
     kinds = np.full(_PLANE + 1, _RUN, np.int32)
     tried = [code for code in range(_PLANE) if unicodedata.category(chr(code))[0] in "PSZ" or chr(code).isspace()]
@@ -139,8 +143,8 @@ def _character_kinds(backend: Tokenizer) -> NDArray[np.int32]:
     starts = np.array(encoding.offsets, np.int64)[:, 0]
     words = np.array(encoding.word_ids, np.int64)
     ids = np.array(encoding.ids, np.int32)
-    place, within = starts // 4, starts % 4
-    tokens = np.bincount(place, minlength=len(codes))
+    candidate, within = starts // 4, starts % 4
+    tokens = np.bincount(candidate, minlength=len(codes))
     first = np.cumsum(tokens) - tokens
     for count, expected in ((3, [0, 1, 2]), (2, [0, 2])):
         found = np.flatnonzero(tokens == count)

@@ -1,9 +1,9 @@
-"""The tokens of pieces of text that come again and again, such as words: encoded once, then looked up.
+"""A cache of the tokens of frequent pieces of text, such as words, which are encoded once and then looked up.
 
-Nearly all pieces have at most 16 characters that Windows-1252 has, too. Such a piece is 16 bytes, padded with zeros,
-and all pieces of a text are found at once in a table of 2^18 slots. Which slot is the piece's follows from its bytes,
-and the slot holds them, so what is found there is right; the first piece of a slot keeps it. All others are looked up
-one by one in a dictionary.
+Nearly all pieces have at most 16 characters, all of which Windows-1252 can represent. Such a piece is packed into 16
+bytes, padded with zeros, and all pieces of a text are looked up at once in a hash table of 2^18 slots. A slot also
+holds the bytes of its piece, so a wrong piece is never found; the first piece that falls into a slot keeps it. All
+other pieces are looked up one by one in a dictionary.
 """
 
 from array import array
@@ -17,40 +17,40 @@ CACHED_PIECES = 1 << 17
 CACHED_CHARACTERS = 1 << 22
 SLOT_BITS = 18
 PACKED = 16
-"""Characters of the longest piece in the table."""
+"""The greatest length of a piece in the table, in characters."""
 
 Encode = Callable[[list[str]], tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64]]]
-"""Encodes n pieces. Returns of each token, in order: the number of its piece, its id and its start in the piece."""
+"""Encodes pieces; returns for each token [n], in order, the number of its piece, its id, and its start in the piece."""
 
 _OTHER = 1  # the byte of characters that are not in the table
 _BYTES = np.full((1 << 16) + 1, _OTHER, np.uint8)
-"""[65537]: the byte of each character; the last entry is for all beyond the Basic Multilingual Plane."""
+"""[65537]: the byte of each character; the last entry is for all characters beyond the Basic Multilingual Plane."""
 for _byte in range(2, 256):
     for _character in bytes([_byte]).decode("cp1252", "ignore"):
         _BYTES[ord(_character)] = _byte
-_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, with bits in no order
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd numbers with irregular bits
 _KEPT = np.zeros((PACKED + 2, PACKED), np.uint8)
-"""[length, byte]: which bytes belong to a piece of that length; none if it is too long."""
+"""[length, byte]: 0xFF for the bytes that belong to a piece of that length; all zeros if the piece is too long."""
 for _length in range(PACKED + 1):
     _KEPT[_length, :_length] = 0xFF
 _MASKS = _KEPT.view(np.uint64)
 
 
 class _Slots:
-    """The table: [slots] the two halves of a piece's bytes, and its number."""
+    """The hash table: for each slot the two halves of a piece's bytes, and the number of the piece."""
 
     def __init__(self) -> None:
         self._halves = np.zeros((2, 1 << SLOT_BITS), np.uint64)
         self._numbers = np.full(1 << SLOT_BITS, -1, np.int32)
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The numbers [n] of the pieces with `keys` [2, n], -1 for those that are not in the table."""
+        """[n]: the numbers of the pieces with `keys` [2, n]; -1 for pieces that are not in the table."""
         slots = self._slots(keys)
         is_there = (self._halves[0].take(slots) == keys[0]) & (self._halves[1].take(slots) == keys[1])
         return np.where(is_there, self._numbers.take(slots), np.int32(-1))
 
     def add(self, keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
-        """Put the pieces with `keys` [2, n] into those of their slots that are empty."""
+        """Add the pieces with `keys` [2, n] and `numbers` [n] to the table, except those whose slot is taken."""
         slots = self._slots(keys)
         fits = (self._numbers.take(slots) < 0) & (keys[0] != 0)
         fits &= (np.ascontiguousarray(keys.T).view(np.uint8).reshape(-1, PACKED) != _OTHER).all(axis=1)
@@ -65,7 +65,7 @@ class _Slots:
 
 
 def _keys(codes: NDArray[np.uint32], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The two halves [2, n] of the bytes of the pieces codes[begins:ends], zeros if there are more than 16."""
+    """[2, n]: the two halves of the bytes of the pieces codes[begins:ends]; zeros for pieces that are too long."""
     packed = np.zeros(len(codes) + PACKED, np.uint8)
     _BYTES.take(codes, mode="clip", out=packed[: len(codes)])
     windows: NDArray[Any] = np.ndarray((len(codes) + 1,), f"V{PACKED}", packed, strides=(1,))
@@ -74,7 +74,7 @@ def _keys(codes: NDArray[np.uint32], begins: NDArray[np.int64], ends: NDArray[np
 
 
 class PieceCache:
-    """Ids and starts of pieces; past `CACHED_PIECES` or `CACHED_CHARACTERS` everything is forgotten and learnt anew."""
+    """The ids and starts of pieces; beyond `CACHED_PIECES` or `CACHED_CHARACTERS` the cache is emptied."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -86,9 +86,9 @@ class PieceCache:
     def look_up(
         self, text: str, codes: NDArray[np.uint32], begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """How many tokens each piece text[begins:ends] has [n], and where they begin in `tokens` [n].
+        """The number of tokens [n] of each piece text[begins:ends], and the index [n] of its first token in `tokens`.
 
-        `codes` [len(text)] are the characters.
+        `codes` [len(text)] are the code points of the text.
         """
         if len(self._numbers) > CACHED_PIECES or self._numbers.characters > CACHED_CHARACTERS:
             self._forget()
@@ -108,24 +108,24 @@ class PieceCache:
 
     @property
     def tokens(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Ids and starts of all cached pieces, one after the other; use them before the next `look_up`."""
+        """The ids and starts of the tokens of all cached pieces; they are valid until the next `look_up`."""
         return np.frombuffer(self._ids, np.int32), np.frombuffer(self._starts, np.int32)
 
     def encode(
         self, text: str, codes: NDArray[np.uint32], begins: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Token ids [m] and starts [m] of a text of pieces that begin at `begins` [n > 0], the first at 0."""
+        """Token ids [m] and starts [m] of a text, whose pieces begin at `begins` [n > 0], the first at 0."""
         counts, firsts = self.look_up(text, codes, begins, np.append(begins[1:], len(text)))
         ids, starts = self.tokens
         ends = np.cumsum(counts, dtype=np.int64)
-        place = np.arange(ends[-1]) + np.repeat(firsts - ends + counts, counts)
-        return ids.take(place).view(np.uint32), np.repeat(begins, counts) + starts.take(place)
+        indices = np.arange(ends[-1]) + np.repeat(firsts - ends + counts, counts)
+        return ids.take(indices).view(np.uint32), np.repeat(begins, counts) + starts.take(indices)
 
     def _learn(self, pieces: list[str]) -> None:
         owners, ids, starts = self._encode(pieces)
         counts = np.bincount(owners, minlength=len(pieces))
         firsts = len(self._ids) + np.cumsum(counts) - counts
-        firsts[counts == 0] = 0  # for pieces without tokens any place will do
+        firsts[counts == 0] = 0  # any index is right for a piece without tokens
         found: list[tuple[array[int], NDArray[Any]]] = [
             (self._counts, counts),
             (self._firsts, firsts),
@@ -142,7 +142,7 @@ class PieceCache:
 
 
 class _Numbers(dict[str, int]):
-    """Numbers pieces in the order of their first lookup; `new` lists those whose tokens are not known yet."""
+    """Numbers pieces in the order of their first lookup; `new` lists the pieces that are not encoded yet."""
 
     def __init__(self) -> None:
         self.new: list[str] = []

@@ -1,6 +1,6 @@
-"""Quotation marks, dashes and the like that a vocabulary lacks, as marks that it has."""
+"""Replaces quotation marks, dashes and similar marks that a vocabulary lacks by marks that it has."""
 
-from preprocessing.tokens.tokenizer import Tokenizer
+from reread.preprocessing.tokens.tokenizer import Tokenizer
 
 _WRITTEN = (
     ("“”„‟«»「」『』〝〞＂", ('"',)),
@@ -10,12 +10,12 @@ _WRITTEN = (
     ("～〜", ("~", "-")),
     ("·•・‧", ("·", ".")),
 )
-"""Marks, and how each may be written instead, the best way first."""
+"""Marks, and the ways in which each may be written instead, the best way first."""
 MARKS = frozenset("".join(marks for marks, _ in _WRITTEN))
 
 
 def marks_to_map(tokenizer: Tokenizer) -> dict[str, str]:
-    """Each mark that the vocabulary lacks, and what stands for it; marks without a substitute are left out."""
+    """The marks that the vocabulary lacks, each with its substitute; marks without a substitute are left out."""
 
     def is_known(text: str) -> bool:
         ids, _ = tokenizer.encode(text)

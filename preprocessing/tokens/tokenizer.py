@@ -1,41 +1,41 @@
-"""Loading tokenizers: from a vocabulary file to ids, and to a folder that transformers loads.
+"""Loads tokenizers from vocabulary files, and the interface that they have in common.
 
-All of them treat text as text: a literal "[MASK]" is a bracket, four letters and a bracket. (The saved folder, read by
-transformers, does turn it into the mask, as everywhere else in transformers. And a literal `<unk>` is the unknown token
-of a vocabulary of whole words: see `wordlevel`.)
+No tokenizer finds special tokens in text: a literal "[MASK]" is a bracket, four letters and a bracket. There are two
+exceptions. When transformers loads the saved folder, it turns the text into the mask, as it always does. And in a
+vocabulary of whole words, a literal `<unk>` is the unknown token (`wordlevel`).
 """
 
 import json
 from pathlib import Path
 from typing import Any, Protocol
 
-from preprocessing.config import TokenizerSettings
-from preprocessing.errors import UserError
-from preprocessing.tokens.base import Encoding
-from preprocessing.tokens.bpe import ByteLevelBpe, merges_of
-from preprocessing.tokens.unigram import SentencePiece
-from preprocessing.tokens.vocabulary import read_vocabulary
-from preprocessing.tokens.wordlevel import Words, read_words_json
-from preprocessing.tokens.wordpiece import WordPiece, check_lowercase, read_wordpiece_json
+from reread.preprocessing.config import TokenizerSettings
+from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.tokens.base import Encoding
+from reread.preprocessing.tokens.bpe import ByteLevelBpe, merges_of
+from reread.preprocessing.tokens.unigram import SentencePiece
+from reread.preprocessing.tokens.vocabulary import read_vocabulary
+from reread.preprocessing.tokens.wordlevel import Words, read_words_json
+from reread.preprocessing.tokens.wordpiece import WordPiece, check_lowercase, read_wordpiece_json
 
 
 class Tokenizer(Protocol):
-    """The interface of a tokenizer that preprocessing uses."""
+    """The interface of all tokenizers."""
 
     vocab_size: int
-    """Every id is smaller; special tokens that had to be appended are included."""
+    """The number of ids, including special tokens that had to be appended."""
     special: dict[str, int]
-    """Ids of pad, unk, cls, sep, mask; of unk and eos if tokens are whole words."""
+    """The ids of pad, unk, cls, sep and mask by role; those of unk and eos if tokens are whole words."""
 
     def encode(self, text: str) -> Encoding:
-        """Token ids [n] and the character of `text` at which each begins [n], past a leading space.
+        """Token ids [n], and the first character [n] of each token in `text`, after a leading space.
 
-        No special token is added, except the `<eos>` of each line if tokens are whole words; its place is that of the
-        line's last character.
+        No special token is added, except an `<eos>` for each line if tokens are whole words, which counts as beginning
+        at the line's last character.
         """
 
     def describe(self) -> dict[str, Any]:
-        """`manifest.tokenizer`: type, fingerprint (MD5 of all that determines ids), vocab_size, the special ids."""
+        """The values of `manifest.tokenizer`: type, fingerprint (an MD5), vocab_size, and the ids of special tokens."""
 
     def save(self, folder: Path) -> None:
         """Write a folder that transformers' AutoTokenizer loads; the bytes depend on the vocabulary alone."""
@@ -44,13 +44,13 @@ class Tokenizer(Protocol):
 def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
     """The tokenizer of a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder that holds one of them.
 
-    Raises `UserError` naming the file and what is wrong with it.
+    Raises `UserError` if the file is missing or damaged.
     """
     path = Path(path)
     if not path.exists():
         raise UserError(
             f"tokenizer.path: {path} is not there, and nothing is downloaded; get the vocabulary from its owners and "
-            "give its place by tokenizer.path=PATH, or make one: tokenizer.path=null tokenizer.train.size=30000"
+            "set tokenizer.path=PATH, or train a new one: tokenizer.path=null tokenizer.train.size=30000"
         )
     path = _file_in(path, settings.type) if path.is_dir() else path
     try:
@@ -71,8 +71,8 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
         return WordPiece(path, tokens, lowercase, settings.fast)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not readable as JSON ({error})") from None
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
+        raise UserError(f"{path}: not readable as JSON ({first_line(error)})") from None
 
 
 def _file_in(folder: Path, kind: str) -> Path:
@@ -94,7 +94,8 @@ def _type_of(path: Path) -> str:
     if path.name in ("vocab.json", "encoder.json") and merges_of(path).exists():
         return "bpe"
     values = json.loads(path.read_text(encoding="utf-8"))
-    model = values["model"].get("type") if isinstance(values.get("model"), dict) else "BPE"  # a vocab.json alone
-    if model == "Unigram":
-        raise UserError(f"{path}: a Unigram model; give the SentencePiece .model it was made from")
-    return {"WordPiece": "wordpiece", "WordLevel": "words"}.get(model, "bpe")
+    model = values.get("model") if isinstance(values, dict) else None
+    stated = model.get("type") if isinstance(model, dict) else None  # else a vocab.json alone
+    if stated == "Unigram":
+        raise UserError(f"{path}: a Unigram model; give the SentencePiece .model that it was made from")
+    return "wordpiece" if stated == "WordPiece" else "words" if stated == "WordLevel" else "bpe"

@@ -1,4 +1,4 @@
-"""SentencePiece's unigram models."""
+"""Tokenizers with a unigram model of SentencePiece."""
 
 import logging
 import shutil
@@ -10,14 +10,21 @@ import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from preprocessing.errors import UserError
-from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, join_encodings, past_space, split_text
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.tokens.base import (
+    SPECIAL_NAMES,
+    BackedTokenizer,
+    Encoding,
+    join_encodings,
+    past_space,
+    split_text,
+)
 
 logger = logging.getLogger("reread")
 
 
 class SentencePiece(BackedTokenizer):
-    """A unigram SentencePiece model: encodes by `sentencepiece`, is exported as a `tokenizers` Unigram model."""
+    """A unigram SentencePiece model, which `sentencepiece` encodes with; exported as a `tokenizers` Unigram model."""
 
     type = "sentencepiece"
 
@@ -33,7 +40,7 @@ class SentencePiece(BackedTokenizer):
         except Exception as error:  # protobuf and sentencepiece raise exceptions of their own
             raise UserError(f"{path}: not a SentencePiece model ({error})") from None
         if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
-            raise UserError(f"{path}: not a unigram model; transformers can only be given unigram SentencePiece models")
+            raise UserError(f"{path}: not a unigram model; only unigram SentencePiece models can be exported")
         pieces = [piece.piece for piece in proto.pieces]
         bracketed = not any(name in pieces for name in ("<cls>", "<s>"))
         names = {
@@ -46,7 +53,7 @@ class SentencePiece(BackedTokenizer):
         self._symbols = np.array(sorted(symbols - {self.special["unk"]}), np.uint32)
         # White space ends every piece and is the same before each, so a long text may be cut there.
         lines = self._processor.Normalize("a\nb") == "▁a▁b"
-        # A cache of words would not be exact: where two ways to split a word are nearly equal, the rounding decides.
+        # A cache of words would not be exact, since rounding decides between two splits of nearly equal score.
         logger.info(
             "tokenizer: %s: `sentencepiece` itself is used, without a cache of words: it sums the scores of a text in "
             "single precision, so the tokens of a word may depend on the text before it",
@@ -60,9 +67,9 @@ class SentencePiece(BackedTokenizer):
     def _encode_piece(self, text: str) -> tuple[Encoding, int]:
         found = self._processor.Encode(text, return_type="offset_mapping")
         ids = np.array(found["ids"], np.uint32)
-        # Symbols that a model marks as user-defined are found in text, too; here they are unknown text.
+        # `sentencepiece` finds user-defined symbols in text, too; here they count as unknown text.
         ids[np.isin(ids, self._symbols)] = self.special["unk"]
-        # A piece of white space alone counts as part of the following word; the one before the first word has to.
+        # A piece that is only white space counts as a part of the following word.
         starts = past_space(text, np.array(found["offsets"], np.int64).reshape(-1, 2))
         return (ids, np.minimum(starts, len(text) - 1)), len(text)
 

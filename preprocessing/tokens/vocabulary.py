@@ -1,4 +1,4 @@
-"""Reading vocabularies, and training one by `tokenizers` or `sentencepiece`: the same text gives the same bytes."""
+"""Reads vocabularies, and trains them by `tokenizers` or `sentencepiece`; the same text always gives the same bytes."""
 
 import io
 import json
@@ -12,18 +12,18 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from preprocessing.config import VocabularySettings
-from preprocessing.errors import UserError
-from preprocessing.files import write_atomically
-from preprocessing.text.clean import BLANKS
-from preprocessing.tokens.wordlevel import train_words
+from reread.preprocessing.config import VocabularySettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.text.clean import BLANKS
+from reread.preprocessing.tokens.wordlevel import train_words
 
 logger = logging.getLogger("reread")
 
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _COVERAGE = 0.9995
-"""Share of the text whose characters SentencePiece keeps: what it advises for Chinese."""
+"""The share of all characters in the text that SentencePiece must cover; it recommends this value for Chinese."""
 
 
 def train_vocabulary(
@@ -34,10 +34,10 @@ def train_vocabulary(
     *,
     split_punctuation: bool = True,
 ) -> Path:
-    """Train on `texts` (read once) and write the vocabulary into `folder`; returns the path to load.
+    """Train a vocabulary on `texts`, which are read once, and write it into `folder`; returns the path to load.
 
-    Special tokens get the first ids (but for `words`). `lowercase` is WordPiece's, `split_punctuation` that of `words`.
-    Raises `UserError` if there is no text, or too much of it for the size.
+    Special tokens get the first ids, except with `words`. `lowercase` is for WordPiece alone, `split_punctuation` for
+    `words` alone. Raises `UserError` if there is no text, or if the size is too small for it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as temporary:  # the trainers read their text twice, by lines
@@ -69,15 +69,15 @@ def _train_wordpiece(spool: Path, characters: Counter[str], size: int, lowercase
     for character, count in sorted(characters.items()):
         for normal in tokenizer.normalizer.normalize_str(character).replace(" ", ""):
             alphabet[normal] += count
-    # Letters join into longer tokens, which need room; Han characters never do. So single characters get the share of
-    # the vocabulary that Han characters have of the text, and at least a half; the most frequent ones are kept.
+    # Letters join to longer tokens, which need room in the vocabulary; Han characters do not. So the share of the
+    # vocabulary for single characters is the share of the text that consists of Han characters, but at least a half.
     joining = {character for character in alphabet if _joins(tokenizer, character)}
     alone = 1 - sum(alphabet[character] for character in joining) / alphabet.total()
     kept = sorted(alphabet, key=lambda character: (-alphabet[character], character))[: int(size * max(0.5, alone))]
     room = size - len(BERT_TOKENS) - np.cumsum([1 + (character in joining) for character in kept])  # `a` and `##a`
     kept = kept[: np.count_nonzero(room >= 0)]
-    # The trainer numbers continuing characters in the order of a hash table, and breaks ties by number. Listing them
-    # all beforehand, as special tokens, makes the result deterministic.
+    # The trainer numbers continuing characters in the order of a hash table and breaks ties by number. The result is
+    # deterministic if all of them are listed as special tokens.
     continuing = [f"##{character}" for character in sorted(joining.intersection(kept))]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -124,8 +124,8 @@ def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
 
     model = io.BytesIO()
     pad, unknown, *symbols = BERT_TOKENS
-    # The text is clean already, so the model normalises only white space. (Its usual rules, and `identity`, would
-    # turn `，` into a comma, or a line's end into an unknown character.)
+    # The text is clean already, so the model normalises only white space. Its default rules would turn `，` into a
+    # comma, and the rule `identity` would turn a line end into an unknown character.
     rules = spool.with_name("rules.tsv")
     rules.write_text("".join(f"{ord(blank):X}\t20\n" for blank in BLANKS), encoding="ascii")
     try:
@@ -152,8 +152,8 @@ def _train_sentencepiece(spool: Path, size: int, folder: Path) -> Path:
         reason = str(error).rpartition("] ")[2]
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
             raise UserError(
-                f"tokenizer.train.size: {size} is too small for SentencePiece: {needed[1]} tokens are needed for "
-                f"single characters, those of {100 * _COVERAGE:g} % of the text, and more for words; set a larger one"
+                f"tokenizer.train.size: {size} is too small for SentencePiece: {needed[1]} tokens are needed for the "
+                f"characters that make up {100 * _COVERAGE:g} % of the text, and more for words; set a larger size"
             ) from None
         raise UserError(
             f"tokenizer.train.size: {size} does not work for SentencePiece on this text: {reason}"
@@ -173,10 +173,10 @@ def _lines(spool: Path) -> Iterator[str]:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """One token a line, in id order; `token<tab>id` (ERNIE) is read too.
+    """The tokens of a vocabulary file in id order: one token per line, or `token<tab>id` as ERNIE has it.
 
-    Lines end at "\\n", "\\r\\n" and "\\r", as in transformers' `load_vocab`, and nowhere else: bert-base-chinese has
-    U+2028 for a token, which `str.splitlines` would take for an end.
+    Lines end at "\\n", "\\r\\n" and "\\r" alone, as in transformers' `load_vocab`: bert-base-chinese has the token
+    U+2028, which `str.splitlines` would take for a line end. Raises `UserError` for an empty or repeated line.
     """
     try:
         tokens = path.read_text(encoding="utf-8-sig").split("\n")

@@ -1,13 +1,13 @@
 """Whole words as tokens, for language models whose perplexity is per word (Transformer-XL on WikiText-103).
 
-Ids are in the order of falling frequency, as the adaptive softmax needs them (Grave et al. 2017, section 4): `<eos>`
-first, then the words, those of equal frequency in the order of the text, and among them `<unk>`, placed by the
-frequency of all words that are left out. A word is what stands between spaces or, split further, a run of letters and
-digits, a number with its points, a single sign, a clitic ('s); case is kept. What WikiText joins stays whole: `@-@`,
-`@,@`, `@.@`, `<unk>`.
+Ids are in order of decreasing frequency, as the adaptive softmax needs them (Grave et al. 2017, section 4). `<eos>` is
+first, then come the words, in the order of the text if they are equally frequent. `<unk>` is among them, according to
+the total frequency of all words that are left out. Words are separated by spaces; with `split_punctuation` they are
+split further into runs of letters and digits, numbers with their points, single signs, and clitics ('s). Case is kept.
+The marks of WikiText stay whole: `@-@`, `@,@`, `@.@`, `<unk>`.
 
-A literal `<unk>` in text is the unknown token: WikiText has it in place of rare words, and in any other text it is a
-word the vocabulary does not have. It is the one special token text can hold; a literal `<eos>` is text.
+A literal `<unk>` in text is the unknown token: WikiText has it in place of rare words, and other vocabularies do not
+contain it. It is the only special token that text can contain; a literal `<eos>` is ordinary text.
 """
 
 import json
@@ -22,9 +22,9 @@ import numpy as np
 from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from preprocessing.errors import UserError
-from preprocessing.files import write_atomically
-from preprocessing.tokens.base import BackedTokenizer, Encoding, encode_in_pieces
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.tokens.base import BackedTokenizer, Encoding, encode_in_pieces, read_tokenizer_json
 
 logger = logging.getLogger("reread")
 
@@ -46,7 +46,7 @@ _PARTS = "|".join(
 
 
 class Words(BackedTokenizer):
-    """Whole words, and `<eos>` at the end of each line that holds any (`wordlevel`)."""
+    """Tokens are whole words, with an `<eos>` at the end of each line that has any."""
 
     type = "words"
 
@@ -63,27 +63,27 @@ class Words(BackedTokenizer):
         ids[ids == self.special["eos"]] = self.special["unk"]  # a literal one
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         line_ends = np.append(np.flatnonzero(codes == ord("\n")), len(codes))
-        places = np.searchsorted(starts, line_ends)
-        holds_words = np.diff(places, prepend=0) > 0
-        places, last = places[holds_words], line_ends[holds_words] - 1
-        return np.insert(ids, places, self.special["eos"]), np.insert(starts, places, last)
+        indices = np.searchsorted(starts, line_ends)
+        holds_words = np.diff(indices, prepend=0) > 0
+        indices, last = indices[holds_words], line_ends[holds_words] - 1
+        return np.insert(ids, indices, self.special["eos"]), np.insert(starts, indices, last)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "split_punctuation": self.split_punctuation}
 
-    def _frame(self) -> tuple[str, str, list[str]]:
+    def _templates(self) -> tuple[str, str, list[str]]:
         return f"$A {END}", f"$A {END} $B {END}", ["input_ids"]
 
 
 def words_backend(tokens: list[str], split_punctuation: bool) -> Backend:
-    """The backend whose ids are places in `tokens`; line ends are blanks like others, and no `<eos>` is added."""
+    """The backend whose ids are the indices of `tokens`; it treats line ends as blanks and adds no `<eos>`."""
     backend = Backend(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
     backend.pre_tokenizer = _pre_tokenizer(split_punctuation)
     return backend
 
 
 def train_words(lines: Iterable[str], size: int, split_punctuation: bool, folder: Path) -> Path:
-    """Count the words of `lines` and write a tokenizer.json of `size` tokens at most."""
+    """Count the words of `lines` and write a tokenizer.json with at most `size` tokens; returns its path."""
     split = _pre_tokenizer(split_punctuation)
     counts: Counter[str] = Counter()
     for line in lines:
@@ -93,9 +93,9 @@ def train_words(lines: Iterable[str], size: int, split_punctuation: bool, folder
     ranked = counts.most_common()
     unknown += sum(count for _, count in islice(ranked, size - 2, None))
     kept = ranked[: size - 2]
-    place = sum(count >= unknown for _, count in kept)
+    rank = sum(count >= unknown for _, count in kept)  # of `<unk>`
     words = [word for word, _ in kept]
-    backend = words_backend([END, *words[:place], UNKNOWN, *words[place:]], split_punctuation)
+    backend = words_backend([END, *words[:rank], UNKNOWN, *words[rank:]], split_punctuation)
     logger.info(
         "tokenizer: %s of %s different words kept; %.2f %% of the text is unknown",
         f"{len(kept):,}",
@@ -109,13 +109,13 @@ def train_words(lines: Iterable[str], size: int, split_punctuation: bool, folder
 
 def read_words_json(path: Path) -> tuple[list[str], bool]:
     """The tokens of a tokenizer.json in id order, and whether it splits punctuation off."""
-    values = json.loads(path.read_text(encoding="utf-8"))
-    model = values.get("model") or {}
+    values = read_tokenizer_json(path)
+    model = values["model"]
     if model.get("type") != "WordLevel" or values.get("normalizer") is not None:
-        raise UserError(f"{path}: not a tokenizer of whole words; leave `tokenizer.type` out to read it as what it is")
+        raise UserError(f"{path}: not a tokenizer of whole words; leave out `tokenizer.type`, and its type is found")
     found = [split for split in (True, False) if values.get("pre_tokenizer") == _described(split)]
     if not found:
-        raise UserError(f"{path}: splits text in another way; give its words as a vocab.txt and `type: words`")
+        raise UserError(f"{path}: splits text in an unsupported way; give its words as a vocab.txt and `type: words`")
     vocabulary = model["vocab"]
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if [vocabulary[token] for token in tokens] != list(range(len(tokens))):

@@ -9,16 +9,22 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from preprocessing.errors import UserError
-from preprocessing.files import write_atomically
-from preprocessing.tokens.base import SPECIAL_NAMES, BackedTokenizer, Encoding, encode_in_pieces
-from preprocessing.tokens.fast_wordpiece import FastWordPiece
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.tokens.base import (
+    SPECIAL_NAMES,
+    BackedTokenizer,
+    Encoding,
+    encode_in_pieces,
+    read_tokenizer_json,
+)
+from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 
 logger = logging.getLogger("reread")
 
 
 class WordPiece(BackedTokenizer):
-    """BERT's tokenizer: the table-driven encoder where it agrees with `tokenizers`, else `tokenizers` itself."""
+    """BERT's tokenizer: uses the table-driven encoder if it agrees with `tokenizers`, else `tokenizers` itself."""
 
     type = "wordpiece"
 
@@ -38,7 +44,7 @@ class WordPiece(BackedTokenizer):
 
     @cached_property
     def _fast(self) -> FastWordPiece | None:
-        """Made when text is first encoded: its tables cost more than the rest, and most stages encode nothing."""
+        """The table-driven encoder, made when text is first encoded: it is slow to make, and most stages need none."""
         if not self.fast:
             return None
         encoder = FastWordPiece(self.backend)
@@ -77,15 +83,12 @@ def check_lowercase(path: Path, lowercase: bool) -> None:
 
 def read_wordpiece_json(path: Path) -> tuple[list[str], bool]:
     """The tokens of a tokenizer.json in id order, and whether it lower-cases."""
-    values = json.loads(path.read_text(encoding="utf-8"))
-    normalizer = values.get("normalizer") or {}
-    if (
-        normalizer.get("type") != "BertNormalizer"
-        or (values.get("pre_tokenizer") or {}).get("type") != "BertPreTokenizer"
-    ):
-        raise UserError(f"{path}: a WordPiece without BERT's normaliser and pre-tokeniser; only BERT's own are read")
+    values = read_tokenizer_json(path)
+    parts = [values.get(name) for name in ("normalizer", "pre_tokenizer")]
+    if [part.get("type") for part in parts if isinstance(part, dict)] != ["BertNormalizer", "BertPreTokenizer"]:
+        raise UserError(f"{path}: a WordPiece without BERT's normaliser and pre-tokeniser; no others are supported")
     vocabulary = values["model"]["vocab"]
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
         raise UserError(f"{path}: its ids have gaps; write the vocabulary as a vocab.txt")
-    return tokens, normalizer["lowercase"]
+    return tokens, values["normalizer"]["lowercase"]

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from benchmarks.claims import run, table
-from benchmarks.claims.experiment import Condition
+from benchmarks.claims.experiment import Condition, signs
 from benchmarks.claims.probe import accuracy
 from benchmarks.claims.questions import ANSWERS, ASKED, CHANCE, FREE, GROUPS, QUESTIONS, question, register, shown
 from benchmarks.claims.recurrence import SKIM, write_skim
 from benchmarks.claims.review import REVIEW, ran
 from benchmarks.claims.review import write as write_review
 from benchmarks.harness import between
-from training.models import model_spec
-from training.objectives import OBJECTIVES
+from reread.training.models import model_spec
+from reread.training.objectives import OBJECTIVES
 
 RESULTS = run.read_results(table.RESULTS)
 
@@ -64,7 +64,21 @@ def test_a_probe_is_tested_on_what_it_was_not_fitted_on() -> None:
     assert accuracy(np.eye(32)[words], classes, np.arange(len(words)) % 2) == 1.0
 
 
-def test_a_claim_does_not_hold_where_one_condition_fails() -> None:
+def test_a_claim_is_decided_by_eight_seeds_that_agree() -> None:
+    """A sign test needs all of eight seeds, eight of nine, nine of ten; a margin of 0 counts for neither side."""
+    assert signs([0.1] * 8) == 1 and signs([-0.1] * 8) == -1
+    assert signs([0.1] * 7) == 0, "fewer seeds decide nothing"
+    assert signs([0.1] * 7 + [-0.1]) == 0 and signs([0.1] * 7 + [0.0]) == 1
+    assert signs([0.1] * 8 + [-0.1]) == 1 and signs([0.1] * 8 + [-0.1] * 2) == 0
+    assert signs([0.0] * 8) == signs([]) == 0
+    for count in range(8, 15):  # beside the exact chance, by counting all outcomes of so many fair coins
+        outcomes = np.array([bin(outcome).count("1") for outcome in range(1 << count)])
+        for above in range(count + 1):
+            as_far = np.abs(outcomes - count / 2) >= abs(above - count / 2)
+            assert abs(signs([1.0] * above + [-1.0] * (count - above))) == (as_far.mean() <= 0.05)
+
+
+def test_a_claim_does_not_hold_where_one_condition_is_contradicted() -> None:
     sides: dict[str, Any] = {"a": {}, "b": {}}
     claim = replace(
         SKIM.claims[0], conditions=(Condition("a", "x", 0.9), Condition("a", "x", 0.5, above=False, less=("b", "x")))
@@ -79,24 +93,27 @@ def test_a_claim_does_not_hold_where_one_condition_fails() -> None:
         ]
         return table.verdict(claim, table.by_seed(experiment, results))
 
-    assert verdict() == "not run"
-    assert verdict((0.95, 0.5), (0.96, 0.6)) == "holds"
-    assert verdict((0.95, 0.5), (0.85, 0.6)) == "holds with 1 of 2"
-    assert verdict((0.85, 0.5), (0.95, 0.1)) == "does not hold"
+    holding, first_fails, second_fails = (0.95, 0.5), (0.85, 0.5), (0.95, 0.1)
+    assert verdict() == "undecided"
+    assert verdict(*[holding] * 7) == "undecided"
+    assert verdict(*[holding] * 8) == "holds"
+    assert verdict(*[holding] * 6, first_fails, second_fails) == "undecided"
+    assert verdict(*[second_fails] * 8) == "does not hold"
+    assert verdict(*[first_fails] * 4, *[(0.85, 0.1)] * 4) == "does not hold"
 
 
 def test_a_killed_run_goes_on_after_its_last_whole_result(tmp_path: Path) -> None:
     path, text = tmp_path / "results.jsonl", ""
-    wanted = run.missing([SKIM], 2, text, [])
+    wanted = run.missing([SKIM], (0, 1), text, [])
     assert [(one["seed"], one["side"]) for one in wanted] == [(seed, side) for seed in (0, 1) for side in SKIM.sides]
     run.add(path, wanted[0])
     with path.open("a") as file:
         file.write(json.dumps(wanted[1])[:40])
-    assert run.missing([SKIM], 2, text, run.read_results(path)) == wanted[1:]
+    assert run.missing([SKIM], (0, 1), text, run.read_results(path)) == wanted[1:]
     run.add(path, wanted[1])
-    assert run.missing([SKIM], 2, text, run.read_results(path)) == wanted[2:]
+    assert run.missing([SKIM], (0, 1), text, run.read_results(path)) == wanted[2:]
     changed = replace(SKIM, sides={name: {**side, "steps": 7} for name, side in SKIM.sides.items()})
-    assert len(run.missing([changed], 2, text, run.read_results(path))) == len(wanted)
+    assert len(run.missing([changed], (0, 1), text, run.read_results(path))) == len(wanted)
 
 
 def skimmed(tmp_path: Path, side: str, steps: int) -> dict[str, float]:

@@ -7,8 +7,8 @@ import torch
 
 from benchmarks.data import near_duplicates, preprocess
 from benchmarks.models import ernie_doc_attention, nezha_attention
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, attention_ernie_doc
-from training.models.nezha import NezhaConfig, NezhaForPreTraining, attention_nezha, modeling_nezha
+from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, attention_ernie_doc
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining, attention_nezha, modeling_nezha
 
 SIZES = {
     "vocab_size": 40,

@@ -9,13 +9,22 @@ import pytest
 
 from benchmarks.claims import tuned, tuned_experiment, tuned_far, tuned_long, tuned_table
 from benchmarks.claims.run import read_results
-from benchmarks.claims.tuned_experiment import BLOCKS, Judged, Tuned, TunedClaim, difference, write_lines, write_task
+from benchmarks.claims.tuned_experiment import (
+    BLOCKS,
+    SEEDS,
+    Judged,
+    Tuned,
+    TunedClaim,
+    difference,
+    write_lines,
+    write_task,
+)
 from benchmarks.harness import between
-from pipeline.recipe import train_section
-from pipeline.run_folder import recipe_of
-from preprocessing.labelled.examples import ClassifyExample
-from preprocessing.labelled.read import Found
-from training.evaluation import evaluate_run
+from reread.pipeline.recipe.load import recipe_of
+from reread.pipeline.recipe.schema import train_section
+from reread.preprocessing.labelled.read import Found
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.training.evaluation import evaluate_run
 
 RESULTS = read_results(tuned_table.RESULTS)
 CLAIM = TunedClaim("a beats b", "", "task", "a", "b")
@@ -29,7 +38,7 @@ def test_the_table_of_tuned_claims_is_what_the_results_give() -> None:
 
 
 def test_the_tuned_results_are_of_the_settings_that_the_recipes_have() -> None:
-    assert tuned.current(RESULTS, [0, 1]) == RESULTS
+    assert tuned.current(RESULTS, SEEDS) == RESULTS
 
 
 def verdict(differences: list[list[float]]) -> str:
@@ -37,17 +46,19 @@ def verdict(differences: list[list[float]]) -> str:
     better = {seed: [50 + value for value in blocks] for seed, blocks in enumerate(differences)}
     worse = {seed: [50.0] * len(blocks) for seed, blocks in enumerate(differences)}
     found = difference(CLAIM, {("a", "task"): better, ("b", "task"): worse})
-    return found.verdict if found else "not run"
+    return found.verdict if found else "undecided"
 
 
-def test_a_difference_within_two_standard_errors_is_not_decided() -> None:
+def test_a_difference_within_two_standard_errors_or_of_fewer_than_eight_seeds_is_undecided() -> None:
     apart = [1.0, -1.0] * 5  # of the blocks: a standard error of 1.054 / sqrt(10) = .333
-    assert verdict([apart]) == "not run"
-    assert verdict([[0.6 + one for one in apart]] * 2) == "not decided"
-    assert verdict([[0.7 + one for one in apart]] * 2) == "holds"
-    assert verdict([[-0.7 + one for one in apart]] * 2) == "does not hold"
-    seeds = [[0.7 + shift + one for one in apart] for shift in (-0.2, 0.2)]  # .2 more: sqrt(.333² + .2²) = .389
-    assert verdict(seeds) == "not decided"
+    assert verdict([apart]) == "undecided"
+    assert verdict([[0.6 + one for one in apart]] * 8) == "undecided"
+    assert verdict([[0.7 + one for one in apart]] * 7) == "undecided"
+    assert verdict([[0.7 + one for one in apart]] * 8) == "holds"
+    assert verdict([[-0.7 + one for one in apart]] * 8) == "does not hold"
+    # of the seeds: .6 * sqrt(8 / 7) / sqrt(8) = .227, and of both sqrt(.333² + .227²) = .403
+    seeds = [[0.7 + shift + one for one in apart] for shift in (-0.6, 0.6) * 4]
+    assert verdict(seeds) == "undecided"
 
 
 def test_a_label_that_stands_far_away_stands_in_one_segment_alone(

@@ -96,7 +96,7 @@ def _rank(
 ) -> None:
     import torch
 
-    from training.parallel.rendezvous import close_mesh
+    from reread.training.parallel.rendezvous import close_mesh
 
     torch.set_num_threads(1)
     if float64:

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
-from training.models.ernie_doc.spec import TENSOR_PLAN
-from training.parallel.layout import Slice
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
+from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
+from reread.training.models.ernie_doc.spec import TENSOR_PLAN
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 VOCABULARY = 300
 Read = tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]

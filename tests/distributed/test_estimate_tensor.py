@@ -6,18 +6,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pipeline.estimate.rehearsal import rehearse
+from reread.pipeline.estimate.rehearsal import rehearse
+from reread.training.assembly import head_of
+from reread.training.config import TrainSettings
+from reread.training.models import model_spec
+from reread.training.models.build import build_model, freeze, model_config
+from reread.training.objectives import objective_of
+from reread.training.optim.build import build_optimizer
+from reread.training.optim.precision import MasterWeights
+from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import parallelise
 from tests.conftest import document_values, longformer_values, ran_values, train_values
-from training.assembly import head_of
-from training.config import TrainSettings
-from training.models import model_spec
-from training.models.build import build_model, freeze, model_config
-from training.objectives import objective_of
-from training.optim.build import build_optimizer
-from training.optim.precision import MasterWeights
-from training.parallel.gradients import GradientBuckets
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import parallelise
 
 VOCABULARY = 500
 

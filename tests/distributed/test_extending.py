@@ -9,17 +9,17 @@ import pytest
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reread.training.config import TrainSettings
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.exchange.run_export import export_run
+from reread.training.models import model_spec
+from reread.training.models.nezha import NezhaConfig, NezhaModel
+from reread.training.models.nezha.modeling_nezha import NezhaPreTrainedModel
+from reread.training.objectives import OBJECTIVES
+from reread.training.objectives.objective import Card
+from reread.training.objectives.rows import RowObjective
+from reread.training.run.metrics import read_metrics
 from tests.conftest import train_values
-from training.config import TrainSettings
-from training.data.rows import IGNORED, Rows
-from training.exchange.run_export import export_run
-from training.metrics import read_metrics
-from training.models import model_spec
-from training.models.nezha import NezhaConfig, NezhaModel
-from training.models.nezha.modeling_nezha import NezhaPreTrainedModel
-from training.objectives import OBJECTIVES
-from training.objectives.objective import Card
-from training.objectives.rows import RowObjective
 
 
 class NezhaForReplacedTokens(NezhaPreTrainedModel):
@@ -81,7 +81,7 @@ def values_of(corpus: Path, **changes: Any) -> dict[str, Any]:
 
 def train_toy(values: dict[str, Any], run: Path) -> None:
     """Do the work of the two lines in training/objectives/__init__.py and training/models/nezha/spec.py, and train."""
-    from training.trainer import train
+    from reread.training.trainer import train
 
     OBJECTIVES["replaced_token"] = ReplacedTokenObjective
     model_spec("nezha").heads["replaced_token"] = NezhaForReplacedTokens  # type: ignore[index]

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reread.training.config import TrainSettings
 from tests.distributed.test_training import agree, curve, state_of
 from tests.tasks import LETTERS, task_values, write_lines, write_tokenizer
-from training.config import TrainSettings
 
 FIGURES = ("loss", "gradient_norm", "accuracy", "validation_accuracy", "validation_macro-f1")
 
 
 def finetune_in_process(values: dict[str, Any], run: Path) -> dict[int, list[float]]:
     """Train, and return the probabilities that this rank has for each held-out example."""
-    from training.parallel.rendezvous import close_mesh, init_mesh
-    from training.trainer import Trainer
+    from reread.training.parallel.rendezvous import close_mesh, init_mesh
+    from reread.training.trainer import Trainer
 
     mesh = init_mesh(values["parallel"]["tensor"])
     trainer: Any = Trainer(TrainSettings.parse(values, "test"), run, mesh)
@@ -41,7 +41,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def values_of(model: str, task: dict[str, Any], tensor: int, dropout: float) -> dict[str, Any]:
-    more = {"head_dropout": dropout, "retrospective": model == "ernie_doc"}
+    more: dict[str, Any] = {"head_dropout": dropout, "retrospective": model == "ernie_doc"}
+    more |= {"pooling": "mean"} if model == "nezha" and not dropout else {}
     values = task_values(model, "classify", **task, **more)
     values["model"] |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     values["optimizer"] = {"name": "adam", "learning_rate": 0.003, "eps": 1e-4}  # a small eps makes much of rounding

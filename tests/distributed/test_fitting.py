@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from reread.training.config import TrainSettings
+from reread.training.run.metrics import read_metrics
 from tests.conftest import train_values
-from training.config import TrainSettings
-from training.metrics import read_metrics
 
 
 def train_fitted(values: dict[str, Any], run: Path) -> None:
-    from pipeline.estimate.fitting import fit
-    from training.trainer import train
+    from reread.pipeline.estimate.fitting import fit
+    from reread.training.trainer import train
 
     train(TrainSettings.parse(values, "test"), run, fit=fit)
 

@@ -10,19 +10,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from preprocessing.errors import UserError
-from training.config import OptimizerSettings, ParallelSettings
-from training.models.build import freeze
-from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.models.nezha.spec import TENSOR_PLAN
-from training.optim.build import build_optimizer
-from training.optim.precision import MasterWeights
-from training.parallel.gradients import GradientBuckets
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
-from training.parallel.reduce import in_torch, reducer
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
+from reread.preprocessing.errors import UserError
+from reread.training.config import OptimizerSettings, ParallelSettings
+from reread.training.models.build import freeze
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
+from reread.training.models.nezha.spec import TENSOR_PLAN
+from reread.training.optim.build import build_optimizer
+from reread.training.optim.precision import MasterWeights
+from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.reduce import in_torch, reducer
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 ROWS, LENGTH, VOCABULARY = 8, 12, 200
 Parts = dict[str, Tensor]

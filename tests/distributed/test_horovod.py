@@ -13,13 +13,13 @@ import torch
 import yaml
 from torch import Tensor
 
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.config import TrainSettings
+from reread.training.parallel.mesh import Mesh
 from tests.conftest import ROOT, not_here, train_values
 from tests.distributed.test_gradients import check_fp16_sums, sums_and_parts
 from tests.forks import Job
 from tests.runs import at_step, write_recipe
-from training.checkpoint.store import CheckpointStore
-from training.config import TrainSettings
-from training.parallel.mesh import Mesh
 
 STEPS = 6
 SPLITS = [(1, 2), (2, 2)]
@@ -39,7 +39,7 @@ def recipe(corpus: Path, tensor: int, gradients: str, **changes: Any) -> dict[st
 
 
 def train_in_process(values: dict[str, Any], run: Path) -> None:
-    from training.trainer import train
+    from reread.training.trainer import train
 
     train(TrainSettings.parse(values, "test"), run)
 
@@ -92,7 +92,7 @@ def test_started_by_horovodrun(sample_corpus, over_torch, tmp_path) -> None:
     """tests/slurm start it by srun, and every launcher that sets torch's variables is as good."""
     values = recipe(sample_corpus, 1, "horovod")
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"name": "tiny", "train": values}))
-    command = [*HOROVODRUN, "-m", "pipeline.cli", "train", "tiny.yaml"]
+    command = [*HOROVODRUN, "-m", "reread", "train", "tiny.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     output = subprocess.check_output(
         command, cwd=tmp_path, env=environment, stderr=subprocess.STDOUT, text=True, timeout=300

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from reread.training.config import TrainSettings
 from tests.conftest import document_values, ran_stream_values, ran_words_values, stream_values
 from tests.distributed.test_training import agree, curve, mixed, state_of, train_in_process, train_untrimmed
-from training.config import TrainSettings
 
 KINDS = {
     "documents": document_values,
@@ -51,8 +51,8 @@ def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_pat
 
 
 def evaluate_in_process(values: dict[str, Any], run: Path) -> tuple[dict[str, float], dict[str, float]]:
-    from training.parallel.rendezvous import init_mesh
-    from training.trainer import Trainer
+    from reread.training.parallel.rendezvous import init_mesh
+    from reread.training.trainer import Trainer
 
     task = Trainer(TrainSettings.parse(values, "test"), run, init_mesh()).objective
     return task.held_out_summary(None), task.held_out_summary(1)

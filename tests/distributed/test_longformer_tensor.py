@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.models.longformer import LongformerConfig, LongformerForMaskedLM, attention_longformer
-from training.models.longformer.spec import TENSOR_PLAN
-from training.parallel.layout import Slice
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
+from reread.training.models.longformer import LongformerConfig, LongformerForMaskedLM, attention_longformer
+from reread.training.models.longformer.spec import TENSOR_PLAN
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 VOCABULARY, LENGTH = 300, 75
 Read = tuple[Tensor, dict[str, Tensor]]

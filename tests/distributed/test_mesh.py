@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from preprocessing.errors import UserError, one_line
+from reread.preprocessing.errors import UserError, one_line
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.rendezvous import first_host, init_mesh
 from tests.conftest import not_here
-from training.parallel.mesh import Mesh
-from training.parallel.rendezvous import first_host, init_mesh
 
 
 def _places(tensor: int) -> tuple[int, ...]:

@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
-from training.models.ran.spec import TENSOR_PLAN
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import layout, parallelise, vocab_cross_entropy
+from reread.training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
+from reread.training.models.ran.spec import TENSOR_PLAN
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import layout, parallelise, vocab_cross_entropy
 
 VOCABULARY = 300
 Read = tuple[Tensor, Tensor, dict[str, Tensor]]

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
+from reread.training.models.nezha.spec import TENSOR_PLAN
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import layout, parallelise
 from tests.distributed.test_tensor import VOCABULARY, batch, gradients_of, small_nezha
-from training.models.nezha.spec import TENSOR_PLAN
-from training.parallel.layout import Slice
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import layout, parallelise
 
 PLACES = torch.tensor([2, 3, 4, 17, 33, 34])
 BOUNDARIES = torch.tensor([[1, 1, 1, 16, 32, 32], [5, 5, 5, 18, 35, 35], [0, 1, 2, 0, 0, 1]])

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.checkpoint import store as store_module
-from training.checkpoint.store import CheckpointStore
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
-from training.parallel.rendezvous import init_mesh
+from reread.preprocessing.errors import UserError
+from reread.training.checkpoint import store as store_module
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.rendezvous import init_mesh
 
 PADDED = 6  # rows of `vocabulary` a process; 9 are real, so one of two ranks has padding, two of four only that
 

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from preprocessing.errors import UserError
-from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.models.nezha.spec import TENSOR_PLAN
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import layout, parallelise, vocab_argmax, vocab_cross_entropy
+from reread.preprocessing.errors import UserError
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
+from reread.training.models.nezha.spec import TENSOR_PLAN
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import layout, parallelise, vocab_argmax, vocab_cross_entropy
 
 VOCABULARY = 300
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.config import TrainSettings
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
 from tests.conftest import longformer_values, ran_values, span_values, train_values
-from training.checkpoint.store import CheckpointStore
-from training.config import TrainSettings
-from training.metrics import read_metrics
-from training.parallel.mesh import Mesh
 
 
 def mixture_values(corpus: Path, **changes: Any) -> dict[str, Any]:
@@ -29,14 +29,14 @@ MODELS = {"nezha": train_values, "spans": span_values, "ran": ran_values, "longf
 
 
 def train_in_process(values: dict[str, Any], run: Path) -> None:
-    from training.trainer import train
+    from reread.training.trainer import train
 
     train(TrainSettings.parse(values, "test"), run)
 
 
 def train_untrimmed(values: dict[str, Any], run: Path) -> None:
     """As `train_in_process`, with the padding of all rows computed."""
-    from training.objectives.objective import Objective
+    from reread.training.objectives.objective import Objective
 
     Objective.padding_counts = True  # type: ignore[method-assign,assignment]
     train_in_process(values, run)
@@ -150,7 +150,7 @@ def test_batches_that_do_not_divide_are_still_the_same_batch(ranks_in_float64, s
 
 def train_with_overflow(values: dict[str, Any], run: Path) -> list[bool]:
     """Rank 1's gradient overflows in step 2; returns the steps in which this rank's weights changed."""
-    from training.trainer import Step, Trainer, close_mesh, init_mesh
+    from reread.training.trainer import Step, Trainer, close_mesh, init_mesh
 
     class Overflowing(Trainer):
         def _train_step(self, *args: Any) -> Step:

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
-from training.models.transformer_xl.spec import TENSOR_PLAN
-from training.parallel.layout import Slice
-from training.parallel.rendezvous import init_mesh
-from training.parallel.tensor import layout, parallelise
+from reread.preprocessing.errors import UserError
+from reread.training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
+from reread.training.models.transformer_xl.spec import TENSOR_PLAN
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.rendezvous import init_mesh
+from reread.training.parallel.tensor import layout, parallelise
 
 
 def small(**values: Any) -> TransformerXLForCausalLM:

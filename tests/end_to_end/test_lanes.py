@@ -10,19 +10,19 @@ import torch
 import yaml
 
 from benchmarks.random_corpus import write_corpus
-from pipeline.ablation import ablate
-from preprocessing.corpus import SENTENCE_END
-from preprocessing.errors import UserError
+from reread.pipeline.commands.ablate import ablate
+from reread.preprocessing.corpus import SENTENCE_END
+from reread.preprocessing.errors import UserError
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import open_dataset
+from reread.training.evaluation import evaluate_run
+from reread.training.run.metrics import read_evaluations, read_metrics
+from reread.training.run.model import read_run_model
+from reread.training.run.restore import restore_model
 from tests.conftest import document_values, stream_values
 from tests.elsewhere import run_elsewhere
 from tests.forks import Job
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
-from training.checkpoint.restore import restore_model
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.evaluation import evaluate_run
-from training.metrics import read_evaluations, read_metrics
-from training.run_model import read_run_model
 
 KINDS = {"documents": document_values, "stream": stream_values}
 AUTO = {"documents": "AutoModelForMaskedLM", "stream": "AutoModelForCausalLM"}
@@ -128,9 +128,9 @@ def test_the_exported_folder_remembers_as_the_trained_model(kind: str, uninterru
     assert "exported to" in output
     run = uninterrupted / "runs" / "tiny"
     settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
-    config = read_run_model(run, settings).config
-    trained: Any = restore_model(run, settings, config)[0].eval()
-    ids = torch.arange(2 * 2 * 24).reshape(2, 2, 24) * 7 % config.vocab_size
+    kept = read_run_model(run, settings)
+    trained: Any = restore_model(run, kept)[0].eval()
+    ids = torch.arange(2 * 2 * 24).reshape(2, 2, 24) * 7 % kept.config.vocab_size
     ends = {"sentence_ends": ids % 5 == 0, "paragraph_ends": ids % 25 == 0} if kind == "stream" else {}
     inputs = [{"input_ids": ids[k], **{name: values[k] for name, values in ends.items()}} for k in (0, 1)]
     with torch.no_grad():
@@ -144,7 +144,7 @@ def test_the_exported_folder_remembers_as_the_trained_model(kind: str, uninterru
         "inputs, expected = torch.load(sys.argv[2])\n"
         "auto = getattr(transformers, sys.argv[3])\n"
         "model = auto.from_pretrained(sys.argv[1], trust_remote_code=True).eval()\n"
-        "assert 'training' not in sys.modules\n"
+        "assert 'reread' not in sys.modules\n"
         "with torch.no_grad():\n"
         "    first = model(**inputs[0])\n"
         "    second = model(**inputs[1], mems=first.mems)\n"
@@ -199,6 +199,6 @@ def test_ablations_that_cannot_be_are_refused_before_any_is_trained(
 ) -> None:
     recipe = {"name": "pair", "train": document_values(tmp_path), "ablations": [{"name": "a"}, second]}
     (tmp_path / "pair.yaml").write_text(yaml.safe_dump(recipe))
-    monkeypatch.setattr("pipeline.ablation.train", pytest.fail)
+    monkeypatch.setattr("reread.pipeline.commands.ablate.train", pytest.fail)
     with pytest.raises(UserError, match=message):
         ablate(str(tmp_path / "pair.yaml"), [])

@@ -9,13 +9,13 @@ import pytest
 import torch
 import yaml
 
+from reread.training.config import TrainSettings
+from reread.training.run.model import read_run_model
+from reread.training.run.restore import restore_model
 from tests.conftest import longformer_values, ran_stream_values, ran_values
 from tests.elsewhere import run_elsewhere
 from tests.end_to_end.test_lanes import figures, reread
 from tests.runs import STEPS, assert_same_end, final_tensors, finish, killed_twice, start
-from training.checkpoint.restore import restore_model
-from training.config import TrainSettings
-from training.run_model import read_run_model
 
 KINDS = {"ran": ran_values, "longformer": longformer_values}
 
@@ -70,9 +70,9 @@ def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path)
     reread(uninterrupted, "export", "runs/tiny", str(tmp_path / "exported"))
     run = uninterrupted / "runs" / "tiny"
     settings = TrainSettings.parse(yaml.safe_load((run / "recipe.yaml").read_text())["train"], "test")
-    config = read_run_model(run, settings).config
-    trained: Any = restore_model(run, settings, config)[0].eval()
-    ids = 5 + torch.arange(2 * 40).reshape(2, 40) * 7 % (config.vocab_size - 5)
+    kept = read_run_model(run, settings)
+    trained: Any = restore_model(run, kept)[0].eval()
+    ids = 5 + torch.arange(2 * 40).reshape(2, 40) * 7 % (kept.config.vocab_size - 5)
     mask = torch.ones_like(ids)
     mask[1, 25:] = 0
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_export_matches_training(kind: str, uninterrupted: Path, tmp_path: Path)
         "ids, mask, expected = torch.load(sys.argv[2])\n"
         f"model, found = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code={not own}, "
         "output_loading_info=True)\n"
-        "assert 'training' not in sys.modules\n"
+        "assert 'reread' not in sys.modules\n"
         f"assert type(model).__module__.startswith('transformers.models.longformer') == {own}\n"
         "assert not any(found[name] for name in ('missing_keys', 'unexpected_keys', 'mismatched_keys')), found\n"
         "with torch.no_grad():\n"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from preprocessing.corpus import Corpus, Manifest
-from preprocessing.errors import UserError
+from reread.preprocessing.corpus import Corpus, Manifest
+from reread.preprocessing.errors import UserError
 from tests.raw_text import make, sentences
 
 NEAR: dict[str, Any] = {"dedup": {"near": {}}, "validation_share": 0.0}
@@ -157,7 +157,7 @@ def test_an_evaluation_set_that_cannot_be_searched_for_is_one_line(
     )
     with caplog.at_level(logging.WARNING, "reread"):
         make(raw, tmp_path / "corpus", dedup={"evaluation": [str(tmp_path / "dev.json")]})
-    assert "dev.json: 1 of 2 texts are too short to be searched for" in caplog.text
+    assert "dev.json: 1 of 2 texts are too short to be found" in caplog.text
     (tmp_path / "dev.json").write_text(json.dumps([sentences(random.Random(5), 30)]), encoding="utf-8")
     with pytest.raises(UserError, match=r"dev\.json was .* bytes"):
         make(raw, tmp_path / "corpus", dedup={"evaluation": [str(tmp_path / "dev.json")]})
@@ -170,11 +170,11 @@ def test_an_evaluation_set_that_cannot_be_searched_for_is_one_line(
             [60] * 100,
             0.01,
             "no document is held out, so training will have no validation loss; "
-            r"69\d tokens would do: set `validation_share=0\.1`",
+            r"69\d tokens would be enough: set `validation_share=0\.1`",
         ),
         ([60] * 100, 0.2, ""),
-        ([600] * 3, 0.005, "no document is held out, so training .* with so few documents, cut them"),
-        ([15], 0.005, "no document is held out, so training .* with so few documents, cut them"),
+        ([600] * 3, 0.005, "no document is held out, so training .* since there are few documents, cut them"),
+        ([15], 0.005, "no document is held out, so training .* since there are few documents, cut them"),
         ([60] * 100, 0.0, ""),
         (
             [6000, *[60] * 30],
@@ -214,7 +214,7 @@ def test_marks_that_the_vocabulary_lacks_are_mapped_where_the_warning_says_so(
     }
     with caplog.at_level(logging.INFO, "reread"):
         before = make(raw, tmp_path / "before", **settings)
-    line = "`clean.map_punctuation=true` writes — “ ” with marks that it has"
+    line = "`clean.map_punctuation=true` replaces — “ ” by marks that it has"
     said = [number for number, message in enumerate(caplog.messages) if line in message]
     read = next(number for number, message in enumerate(caplog.messages) if message.startswith("reading and cleaning"))
     assert said[0] < read < said[1]  # of a sample, and of all

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.recipe import SAMPLES
+from reread.pipeline.recipe.layers import SAMPLES
+from reread.training.run.metrics import read_metrics
 from tests.forks import Job
 from tests.runs import finish
-from training.metrics import read_metrics
 
 
 def paper(folder: Path) -> Job:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
-from preprocessing.errors import UserError
-from preprocessing.execution.build import build, missing_stages
-from preprocessing.text import dedup
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import CONTINUES_WORD, Corpus, Manifest
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.build import build, missing_stages
+from reread.preprocessing.text import dedup
 from tests.conftest import shared
 from tests.raw_text import EVERY_STAGE, contents, make, sentences, values, write_raw
 
@@ -179,17 +179,28 @@ def test_what_was_cleaned_or_encoded_by_a_vocabulary_is_not_kept_for_another(
     def no_merge(work: object) -> Manifest:
         raise UserError("killed")
 
-    monkeypatch.setattr("preprocessing.execution.build.merge", no_merge)
+    monkeypatch.setattr("reread.preprocessing.execution.build.merge", no_merge)
     with pytest.raises(UserError, match="killed"):
         make(tmp_path, tmp_path / "encoded")
-    with pytest.raises(UserError, match=r"was begun with something else: tokenizer\.path was"):
+    with pytest.raises(UserError, match=r"was begun with other input or settings: tokenizer\.path was"):
         make(tmp_path, tmp_path / "encoded", **other)
     cleaning = {"clean": {"map_punctuation": True}}
     with pytest.raises(UserError, match="killed"):
         make(tmp_path, tmp_path / "cleaned", **cleaning)
     shutil.rmtree(tmp_path / "cleaned" / ".work" / "encode")
-    with pytest.raises(UserError, match=r"was begun with something else: tokenizer\.path was"):
+    with pytest.raises(UserError, match=r"was begun with other input or settings: tokenizer\.path was"):
         make(tmp_path, tmp_path / "cleaned", **cleaning, **other)
+
+
+def test_a_corpus_simplified_by_older_tables_is_read_and_not_mixed_with_newer_ones(raw: Path, tmp_path: Path) -> None:
+    simplified = {"clean": {"simplify": True}}
+    assert make(raw, tmp_path / "new", **simplified).version == 4
+    assert make(raw, tmp_path / "old").version == 3
+    record = tmp_path / "old" / "preprocess.json"
+    record.write_text(record.read_text(encoding="utf-8").replace('"simplify": false', '"simplify": true'))
+    assert Corpus(tmp_path / "old").manifest.version == 3
+    with pytest.raises(UserError, match="was begun with other input or settings: format was 3, is 4"):
+        make(raw, tmp_path / "old", **simplified)
 
 
 def test_a_finished_corpus_is_returned_at_once(raw: Path, corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -256,7 +267,7 @@ def test_changed_input_and_vocabulary_are_refused_by_name(tmp_path: Path) -> Non
 
 def test_a_corpus_whose_raw_text_is_gone_is_refused_with_the_way_to_use_it(corpus: Path, tmp_path: Path) -> None:
     """Unseen text may have changed."""
-    with pytest.raises(UserError, match=f"matches no file;.* to use {corpus} as it is, .*: preprocess=null$"):
+    with pytest.raises(UserError, match=f"matches no file;.*`preprocess=null` uses {corpus} as it is, .*text$"):
         make(tmp_path, corpus)
     with pytest.raises(UserError, match=r"matches no file; check the path .or glob. and the folder you run in$"):
         make(tmp_path, tmp_path / "corpus")
@@ -272,7 +283,7 @@ def test_a_folder_with_other_files_is_left_alone(raw: Path, tmp_path: Path) -> N
 def test_an_output_that_cannot_be_written_is_named(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for output in (tmp_path / "file", tmp_path / "file" / "corpus"):
-        with pytest.raises(UserError, match=r"file.*: (File exists|Not a directory); give another place"):
+        with pytest.raises(UserError, match=r"file.*: (File exists|Not a directory); give another path"):
             make(raw, output)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.errors import UserError
-from preprocessing.execution import build, work_plan
-from preprocessing.execution.executor import Share
-from preprocessing.text import dedup
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution import build, work_plan
+from reread.preprocessing.execution.executors.base import Share
+from reread.preprocessing.text import dedup
 from tests.raw_text import EVERY_STAGE, STAGES, contents, make, start, values, wait_for
 
 NO_LOCKS = "import fcntl; fcntl.flock = lambda file, how: None\n"
@@ -102,13 +102,13 @@ def test_of_plans_made_at_once_the_first_stays(
 
 def test_a_stage_refuses_to_begin_before_those_it_needs(raw: Path, tmp_path: Path) -> None:
     output = tmp_path / "corpus"
-    with pytest.raises(UserError, match=r"`encode` needs all of `read`, of which 0, 1, 2, 3, 4 and 3 more of 8 tasks"):
+    with pytest.raises(UserError, match=r"`encode` needs all tasks of `read`, but 0, 1, 2, 3, 4 and 3 more of 8 "):
         share(raw, output, "encode", 0, 1)
     share(raw, output, "read", 0, 2)
-    with pytest.raises(UserError, match=r"`duplicates` needs all of `read`, of which 1, 3, 5, 7 of 8 tasks"):
+    with pytest.raises(UserError, match=r"`duplicates` needs all tasks of `read`, but 1, 3, 5, 7 of 8 "):
         share(raw, output, "duplicates", 0, 1)
     share(raw, output, "read", 1, 2)
-    with pytest.raises(UserError, match=r"`paragraphs` needs all of `duplicates`, of which 0 of 1 tasks"):
+    with pytest.raises(UserError, match=r"`paragraphs` needs all tasks of `duplicates`, but 0 of 1 "):
         share(raw, output, "paragraphs", 0, 1)
     with pytest.raises(UserError, match=r"--stage: `vocabulary` is not a stage .* are read, duplicates, .*, encode$"):
         share(raw, output, "vocabulary", 0, 1)
@@ -139,7 +139,7 @@ def test_what_is_missing_is_told_stage_by_stage(raw: Path, reference: dict[str, 
 def test_a_share_of_other_settings_is_refused(raw: Path, tmp_path: Path) -> None:
     output = tmp_path / "corpus"
     share(raw, output, "read", 0, 2)
-    with pytest.raises(UserError, match=r"begun with something else: validation_share was 0\.2, is 0\.1"):
+    with pytest.raises(UserError, match=r"begun with other input or settings: validation_share was 0\.2, is 0\.1"):
         share(raw, output, "read", 1, 2, validation_share=0.1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.doc").write_text("mine")
@@ -156,11 +156,11 @@ def test_what_another_version_of_the_program_began_is_begun_again(
     path.write_text(
         path.read_text(encoding="utf-8").replace(f'"version": {work_plan.VERSION}', '"version": 0'), encoding="utf-8"
     )
-    with pytest.raises(UserError, match="begun by another version of this program"):
+    with pytest.raises(UserError, match="begun by another version of reread"):
         share(raw, output, "read", 0, 1)
     with caplog.at_level(logging.INFO, "reread"):
         make(raw, output, **EVERY_STAGE)
-    assert "begun anew" in caplog.text and "done already" not in caplog.text
+    assert "beginning again" in caplog.text and "done already" not in caplog.text
     assert contents(output) == reference
 
 
@@ -182,7 +182,7 @@ def test_each_share_tells_in_a_line_what_it_did(raw: Path, tmp_path: Path, caplo
     assert lines[0].startswith("reading and cleaning, share 1/4: 2 parts, 0.0 MB in ")
     assert lines[1:] == [
         "reading and cleaning, share 1/4: 2 of 2 parts are done already",
-        "reading and cleaning, share 20/30: no parts for this share",
+        "reading and cleaning, share 20/30: this share has no parts",
     ]
 
 
@@ -270,7 +270,7 @@ def test_two_attempts_at_one_task_never_meet(raw: Path, reference: dict[str, byt
     """One machine is thought dead and its share done elsewhere; then it goes on."""
     output = tmp_path / "corpus"
     wait = (
-        "import os, signal\nfrom preprocessing.execution import stages\nsave = stages.save_array\n"
+        "import os, signal\nfrom reread.preprocessing.execution import stages\nsave = stages.save_array\n"
         "stages.save_array = lambda path, values: (os.kill(os.getpid(), signal.SIGSTOP), save(path, values))\n"
     )
     slow = start(raw, output, "read", "0/1", before=wait, **EVERY_STAGE)

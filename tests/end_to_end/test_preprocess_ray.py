@@ -2,19 +2,21 @@
 
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from preprocessing.errors import UserError
-from preprocessing.execution import ray_executor
-from preprocessing.execution.ray_executor import RayExecutor
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.executors import ray_tasks
+from reread.preprocessing.execution.executors.ray_tasks import RayExecutor
 from tests.raw_text import EVERY_STAGE, children, contents, errors_of, kill, start, wait_for
 
 # The store of a node: 80 MB are Ray's least.
@@ -28,13 +30,13 @@ NODE = {
 
 COUNTED = """
 import os, signal
-from preprocessing.execution import ray_executor
+from reread.preprocessing.execution.executors import ray_tasks
 
 def counted(here, folder, work_plan, stage, number):
     "Note who begins which task; the first one at the node VICTIM stands still half-way, and others wait for it."
     import time
-    from preprocessing.execution import progress
-    from preprocessing.execution.ray_executor import do_task
+    from reread.preprocessing.execution import progress
+    from reread.preprocessing.execution.executors.ray_tasks import do_task
     with open(STARTS, "a+") as file:
         file.write(f"{{stage}} {{number}} {{os.getppid()}} {{os.getpid()}}\\n")
         file.seek(0)
@@ -49,17 +51,25 @@ def counted(here, folder, work_plan, stage, number):
     return do_task(here, folder, work_plan, stage, number)
 
 STARTS, VICTIM = {starts!r}, {victim}
-ray_executor.do_task = counted
+ray_tasks.do_task = counted
 """
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    ray_cluster = pytest.importorskip("ray.cluster_utils", reason="needs Ray: pip install -e '.[ray]'")
-    cluster = ray_cluster.Cluster(initialize_head=True, head_node_args=NODE)
-    cluster.add_node(**NODE)
-    yield cluster
-    cluster.shutdown()
+    """It asks for a token."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        ray_cluster = pytest.importorskip("ray.cluster_utils", reason="needs Ray: pip install -e '.[ray]'")
+        from ray._raylet import AuthenticationTokenLoader, Config
+
+        Config.initialize("")  # an earlier test may have imported it
+        AuthenticationTokenLoader.instance().reset_cache()
+        cluster = ray_cluster.Cluster(initialize_head=True, head_node_args=NODE)
+        cluster.add_node(**NODE)
+        yield cluster
+        cluster.shutdown()
 
 
 @pytest.fixture
@@ -121,9 +131,52 @@ def test_a_cluster_that_was_killed_is_not_waited_for(
     started: list[str] = []
     monkeypatch.setattr(ray, "init", lambda address, **_: started.append(address))
     with caplog.at_level(logging.INFO, "reread"):
-        ray_executor._connected(1)
+        ray_tasks._connected(1)
     assert started == ["local"]
-    assert ":1, does not answer: [Errno 111] Connection refused" in caplog.text
+    assert ":1, is not used: [Errno 111] Connection refused" in caplog.text
+
+
+@pytest.fixture
+def without_tokens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ray as if a cluster ran that knows no tokens; what is started or left instead."""
+    ray, done = pytest.importorskip("ray"), list[str]()
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "")  # it is set as it was before afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(ray_tasks, "_check_answers", lambda address: None)
+    monkeypatch.setattr(ray, "init", lambda address, **_: done.append(address))
+    monkeypatch.setattr(ray, "shutdown", lambda: done.append("left"))
+    monkeypatch.setattr(ray, "remote", lambda **_: lambda task: SimpleNamespace(remote=lambda: task))
+    monkeypatch.setattr(ray, "get", lambda task: "disabled")
+    return done
+
+
+def test_a_cluster_without_tokens_is_refused(without_tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "host:6379")
+    line = (
+        "the Ray cluster at `host:6379` cannot be used: it takes tasks without a token; start its nodes with RAY_AUTH"
+    )
+    with pytest.raises(UserError, match=line):
+        RayExecutor(1).__enter__()
+    assert without_tokens == ["host:6379", "left"]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(
+        UserError, match=r"RAY_AUTH_MODE: disabled, so anyone who reaches .*; unset it, or set executor=proc"
+    ):
+        RayExecutor(1).__enter__()
+
+
+def test_a_cluster_found_here_without_tokens_is_not_used(
+    without_tokens: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is started instead has a token that nobody else can read."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    ray_tasks._connected(1)
+    assert without_tokens == ["auto", "left", "local"]
+    assert os.environ["RAY_AUTH_MODE"] == "token" and len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
 def test_without_a_cluster_one_is_started_and_a_mistake_is_one_line(
@@ -178,8 +231,8 @@ def test_a_part_whose_worker_dies_every_time_ends_the_run_with_one_line(
     raw: Path, tmp_path: Path, connected: Any
 ) -> None:
     deadly = (
-        "import os\nfrom preprocessing.execution import ray_executor\n"
-        "ray_executor.do_task = lambda here, folder, work_plan, stage, number: number != 2 or os.kill(os.getpid(), 9)\n"
+        "import os\nfrom reread.preprocessing.execution.executors import ray_tasks\n"
+        "ray_tasks.do_task = lambda here, folder, work_plan, stage, number: number != 2 or os.kill(os.getpid(), 9)\n"
     )
     process = start(raw, tmp_path / "corpus", "read", "2/8", before=deadly, executor="ray")
     errors = errors_of(process)
@@ -218,4 +271,4 @@ def test_a_node_that_does_not_see_the_folder_is_told(raw: Path, tmp_path: Path, 
         node.terminate()
         node.wait()
     assert returncode == 1
-    assert "/.work: not seen by the Ray worker on" in errors.splitlines()[-1]
+    assert "/.work: the Ray worker on" in errors.splitlines()[-1]

@@ -1,21 +1,23 @@
 """A run on a corpus at an address: its losses and weights, a shard that cannot be had, and the other commands."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import torch
 
-from preprocessing.corpus import Corpus, Manifest, ShardWriter
+from reread.preprocessing.corpus import Corpus, Manifest, ShardWriter
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.data import loader
+from reread.training.data.kinds import KINDS
+from reread.training.data.rows.samples import Samples
+from reread.training.parallel.mesh import Mesh
 from tests.file_server import serving
 from tests.forks import Job
 from tests.runs import figures, finish, write_recipe
-from training.checkpoint.store import CheckpointStore
-from training.data import loader
-from training.data.kinds import KINDS
-from training.data.samples import Samples
-from training.parallel.mesh import Mesh
 
 STEPS, BATCH, BLOCK = 10, 50, 24_000
 OVERRIDES = (f"steps={STEPS}", f"global_batch={BATCH}", "checkpoint.every_steps=2", "validate_every=5")
@@ -72,8 +74,8 @@ def test_a_run_is_that_on_the_folder_and_a_missing_shard_ends_all_processes_with
         server.faults, server.forever = {missing: [404]}, {missing}
         data = data_of(server.address, cache={"folder": str(cache), "size": size, "tries": 4})
         with started(remote, data) as job:
-            assert job.statuses() == [2]
-        line = f"reread: {server.address}/{missing}: not there, after 4 tries; see to it, then run the same command"
+            assert job.statuses() == [2], job.output
+        line = f"reread: {server.address}/{missing}: not there, after 4 tries; repair the server or the connection"
         assert job.output.count(line) == 1 and "Traceback" not in job.output and "step 2/" in job.output
         server.forever.clear()
         output = finish(started(remote, data))  # goes on from a checkpoint
@@ -95,3 +97,44 @@ def test_a_run_is_that_on_the_folder_and_a_missing_shard_ends_all_processes_with
     assert "masked_lm_loss" in evaluated
     assert "every block of the train split has the checksum" in inspected and "predicted tokens" in inspected
     assert f"the manifest of {server.address}" in planned
+
+
+SECRET = "s3cr3t/Wert+7=="
+
+
+def with_the_secret(rank: int) -> None:
+    a_step_at_once(rank)
+    os.environ["REREAD_TEST"] = quote(SECRET, safe="")
+
+
+def test_a_secret_of_an_address_is_in_no_file_and_no_line(corpus: Path, tmp_path: Path) -> None:
+    """Of a run, its report, its export and the commands that look, and where the server refuses it or is mistyped."""
+    folder, cache = tmp_path / "run", {"folder": str(tmp_path / "cache"), "size": "20MB", "tries": 1}
+    with serving(corpus) as server:
+        server.secret = SECRET
+        host = server.address.removeprefix("http://")
+        address = f"http://me:${{REREAD_TEST}}@{host}?sig=${{REREAD_TEST}}"
+        write_recipe(folder, Path(), data=data_of(address, cache=cache))
+        shown = [f"cache={cache}", f"pool_tokens={BLOCK}", "sequence_length=128"]
+
+        def reread(*arguments: str, status: int = 0) -> str:
+            with Job(folder, *arguments, processes=1, before=with_the_secret) as job:
+                assert job.statuses() == [status], job.output
+                return job.output
+
+        reread("train", "tiny.yaml", *OVERRIDES, "steps=2", "train.writers=[tensorboard]")
+        reread("export", "runs/tiny")
+        reread("report", "runs/tiny")
+        reread("inspect", address, *shown)
+        assert address in (folder / "runs" / "tiny" / "recipe.yaml").read_text()
+        server.secret = "another"
+        refused = reread("inspect", address, *shown, status=2)
+        assert "/manifest.json?sig=${REREAD_TEST}: 403 Forbidden; get the right to read it" in refused
+        mistyped = reread("inspect", "http://127.0.0.1:9/${REREAD_TEST}", *shown, status=1)
+        assert "http://127.0.0.1:9/${REREAD_TEST}/manifest.json: " in mistyped and "Traceback" not in mistyped
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and corpus not in path.parents]
+    assert {"recipe.yaml", "report.html", "model.safetensors", "README.md", "metrics.jsonl", "rank-0.log"} <= {
+        path.name for path in written
+    }
+    for form in {SECRET, quote(SECRET), quote(SECRET, safe="")}:
+        assert not [path for path in written if form.encode() in path.read_bytes()]

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.cli import _status_of_command
-from preprocessing.corpus import Manifest
-from preprocessing.corpus.index import Index, page_count
-from preprocessing.errors import UserError
+from reread.pipeline.cli import _status_of_command
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.corpus.index import Index, page_count
+from reread.preprocessing.errors import UserError
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.config import TrainSettings
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
+from reread.training.trainer import Trainer, train
 from tests.conftest import train_values
 from tests.elsewhere import run_elsewhere
 from tests.forks import Job
 from tests.runs import STEPS, assert_same_end, figures, finish, killed_twice, start, start_new_interpreters
-from training.checkpoint.store import CheckpointStore
-from training.config import TrainSettings
-from training.metrics import read_metrics
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer, train
 
 
 def test_resume_is_exact_twice(sample_corpus, uninterrupted, tmp_path) -> None:
@@ -94,7 +94,7 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
         run = folder / "runs" / "tiny"
     finish(Job(folder, "export", str(run), processes=1))
 
-    from training.models.nezha import NezhaConfig, NezhaForPreTraining
+    from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
 
     store = CheckpointStore(run / "checkpoints", 2, Mesh())
     step = store.latest()
@@ -124,7 +124,7 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
 
 
 def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path) -> None:
-    from pipeline.commands import export
+    from reread.pipeline.commands.export import export
 
     shutil.copytree(uninterrupted / "runs" / "tiny", tmp_path / "run")
     with pytest.raises(UserError, match="no step 7; there are 35, 40"):
@@ -138,7 +138,7 @@ def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path
 
 def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:
     """The next run begins with the weights that the first ended with, vocabulary padding and tied ones included."""
-    from pipeline.commands import export
+    from reread.pipeline.commands.export import export
 
     folder = export(uninterrupted / "runs" / "tiny", tmp_path / "start")
     values = train_values(sample_corpus, steps=1, init=str(folder), validate_every=1)
@@ -163,17 +163,17 @@ def error_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "RUN", "FILE/export"], r"FILE/\.export\.reread-tmp: Not a directory; give another place"),
+        (["export", "RUN", "FILE/export"], r"FILE/\.export\.reread-tmp: Not a directory; give another path"),
         (
             ["convert", "RUN/export", "FILE/model"],
-            r"FILE/\.model\.reread-tmp: Not a directory; give another place",
+            r"FILE/\.model\.reread-tmp: Not a directory; give another path",
         ),
         (["export", "RUN", f"{'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
         (
             ["report", "RUN", "--out", "FILE/page"],
-            r"FILE/\.page\.reread-tmp: Not a directory; give another place",
+            r"FILE/\.page\.reread-tmp: Not a directory; give another path",
         ),
-        (["train", "x.yaml"], r"x\.yaml: Is a directory; give another place"),
+        (["train", "x.yaml"], r"x\.yaml: Is a directory; give another path"),
         (["run", "quickstart", f"preprocess.output={'x' * 300}"], r"x{300}\S*: File name too long; check the path"),
         (["inspect", "c" * 300], r"c{300}/manifest\.json: cannot be read \(File name too long\)"),
     ],
@@ -186,7 +186,7 @@ def test_a_path_that_cannot_be_used_is_one_line(
     (tmp_path / "file").touch()
     (tmp_path / "x.yaml").mkdir()
     if "RUN/export" in arguments:
-        from pipeline.commands import export
+        from reread.pipeline.commands.export import export
 
         export(run, tmp_path / "made")
     places = {"RUN/export": tmp_path / "made", "RUN": run, "FILE": tmp_path / "file"}

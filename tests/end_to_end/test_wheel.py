@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import reread
 from tests.conftest import ROOT
 
-PARTS = ("setup.py", "pyproject.toml", "README.md", "pipeline", "preprocessing", "training", "slurm")
+PARTS = ("setup.py", "pyproject.toml", "README.md", "reread", "pipeline", "preprocessing", "training", "slurm")
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
@@ -32,25 +33,60 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+def test_the_wheel_holds_one_package(installed: Path) -> None:
+    metadata = f"reread-{reread.__version__}.dist-info"
+    assert {path.name for path in installed.iterdir()} - {"bin"} == {"reread", metadata}
+    folders = {"pipeline", "preprocessing", "slurm", "training"}
+    assert {path.name for path in (installed / "reread").iterdir()} - {"__pycache__"} == folders | {
+        "__init__.py",
+        "__main__.py",
+        "py.typed",
+    }
+
+
+def test_it_is_found_from_a_folder_that_holds_folders_of_its_names(installed: Path, tmp_path: Path) -> None:
+    for name in ("pipeline", "preprocessing", "training", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('the user's own')")
+    environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    for command in (
+        ["-m", "reread"],
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "-m", "reread"],
+    ):
+        arguments = [sys.executable, *command, "recipes"]
+        done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "quickstart" in done.stdout, done.stderr
+
+
+def test_importing_it_imports_nothing_that_takes_long(installed: Path, tmp_path: Path) -> None:
+    script = "import sys, reread; print(reread.__version__, {'torch', 'transformers', 'pyarrow'} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, check=True
+    )
+    assert done.stdout.decode().split() == [reread.__version__, "set()"]
+
+
 def test_installed_from_its_wheel_the_quickstarts_find_their_sample(installed: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     script = (
-        "import pathlib, pipeline.commands as commands\n"
-        "from pipeline.recipe import available_recipes, finetuning_recipes, load_recipe\n"
-        "from preprocessing.input.sources import find_files\n"
-        f"assert pathlib.Path(commands.__file__).is_relative_to({str(installed)!r})\n"
+        "import pathlib, reread\n"
+        "from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes\n"
+        "from reread.pipeline.recipe.load import load_recipe\n"
+        "from reread.preprocessing.input.sources import find_files\n"
+        f"assert pathlib.Path(reread.__file__).is_relative_to({str(installed)!r})\n"
         "names = [name for name in available_recipes() if name.startswith('quickstart')]\n"
         "assert len(names) == 3\n"
         "assert 'nezha-xnli' in finetuning_recipes()\n"
         "for name in names: assert len(find_files(load_recipe(name, []).preprocess.inputs)) == 84, name\n"
-        "assert (pathlib.Path(commands.__file__).parents[1] / 'slurm' / 'pretrain.sbatch').exists()\n"
-        "assert (pathlib.Path(commands.__file__).parent / 'report' / 'page.html.j2').exists()\n"
+        "assert (pathlib.Path(reread.__file__).parent / 'slurm' / 'pretrain.sbatch').exists()\n"
+        "assert (pathlib.Path(reread.__file__).parent / 'pipeline' / 'report' / 'page.html.j2').exists()\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
     command = [
         sys.executable,
         "-m",
-        "pipeline.cli",
+        "reread",
         "preprocess",
         "quickstart",
         "workers=1",
@@ -58,5 +94,5 @@ def test_installed_from_its_wheel_the_quickstarts_find_their_sample(installed: P
     ]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"input: {installed}/pipeline/sample/zh, of the package: this folder has none" in done.stderr
+    assert f"input: {installed}/reread/pipeline/sample/zh, which the package brings" in done.stderr
     assert (tmp_path / "corpora" / "quickstart" / "manifest.json").exists()

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocessing.corpus import Corpus, Manifest, ShardWriter
+from reread.preprocessing.corpus import Corpus, Manifest, ShardWriter
+from reread.training.data import materialize
+from reread.training.data.kinds import open_dataset
+from reread.training.data.rows.cut_documents import SegmentSettings
+from reread.training.data.rows.packed import PackedSettings
+from reread.training.data.rows.samples import RowSettings
+from reread.training.data.rows.stream import StreamSettings
 from tests.forks import Job, context
 from tests.runs import write_recipe
-from training.data import materialize
-from training.data.kinds import open_dataset
-from training.data.packed import PackedSettings
-from training.data.readings import SegmentSettings
-from training.data.samples import RowSettings
-from training.data.stream import StreamSettings
 
 LIMIT, SHARDS = 128, 200
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError
 from tests.raw_text import EVERY_STAGE, STAGES, contents, kill, make, needs_proc, start, wait_for, workers_of
 
 STOP_IN_PART_4 = """
 import signal
-from preprocessing.execution import stages
+from reread.preprocessing.execution import stages
 save = stages.save_array
 stages.save_array = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
 """

@@ -16,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from preprocessing.corpus import Manifest
+from reread.preprocessing.corpus import Manifest
+from reread.training.run.metrics import read_metrics
+from reread.training.run.watchdog import read_progress
 from tests.forks import Job
 from tests.runs import (
     assert_same_end,
@@ -28,8 +30,6 @@ from tests.runs import (
     wait_for_step,
     write_recipe,
 )
-from training.metrics import read_metrics
-from training.watchdog import read_progress
 
 
 def continues(folder: Path, expected: Path, *, since: int | None = None) -> str:
@@ -47,7 +47,7 @@ def continues(folder: Path, expected: Path, *, since: int | None = None) -> str:
 def complaints(output: str) -> list[str]:
     """The lines that report a fault, without progress and the choices made at the start."""
     starts = ("device:", "precision:", "optimizer:", "gradients:", "no checkpoint", "MFU = ", "starting ", "continuing")
-    moves = ("step ", "held out", "done")
+    moves = ("train.threads:", "step ", "held out", "done")
     return [line for line in output.splitlines() if line and not line.startswith((*starts, *moves))]
 
 
@@ -170,7 +170,7 @@ def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_a
 
 def stuck_in_its_data(rank: int) -> None:
     """Make rank 1 hang, alive, when it draws step 7."""
-    from training import trainer
+    from reread.training import trainer
 
     draw = trainer._draw
     drawn: list[Any] = []
@@ -198,7 +198,7 @@ def test_a_process_that_lives_but_hangs_is_named_with_what_it_does(folder) -> No
 
 def stuck_in_its_checkpoint(rank: int) -> None:
     """Make rank 1 hang when half of its file of step 10 is written."""
-    from training.checkpoint import store
+    from reread.training.checkpoint import store
 
     write = store._write
 
@@ -310,8 +310,8 @@ def test_a_damaged_shard_is_named_with_the_way_out(corpus, tmp_path, how, messag
 
 def damaged_while_training(how: str, rank: int) -> None:
     """Damage an opened shard; the check of some rows, which would read all of this small corpus, is skipped."""
-    from training import trainer
-    from training.data.dataset import MaskedDataset
+    from reread.training import trainer
+    from reread.training.data.dataset import MaskedDataset
 
     MaskedDataset.check = lambda *_: None  # type: ignore[method-assign]
     load = trainer.Trainer._load_checkpoint
@@ -347,7 +347,7 @@ def test_a_shard_deleted_while_training_is_missed_at_the_next_start(corpus, unin
 
 def drawing_few_rows(rank: int) -> None:
     """Draw rows of a few steps ahead, instead of thousands; the workers inherit it."""
-    from training.data import loader
+    from reread.training.data import loader
 
     loader._VALUES_AT_ONCE = 1
 
@@ -369,7 +369,7 @@ def test_a_shard_cut_short_under_its_memory_map_is_named(corpus, tmp_path) -> No
 
 def nan_in(steps: range, rank: int) -> None:
     """Make the loss of rank 1's first micro-batch NaN in these steps."""
-    from training.objectives.masked_lm import MaskedLMObjective
+    from reread.training.objectives.masked_lm import MaskedLMObjective
 
     losses = MaskedLMObjective.losses
 

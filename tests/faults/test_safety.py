@@ -18,19 +18,19 @@ import pytest
 import torch
 import yaml
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.corpus import Corpus, Manifest
-from preprocessing.errors import UserError
-from preprocessing.execution.build import build
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.corpus import Corpus, Manifest
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.build import build
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.exchange.convert import convert
+from reread.training.models import model_spec
+from reread.training.models.build import build_model, model_config
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
 from tests.conftest import ROOT, train_values
 from tests.forks import Job
-from training.checkpoint.store import CheckpointStore
-from training.exchange.convert import convert
-from training.models import model_spec
-from training.models.build import build_model, model_config
-from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
 
 SIZES = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "中", "国", "##a", "a"]
@@ -52,7 +52,7 @@ def nothing_explodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 # Code
 
 
-PROGRAM = ("pipeline", "preprocessing", "training", "slurm")
+PROGRAM = ("reread", "pipeline", "preprocessing", "training", "slurm")
 CALLS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "eval": lambda given: False,
     "exec": lambda given: False,
@@ -67,6 +67,10 @@ CALLS: dict[str, Callable[[dict[str, Any]], bool]] = {
     ".from_pretrained": lambda given: given.get("local_files_only") is True,
 }
 """Calls that run what a file holds, write to a path it names or ask a network, and arguments with which they do not."""
+
+
+BETWEEN_OUR_PROCESSES = ROOT / "preprocessing" / "input" / "confined.py"
+"""It pickles for pipes to a child process that it has started itself, and never what a file holds."""
 
 
 def calls_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -86,7 +90,7 @@ def test_no_call_in_the_program_runs_what_a_file_holds_or_asks_a_network() -> No
             rule = CALLS.get(function) or CALLS.get("." + function.rpartition(".")[2])
             if rule:
                 checked += 1
-                assert rule(given), place
+                assert rule(given) or (path == BETWEEN_OUR_PROCESSES and function == "pickle.load"), place
     assert checked >= 5
 
 

@@ -5,6 +5,15 @@ import torch
 from transformers import LongformerConfig
 
 from benchmarks.gpu.kernels import profiled
+from reread.training.config import TrainSettings
+from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
+from reread.training.models.longformer import LongformerForMaskedLM
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
+from reread.training.models.ran import RanConfig, RanForMaskedLM
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
+from reread.training.run.progress import Window
+from reread.training.trainer import Trainer, train
 from tests.conftest import (
     document_values,
     longformer_values,
@@ -15,15 +24,6 @@ from tests.conftest import (
 )
 from tests.forks import Job
 from tests.runs import write_recipe
-from training.config import TrainSettings
-from training.metrics import read_metrics
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
-from training.models.longformer import LongformerForMaskedLM
-from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.models.ran import RanConfig, RanForMaskedLM
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer, train
-from training.window import Window
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 

@@ -9,23 +9,25 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from reread.pipeline.cli import app
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow  # an interpreter a test
 
 
 def reread(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    command = [sys.executable, "-m", "reread", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
 def test_help_and_preprocessing_of_english_import_neither_torch_nor_dictionaries() -> None:
     code = (
-        "import sys, pipeline.cli, pipeline.commands, preprocessing.execution.build, training.config, "
-        "training.data.samples, training.data.materialize, pipeline.inspect, pipeline.report.page; "
-        "from preprocessing.config import WordSettings; from preprocessing.text.words import WordSegmenter; "
+        "import sys, reread.pipeline.cli, reread.pipeline.commands.run, reread.preprocessing.execution.build; "
+        "import reread.training.config, reread.training.data.rows.samples, reread.training.data.materialize; "
+        "import reread.pipeline.display.rows, reread.pipeline.report.page; "
+        "from reread.preprocessing.config import WordSettings; "
+        "from reread.preprocessing.text.words import WordSegmenter; "
         "WordSegmenter(WordSettings()).starts('English needs no dictionary'); "
         "heavy = {'torch', 'transformers', 'matplotlib', 'megatron', 'jinja2', 'jieba', 'rjieba'} & "
         "set(sys.modules); assert not heavy, heavy"
@@ -37,7 +39,7 @@ def test_preprocessing_by_a_recipe_that_trains_needs_no_torch(tmp_path: Path) ->
     (tmp_path / "a.txt").write_text("The ferry crosses the lake every morning.\n" * 40)
     overrides = ["input.paths=[a.txt]", "tokenizer.train.size=100", "workers=1", "preprocess.output=corpus"]
     code = (
-        f"import sys; from pipeline.cli import app; app({['preprocess', 'quickstart', *overrides]}, "
+        f"import sys; from reread.pipeline.cli import app; app({['preprocess', 'quickstart', *overrides]}, "
         "standalone_mode=False); assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -57,10 +59,10 @@ def test_every_command_explains_itself(command: str) -> None:
         (["train", "nezha-bse"], "did you mean `nezha-base` or"),
         (["train", "nezha-base", "stepps=3"], "did you mean `train.steps`?"),
         (["inspect", "nowhere"], "is `nowhere` a corpus made by `reread preprocess`?"),
-        (["export", "nowhere"], "is `nowhere` a run folder"),
+        (["export", "nowhere"], "nowhere/recipe.yaml: not there; is it a run of `reread train`?"),
         (["report", "nowhere"], "is `nowhere` a run folder"),
         (["preprocess", "quickstart", "input.paths=nowhere"], "nowhere"),
-        (["preprocess", "quickstart", "--share", "0/2"], "--share goes with --stage"),
+        (["preprocess", "quickstart", "--share", "0/2"], "--share needs --stage"),
         (["preprocess", "quickstart", "--stage", "read", "--share", "2/2"], "`2/2` is not a share"),
     ],
 )
@@ -74,7 +76,7 @@ def test_a_mistake_is_one_line_and_status_2(arguments: list[str], message: str, 
 
 
 def test_the_launcher_returns_the_status_of_the_process_that_failed(monkeypatch) -> None:
-    from pipeline import launch as module
+    from reread.pipeline.run_folder import launch as module
 
     real = subprocess.Popen
     script = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(30 * (rank == 0)); sys.exit(7)"
@@ -84,7 +86,7 @@ def test_the_launcher_returns_the_status_of_the_process_that_failed(monkeypatch)
 
 
 def test_the_launcher_returns_the_cause_not_what_followed(monkeypatch) -> None:
-    from pipeline import launch as module
+    from reread.pipeline.run_folder import launch as module
 
     real = subprocess.Popen
     script = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(0.5 * (rank == 0)); sys.exit(2 - rank)"
@@ -93,7 +95,7 @@ def test_the_launcher_returns_the_cause_not_what_followed(monkeypatch) -> None:
 
 
 def test_the_launcher_names_a_killed_process(monkeypatch, capsys) -> None:
-    from pipeline import launch as module
+    from reread.pipeline.run_folder import launch as module
 
     real = subprocess.Popen
     script = "import os, time; rank = int(os.environ['RANK']); rank and os.kill(os.getpid(), 9); time.sleep(30)"

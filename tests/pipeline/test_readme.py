@@ -6,8 +6,8 @@ import subprocess
 import sys
 from collections import Counter
 
-from pipeline.cli import app
-from pipeline.recipe import available_recipes, finetuning_recipes
+from reread.pipeline.cli import app
+from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

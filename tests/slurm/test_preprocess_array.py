@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.execution.build import build
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.execution.build import build
 from tests.conftest import ROOT, preprocess_values
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_slurm import attempts, log_of

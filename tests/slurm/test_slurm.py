@@ -13,14 +13,14 @@ import psutil
 import pytest
 import yaml
 
-from pipeline.recipe import load_recipe
+from reread.pipeline.recipe.load import load_recipe
+from reread.training.run.metrics import read_metrics
+from reread.training.trainer import train
 from tests.conftest import not_here, train_values
 from tests.distributed.test_training import no_dropout
 from tests.forks import Job
 from tests.runs import finish
 from tests.slurm.cluster import Cluster
-from training.metrics import read_metrics
-from training.trainer import train
 
 pytestmark = pytest.mark.timeout(1800)  # minutes, on cores that other work shares
 
@@ -90,7 +90,7 @@ def test_a_chain_comes_through_a_requeue_and_the_loss_of_a_node(
     scores = []
     for seed in (0, 1):
         run = tmp_path / f"runs/tiny-tune-seed{seed}"
-        (attempt,) = (json.loads(line) for line in (run / "attempts.jsonl").read_text().splitlines())
+        (attempt,) = jobs_of(run)
         assert (attempt["job"], attempt["status"]) == (f"{jobs['finetune']}_{seed}", 0)
         scores.append(json.loads((run / "scores.json").read_text()))
     finish(Job(tmp_path, "finetune", "tune.yaml", "init=runs/tiny", "name=here", processes=1))
@@ -188,9 +188,13 @@ def log_of(folder: Path, job: str = "pretrain") -> str:
 
 def attempts(folder: Path, job: str | None = None) -> list[dict[str, Any]]:
     """The ended attempts of all jobs, or of one."""
-    path = folder / "runs/tiny/attempts.jsonl"
-    ends = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [end for end in ends if job in (None, end["job"])]
+    return [end for end in jobs_of(folder / "runs/tiny") if job in (None, end["job"])]
+
+
+def jobs_of(run: Path) -> list[dict[str, Any]]:
+    path = run / "history.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["event"] == "job"]
 
 
 def workers(folder: Path) -> dict[int, int]:

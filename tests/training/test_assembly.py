@@ -13,21 +13,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.chain import run
-from pipeline.recipe import available_recipes, load_recipe
-from preprocessing.config import TokenizerSettings
-from preprocessing.errors import UserError
-from preprocessing.tokens.tokenizer import load_tokenizer
+from reread.pipeline.commands.run import run
+from reread.pipeline.recipe.layers import available_recipes
+from reread.pipeline.recipe.load import load_recipe
+from reread.preprocessing.config import TokenizerSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
+from reread.training.assembly import Assembly, check_data, check_model, resolved_with
+from reread.training.config import TrainSettings
+from reread.training.data.rows.cut_documents import SegmentSettings
+from reread.training.data.rows.samples import RowSettings
+from reread.training.exchange.export import write_huggingface
+from reread.training.models import MODELS, model_spec
+from reread.training.models.build import build_model, check_vocabulary, freeze, model_config
+from reread.training.objectives import OBJECTIVES
+from reread.training.parallel.mesh import Mesh
 from tests.conftest import shared
-from training.assembly import Assembly, check_data, check_model
-from training.config import TrainSettings
-from training.data.readings import SegmentSettings
-from training.data.samples import RowSettings
-from training.exchange.export import write_huggingface
-from training.models import model_spec
-from training.models.build import build_model, check_vocabulary, freeze, model_config
-from training.objectives import OBJECTIVES
-from training.parallel.mesh import Mesh
 
 NEZHA = model_spec("nezha")
 TINY = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -172,7 +173,7 @@ def test_what_learns_is_named_and_something_must() -> None:
         "test",
     )
     with pytest.raises(UserError, match=r"word_embeddings\.weight can be split over devices, so it learns whole"):
-        Assembly(settings, config, Mesh(), torch.float32)
+        Assembly(resolved_with(settings, config), Mesh(), torch.float32)
     for trainable, message in (
         ([], "nothing would learn"),
         (["*.positions"], r"`\*\.positions` matches no parameter that can learn; these can: longformer"),
@@ -221,7 +222,7 @@ def test_transformers_prints_no_report_before_our_line(tmp_path: Path, capfd, ca
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("name", ["nezha", "ernie_doc", "transformer_xl", "ran", "longformer"])
+@pytest.mark.parametrize("name", MODELS)
 def test_every_number_of_a_model_has_bounds(name: str) -> None:
     spec = model_spec(name)
     checked = []
@@ -252,7 +253,7 @@ def test_a_wrong_model_is_reported_before_anything_is_preprocessed(
     overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.commands.preprocess", pytest.fail)
+    monkeypatch.setattr("reread.pipeline.commands.preprocess.preprocess", pytest.fail)
     with pytest.raises(UserError, match=re.escape(message)):
         run("quickstart", overrides)
 
@@ -285,3 +286,24 @@ def test_a_model_an_objective_and_data_that_do_not_go_together_are_refused(model
     train |= {"micro_batch": 1, "optimizer": {"learning_rate": 1e-3}}
     with pytest.raises(UserError, match=message):
         check_model(TrainSettings.parse(train, "test"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "a shard less"])
+def test_weights_that_are_not_whole_are_one_line(damage: str, tmp_path: Path) -> None:
+    config = model_config(NEZHA, {"type": "nezha", **TINY}, 50, None)
+    write_huggingface(tmp_path / "init", build_model(NEZHA.converted, config, None, 0), None, "")
+    path = tmp_path / "init" / "model.safetensors"
+    data, weights = path.read_bytes(), load_file(path)
+    path.unlink()
+    if damage in ("cut", "empty"):
+        path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
+    elif damage == "a shard less":
+        save_file(dict(list(weights.items())[1::2]), tmp_path / "init" / "model-00002-of-00002.safetensors")
+    with pytest.raises(
+        UserError, match=r"^train\.init: .*init(/model\.safetensors cannot be read|.* holds no | .*lacks )"
+    ):
+        build_model(NEZHA.converted, config, tmp_path / "init", 0)
+    save_file(dict(list(weights.items())[::2]), tmp_path / "init" / "model-00001-of-00002.safetensors")
+    if damage == "a shard less":
+        model = build_model(NEZHA.converted, config, tmp_path / "init", 0)
+        assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in weights.items())

@@ -6,13 +6,13 @@ import pytest
 import yaml
 
 from benchmarks.random_corpus import random_corpus
-from pipeline.ablation import ablate
-from preprocessing.errors import UserError
+from reread.pipeline.commands.ablate import ablate
+from reread.preprocessing.errors import UserError
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import open_dataset
+from reread.training.evaluation import evaluate_run
+from reread.training.trainer import train
 from tests.conftest import train_values
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.evaluation import evaluate_run
-from training.trainer import train
 
 REFUSAL = (
     r"/corpus: nothing of it is held out, .*\(preprocess\.validation_share\), or evaluate on other text "
@@ -50,6 +50,6 @@ def test_ablations_without_held_out_text_are_refused_before_any_is_trained(
     recipe = {"name": "rows", "train": train_values(corpus), "ablations": [{"name": "a"}, {"name": "b"}]}
     (tmp_path / "rows.yaml").write_text(yaml.safe_dump(recipe))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.ablation.train", pytest.fail)
+    monkeypatch.setattr("reread.pipeline.commands.ablate.train", pytest.fail)
     with pytest.raises(UserError, match=REFUSAL):
         ablate("rows.yaml", [])

@@ -13,6 +13,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from reread.training.config import TrainSettings
+from reread.training.optim.build import steps_taken
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.progress import Window
+from reread.training.trainer import Step, Trainer
 from tests.conftest import (
     document_values,
     longformer_values,
@@ -20,11 +25,6 @@ from tests.conftest import (
     ran_values,
     train_values,
 )
-from training.config import TrainSettings
-from training.optim.build import steps_taken
-from training.parallel.mesh import Mesh
-from training.trainer import Step, Trainer
-from training.window import Window
 
 aten = torch.ops.aten
 

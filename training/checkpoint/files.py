@@ -12,9 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from preprocessing.errors import UserError, error_number
-from preprocessing.files import sync_folder, unfinished
-from training.parallel.layout import Slice
+from reread.preprocessing.errors import DamagedError, UserError, error_number
+from reread.preprocessing.files import sync_folder, unfinished
+from reread.training.checkpoint.index import Entry
+from reread.training.parallel.layout import Slice
 
 _CHUNK = 1 << 22
 
@@ -87,10 +88,10 @@ class TensorFiles:
         self.folder = folder
         self._open: dict[str, Any] = {}
 
-    def fill(self, name: str, entry: dict[str, Any], part: Tensor, place: Slice) -> None:
+    def fill(self, name: str, entry: Entry, part: Tensor, place: Slice) -> None:
         """Read the region `place` of the tensor `name` into `part`; of each saved part only the overlap is read.
 
-        `entry` lists which file holds which region. Raises `UserError` for a file that cannot be read.
+        Raises `UserError` for a file that cannot be read, or holds another part than `entry` says.
         """
         inside, wanted = place.inside(part), place.region()
         if inside.shape != part.shape:
@@ -102,6 +103,8 @@ class TensorFiles:
                 continue
             try:
                 file = self._file(saved["file"])
+                if file.get_slice(name).get_shape() != [one.stop - one.start for one in held]:
+                    raise DamagedError(f"{self.folder / saved['file']}: the part of {name} has not its shape")
                 source = file.get_slice(name)[_within(shared, held)] if shared else file.get_tensor(name)
             except (OSError, SafetensorError) as error:
                 cause = error if error_number(error) else None  # else the file is damaged

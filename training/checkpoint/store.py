@@ -26,11 +26,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from preprocessing.errors import DamagedError, UserError, error_number
-from preprocessing.files import sync_folder
-from training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
+from reread.preprocessing.errors import DamagedError, UserError, error_number
+from reread.preprocessing.files import sync_folder
+from reread.training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
+from reread.training.checkpoint.index import Index, checked_index
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
 
@@ -285,7 +286,7 @@ class CheckpointStore:
         for stale in [*map(self._path, old), replaced]:
             shutil.rmtree(stale, ignore_errors=True)
 
-    def _index(self, step: int) -> dict[str, Any]:
+    def _index(self, step: int) -> Index:
         path = self._path(step) / "index.json"
         try:
             index = json.loads(path.read_text(encoding="utf-8"))
@@ -293,7 +294,7 @@ class CheckpointStore:
             raise DamagedError(f"{path.name} is missing") from None
         except OSError as error:
             raise _unreadable(path, error) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedError(f"{path}: cannot be read ({error})") from None
         # Before the checksum, which another version may compute differently
         if isinstance(index, dict) and index.get("version", FORMAT_VERSION) != FORMAT_VERSION:
@@ -303,13 +304,14 @@ class CheckpointStore:
             )
         if not isinstance(index, dict) or zlib.crc32(json.dumps(_but_crc32(index)).encode()) != index.get("crc32"):
             raise DamagedError(f"{path}: checksum differs")
-        return index
+        return checked_index(index, path)
 
 
 def _best(state: dict[str, Any]) -> int | None:
     """The best step so far, if the run compares its checkpoints."""
-    best: dict[str, Any] | None = state.get("best")  # older checkpoints lack it
-    return None if best is None or best["step"] is None else int(best["step"])
+    best = state.get("best")
+    step = best.get("step") if isinstance(best, dict) else None
+    return step if isinstance(step, int) else None
 
 
 def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:

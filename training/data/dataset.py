@@ -1,7 +1,7 @@
 """The interface of every kind of data, for the trainer, `reread inspect` and the estimate."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import md5
 from itertools import pairwise
 from pathlib import Path
@@ -10,14 +10,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.corpus import CONTINUES_WORD, Corpus
-from preprocessing.errors import UserError
-from training.data.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
-from training.data.masking import mask
-from training.data.order import Order, ReadAhead, cut_pools
-from training.data.rows import IGNORED, Rows
-from training.data.settings import DataSettings, MaskedSettings
-from training.provenance import corpus_card, corpus_facts
+from reread.preprocessing.corpus import CONTINUES_WORD, Corpus
+from reread.preprocessing.corpus.facts import corpus_card, corpus_facts
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.settings import differences
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.masking.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
+from reread.training.data.masking.masking import mask
+from reread.training.data.order.order import Order, ReadAhead, cut_pools
+from reread.training.data.settings import DataSettings, MaskedSettings
 
 AnySettings = TypeVar("AnySettings", bound=DataSettings)
 AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
@@ -42,13 +43,39 @@ class Dataset(ABC, Generic[AnySettings]):
         """The datasets of a mixture by their names in figures, else none."""
         return {}
 
+    @property
+    def compared(self) -> Mapping[str, str]:
+        """Fingerprints of other data that a run's figures are of, by the settings that name their files."""
+        return {}
+
     @abstractmethod
     def __len__(self) -> int: ...
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Equal fingerprints mean equal rows at every step."""
+        """Equal fingerprints mean equal rows at every step. A setting that is new in the program changes it."""
+
+    @property
+    def drawn_by(self) -> dict[str, Any]:
+        """What determines the rows of a text: `seed` and `data`, the fields that a relaunch may not change.
+
+        It is kept in checkpoints.
+        """
+        return {"seed": self.seed, "data": self.settings.model_dump(mode="json", exclude=set(self.settings.elastic))}
+
+    def changes_since(self, state: Mapping[str, Any]) -> str:
+        """How the settings that determine the rows differ from those of a checkpoint's `state`: `field: old -> new`.
+
+        A field that the checkpoint lacks, since it is newer, had its default. Checkpoints of an unreleased version have
+        a fingerprint alone, by which the field has no name. Empty if nothing differs.
+        """
+        kept, now = state.get("drawn_by"), self.drawn_by
+        if kept is None:
+            return "" if state["samples"] == self.fingerprint else "train.data or train.seed"
+        defaults = type(self.settings).model_construct().model_dump(mode="json", warnings=False)
+        newer = {name: value for name, value in defaults.items() if name in now["data"]}
+        return "; ".join(differences({**kept, "data": _over(newer, kept["data"])}, now, "train"))
 
     def facts(self) -> dict[str, Any]:
         """Fingerprints of the text and its tokenizer, and what else a run remembers of its data."""
@@ -110,6 +137,10 @@ class MaskedDataset(Dataset[AnyMasked]):
             self.corpus_fingerprint, self.corpus.split, self.settings, self.seed, self.order.pools
         )
 
+    @property
+    def drawn_by(self) -> dict[str, Any]:
+        return drawn_from_pools(super().drawn_by, self.order.pools)
+
     def __len__(self) -> int:
         return self.order.samples
 
@@ -123,7 +154,7 @@ class MaskedDataset(Dataset[AnyMasked]):
 
     def check(self, settings: AnyMasked, seed: int) -> None:
         """Raises `UserError` if no token is masked, or if whole words are but Chinese words are not marked."""
-        strategy, place = self.settings.masking.strategy, self.corpus.place
+        strategy, place = self.settings.masking.strategy, self.corpus.location
         if strategy != "token":
             han, in_words = count_han(self.corpus)
             if han >= FEWEST_HAN_TOKENS and in_words < LOWEST_WORD_SHARE * han:
@@ -180,8 +211,20 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
     return {name: tokenizer[name] for name in names}
 
 
+def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """`values`, and `defaults` where they lack a field, in nested sections, too."""
+    both = [name for name, value in values.items() if isinstance(value, dict) and isinstance(defaults.get(name), dict)]
+    return {**defaults, **values, **{name: _over(defaults[name], values[name]) for name in both}}
+
+
 _DRAWING = 3
 """Increment when the same settings draw other rows, so that a run cannot resume on other rows unnoticed."""
+
+
+def drawn_from_pools(drawn_by: dict[str, Any], pools: int) -> dict[str, Any]:
+    """`Dataset.drawn_by` of rows from so many pools; their size does not matter where all text is in one."""
+    data = drawn_by["data"] if pools > 1 else {**drawn_by["data"], "pool_tokens": None}
+    return {**drawn_by, "data": data, "drawing": _DRAWING}
 
 
 def samples_fingerprint(corpus_fingerprint: str, split: str, settings: DataSettings, seed: int, pools: int) -> str:

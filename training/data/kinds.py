@@ -4,23 +4,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from preprocessing.corpus import Corpus
-from preprocessing.errors import UserError
-from training.data.dataset import Dataset
-from training.data.materialize import MaterializedSamples, is_materialized
-from training.data.mixture import MixedRows, MixedSegments, MixedStream, Mixture, part_seed
-from training.data.order import cut_pools
-from training.data.packed import Packed, PackedSettings
-from training.data.readings import SegmentSettings
-from training.data.samples import RowDataset, RowSettings, Samples
-from training.data.segments import Segments
-from training.data.settings import CorpusSettings, DataSettings
-from training.data.stream import Stream, StreamSettings
-from training.data.tasks.answer import AnswerDataset
-from training.data.tasks.choose import ChooseDataset
-from training.data.tasks.classify import ClassifyDataset
-from training.data.tasks.settings import AnswerSettings, ChooseSettings, ClassifySettings, TagSettings
-from training.data.tasks.tag import TagDataset
+from reread.preprocessing.corpus import Corpus
+from reread.preprocessing.errors import UserError
+from reread.training.data.dataset import Dataset
+from reread.training.data.materialize import MaterializedSamples, is_materialized
+from reread.training.data.mixture import MixedRows, MixedSegments, MixedStream, Mixture, part_seed
+from reread.training.data.order.order import cut_pools
+from reread.training.data.rows.cut_documents import SegmentSettings
+from reread.training.data.rows.packed import Packed, PackedSettings
+from reread.training.data.rows.samples import RowDataset, RowSettings, Samples
+from reread.training.data.rows.segments import Segments
+from reread.training.data.rows.stream import Stream, StreamSettings
+from reread.training.data.settings import CorpusSettings, DataSettings
+from reread.training.data.tasks.answer import AnswerDataset
+from reread.training.data.tasks.answer_settings import AnswerSettings
+from reread.training.data.tasks.choose import ChooseDataset, ChooseSettings
+from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
+from reread.training.data.tasks.rank import RankDataset, RankSettings
+from reread.training.data.tasks.tag import TagDataset, TagSettings
 
 
 class Kind(NamedTuple):
@@ -29,7 +30,7 @@ class Kind(NamedTuple):
     open: Callable[[Any, int, str], Dataset[Any]]
     """(settings, seed, split) -> the dataset."""
     objective: str
-    """Default objective (`training.objectives`), if the recipe does not name one."""
+    """Default objective (`reread.training.objectives`), if the recipe does not name one."""
 
 
 def _drawn(
@@ -57,7 +58,7 @@ def open_corpora(settings: CorpusSettings, split: str) -> list[Corpus | Material
     """
     opened = [_open(one, split) for one in settings.parts]
     if settings.cache is not None:
-        from preprocessing.corpus.remote import RemoteCorpus, check_room
+        from reread.preprocessing.corpus.remote import RemoteCorpus, check_room
 
         check_room([one for one in opened if isinstance(one, RemoteCorpus)], int(settings.cache.size))
     return opened
@@ -73,7 +74,7 @@ def _open(settings: CorpusSettings, split: str) -> Corpus | MaterializedSamples:
         )
     if isinstance(settings.corpus, Path):
         return Corpus(settings.corpus, split)
-    from preprocessing.corpus.remote import RemoteCorpus
+    from reread.preprocessing.corpus.remote import RemoteCorpus
 
     assert settings.corpus is not None and settings.cache is not None
     pool_tokens = getattr(settings, "pool_tokens", None)
@@ -89,6 +90,7 @@ KINDS = {
     "tag": Kind(TagSettings, TagDataset.open, "tag"),
     "answer": Kind(AnswerSettings, AnswerDataset.open, "answer"),
     "choose": Kind(ChooseSettings, ChooseDataset.open, "choose"),
+    "rank": Kind(RankSettings, RankDataset.open, "rank"),
 }
 """`data.kind` -> its row."""
 

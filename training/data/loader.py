@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.rows import Rows
+from reread.training.data.batch import Rows
 
 ROWS_AT_ONCE = 1024
 """Rows that are drawn in one call where their length is not known."""

@@ -14,7 +14,6 @@ import json
 import logging
 import multiprocessing
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,23 +24,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from rich.console import Console
+from rich.progress import track
 
-from preprocessing.corpus import (
-    Corpus,
-    Count,
-    ShardFiles,
-    TarWriter,
-    checksum,
-    tokenizer_fault,
-)
-from preprocessing.corpus.seal import read_manifest, seal, unseal
-from preprocessing.errors import UserError, writing
-from preprocessing.files import write_atomically
-from preprocessing.settings import Settings
-from training.data.dataset import samples_fingerprint, special_ids
-from training.data.order import Order
-from training.data.rows import IGNORED, Rows
-from training.data.samples import RowDataset, RowSettings, Samples, frame
+from reread.preprocessing.corpus import Corpus, Count, ShardFiles, TarWriter, checksum, tokenizer_fault
+from reread.preprocessing.corpus.checksums import add_checksum, read_manifest, verify_checksum
+from reread.preprocessing.errors import UserError, writing
+from reread.preprocessing.execution.executors.semaphores import name_semaphores
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.settings import Settings
+from reread.preprocessing.tokens.base import copy_tokenizer_files
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.dataset import drawn_from_pools, samples_fingerprint, special_ids
+from reread.training.data.order.order import Order
+from reread.training.data.rows.samples import RowDataset, RowSettings, Samples, frame
 
 FORMAT_VERSION = 4
 SHARD_BLOCKS = 64
@@ -60,13 +56,7 @@ def materialize(
     After an interruption the same call writes only the missing shards. Raises `UserError` if `out` already holds other
     or altered samples, or cannot be written.
     """
-    with writing(out):
-        _materialize(corpus, out, settings, seed, workers, block_rows)
-
-
-def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, workers: int, block_rows: int) -> None:
-    settings = settings.model_copy(update={"corpus": corpus})
-    manifest = Corpus(corpus).manifest
+    settings, manifest = settings.model_copy(update={"corpus": corpus}), Corpus(corpus).manifest
     drawn = {split: _samples(settings, seed, split) for split in sorted({shard.split for shard in manifest.shards})}
     values: dict[str, Any] = {
         "kind": "samples",
@@ -80,35 +70,36 @@ def _materialize(corpus: Path, out: Path, settings: RowSettings, seed: int, work
         "pools": {split: samples.order.pools for split, samples in drawn.items()},
         "extents": {split: np.diff(samples.order.before_extent).tolist() for split, samples in drawn.items()},
     }
-    path = out / "manifest.json"
-    if path.exists():
-        found = read_manifest(out)
-        if any(found.get(name) != value for name, value in values.items()):
-            raise UserError(f"{path}: holds other samples ({_difference(found, values)}); give an empty folder")
-        _read_manifest(out)
-        log.info("%s: all samples are already written", out)
-        return
-    _samples(settings, seed, "train").check(settings, seed)
-    (out / "tokenizer").mkdir(parents=True, exist_ok=True)
-    for file in (corpus / "tokenizer").iterdir():
-        shutil.copyfile(file, out / "tokenizer" / file.name)
-    tasks = [
-        (settings, seed, split, number, block_rows, out)
-        for split, samples in drawn.items()
-        for number in range(-(-len(samples) * settings.copies // (SHARD_BLOCKS * block_rows)))
-    ]
-    shards = _run(tasks, workers or os.cpu_count() or 1)
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import track
-
-        shards = iter(track(shards, "writing samples", len(tasks), console=Console(stderr=True)))
-    values["shards"] = list(shards)
-    write_atomically(path, seal(out, values))
-    for shard in values["shards"]:
-        _description(out / shard["name"]).unlink()
+    with writing(out):
+        if (out / "manifest.json").exists():
+            _check_written(out, values)
+            log.info("%s: all samples are already written", out)
+            return
+        _samples(settings, seed, "train").check(settings, seed)
+        (out / "tokenizer").mkdir(parents=True, exist_ok=True)
+        copy_tokenizer_files(corpus / "tokenizer", out / "tokenizer")
+        tasks = [
+            (settings, seed, split, number, block_rows, out)
+            for split, samples in drawn.items()
+            for number in range(-(-len(samples) * settings.copies // (SHARD_BLOCKS * block_rows)))
+        ]
+        shards, console = _run(tasks, workers or os.cpu_count() or 1), Console(stderr=True)
+        progress = track(shards, "writing samples", len(tasks), console=console, disable=not sys.stderr.isatty())
+        values["shards"] = list(progress)
+        write_atomically(out / "manifest.json", add_checksum(out, values))
+        for shard in values["shards"]:
+            _description(out / shard["name"]).unlink()
     rows = settings.copies * sum(map(len, drawn.values()))
     log.info("%s: %s samples, %d copies of each, in %d shards", out, f"{rows:,}", settings.copies, len(tasks))
+
+
+def _check_written(out: Path, values: dict[str, Any]) -> None:
+    """Raises `UserError` unless `out` holds, unaltered, the samples whose manifest has `values`."""
+    found = read_manifest(out)
+    if any(found.get(name) != value for name, value in values.items()):
+        difference = _difference(found, values)
+        raise UserError(f"{out / 'manifest.json'}: holds other samples ({difference}); give an empty folder")
+    _read_manifest(out)
 
 
 def _difference(found: dict[str, Any], values: dict[str, Any]) -> str:
@@ -139,6 +130,7 @@ def _run(tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
     if workers == 1:
         yield from map(_write_shard, tasks)
         return
+    name_semaphores()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(_write_shard, tasks)
 
@@ -150,11 +142,8 @@ def _write_shard(task: _Task) -> dict[str, Any]:
     path = out / f"{split}-{number:05d}.tar"
     if _description(path).exists():
         done = json.loads(_description(path).read_text(encoding="utf-8"))
-        if (
-            done["fingerprint"] == samples.fingerprint
-            and path.exists()
-            and path.stat().st_size == done["shard"]["bytes"]
-        ):
+        size = path.stat().st_size if path.exists() else None
+        if (done["fingerprint"], done["shard"]["bytes"]) == (samples.fingerprint, size):
             return done["shard"]
     tar = TarWriter(path)
     shard_rows = SHARD_BLOCKS * block_rows
@@ -198,15 +187,10 @@ def _small(columns: int) -> np.dtype[Any]:
 
 
 class _Block(NamedTuple):
-    ids: NDArray[Any]
-    continues: NDArray[np.uint8]
-    rows: NDArray[Any]
-    columns: NDArray[Any]
-    labels: NDArray[Any]
-    token_at: NDArray[np.int64]
-    """[rows + 1]: where each row begins in `ids`."""
-    predicted_at: NDArray[np.int64]
-    """[rows + 1]: where each row begins in `columns` and `labels`."""
+    members: dict[str, NDArray[Any]]
+    """As in the shard, `continues` unpacked."""
+    bounds: dict[str, NDArray[np.int64]]
+    """[rows + 1]: where each row begins in a member."""
 
 
 _Five = Annotated[list[Count], Field(min_length=len(_MEMBERS), max_length=len(_MEMBERS))]
@@ -239,7 +223,7 @@ class _Manifest(Settings):
     dtype: Literal["uint16", "uint32"]
     block_rows: int = Field(ge=1, le=1 << 30)
     pools: dict[str, Annotated[int, Field(strict=True, ge=1)]]
-    """Number of pools of each split (`training.data.order`)."""
+    """Number of pools of each split (`reread.training.data.order.order`)."""
     extents: dict[str, list[Count]]
     """Number of samples in each extent of each split."""
     shards: list[_WrittenShard]
@@ -253,7 +237,7 @@ def _read_manifest(folder: Path) -> _Manifest:
             f"{path}: samples of format {values.get('version')}, this program reads {FORMAT_VERSION}; write them again "
             f"with `{command}`"
         )
-    manifest = _Manifest.parse(unseal(folder, values, command), str(path))
+    manifest = _Manifest.parse(verify_checksum(folder, values, command), str(path))
     if fault := tokenizer_fault(manifest.tokenizer):
         raise UserError(f"{path}: {fault}; write the samples again with `{command}`")
     return manifest
@@ -296,23 +280,34 @@ class MaterializedSamples(RowDataset[RowSettings]):
     def fingerprint(self) -> str:
         return samples_fingerprint(self.corpus_fingerprint, self.split, self.settings, self.seed, self.order.pools)
 
+    @property
+    def drawn_by(self) -> dict[str, Any]:
+        return drawn_from_pools(super().drawn_by, self.order.pools)
+
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return self.order.locate(positions)
 
-    def rows(self, positions: NDArray[np.int64]) -> Rows:
-        copies, indices = self.locate(positions)
-        return self._read(copies * len(self) + indices)
-
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
-        numbers = copies * len(self) + indices
-        rows = self._read(numbers)
-        continues = np.zeros(rows["input_ids"].shape, bool)
-        bits = [
-            np.unpackbits(block.continues)[block.token_at[row] : block.token_at[row + 1]]
-            for block, row in self._places(numbers)
-        ]
-        continues[rows["attention_mask"] == 1] = np.concatenate(bits)
-        return {**rows, "continues_word": continues}
+        blocks, numbers = np.divmod(copies * len(self) + indices, self._block_rows)
+        wanted = [(self._block(block), row) for block, row in zip(blocks.tolist(), numbers.tolist(), strict=True)]
+
+        def joined(name: str) -> NDArray[Any]:
+            parts = [block.members[name][slice(*block.bounds[name][row : row + 2])] for block, row in wanted]
+            return np.concatenate(parts)
+
+        table = np.stack([block.members["rows"][row] for block, row in wanted]).astype(np.int64)
+        shape = len(table), self.settings.sequence_length
+        if (table[:, 0] > shape[1]).any():
+            raise UserError(f"{self.folder}: a row has more than sequence_length, {shape[1]}, tokens; write them again")
+        rows = frame(table[:, 0], shape[1], table[:, 1] if self.settings.next_sentence else None)
+        real, ids = rows["attention_mask"] == 1, np.full(shape, self.special["pad"], np.int32)
+        labels, continues = np.full(shape, IGNORED, np.int32), np.zeros(shape, bool)
+        ids[real], continues[real] = joined("ids"), joined("continues")
+        labels[np.repeat(np.arange(len(table)), table[:, 2]), joined("columns")] = joined("labels")
+        if self.settings.next_sentence:
+            label = table[:, 3].astype(np.int32)
+            rows["next_sentence_label"] = np.where(label == _UNLABELLED, np.int32(IGNORED), label)
+        return {"input_ids": ids, **rows, "labels": labels, "continues_word": continues}
 
     def check(self, settings: RowSettings, seed: int) -> None:
         """Raises `UserError` with each setting that differs from those the samples were written with."""
@@ -329,7 +324,8 @@ class MaterializedSamples(RowDataset[RowSettings]):
     def _check_blocks(self, shards: list["_WrittenShard"]) -> None:
         """Raises `UserError` unless the blocks of a split hold all its rows and lie within their shards."""
         total, items = len(self) * self.settings.copies, [np.dtype(dtype).itemsize for dtype in self._dtypes]
-        rows = [min(self._block_rows, total - begin) for begin in range(0, total, self._block_rows)]
+        begins = range(0, total, self._block_rows)  # wild numbers may make it longer than memory
+        rows = [min(self._block_rows, total - begin) for begin in begins[: len(self._blocks) + 1]]
         fits = all(
             start + size * item <= shard.bytes
             for shard in shards
@@ -339,55 +335,28 @@ class MaterializedSamples(RowDataset[RowSettings]):
         if not fits or [block.sizes[2] for _, block in self._blocks] != [4 * number for number in rows]:
             raise UserError(f"{self.folder / 'manifest.json'}: its blocks do not hold its samples; write them again")
 
-    def _read(self, numbers: NDArray[np.int64]) -> Rows:
-        shape = len(numbers), self.settings.sequence_length
-        places = self._places(numbers)
-        table = np.stack([block.rows[row] for block, row in places]).astype(np.int64)
-        rows = frame(table[:, 0], shape[1], table[:, 1] if self.settings.next_sentence else None)
-        ids = np.full(shape, self.special["pad"], np.int32)
-        ids[rows["attention_mask"] == 1] = np.concatenate(
-            [block.ids[block.token_at[row] : block.token_at[row + 1]] for block, row in places]
-        )
-        predicted = [(block, *block.predicted_at[row : row + 2].tolist()) for block, row in places]
-        columns = np.concatenate([block.columns[begin:end] for block, begin, end in predicted])
-        labels = np.full(shape, IGNORED, np.int32)
-        labels[np.repeat(np.arange(len(numbers)), table[:, 2]), columns] = np.concatenate(
-            [block.labels[begin:end] for block, begin, end in predicted]
-        )
-        result = {"input_ids": ids, **rows, "labels": labels}
-        if self.settings.next_sentence:
-            label = table[:, 3].astype(np.int32)
-            result["next_sentence_label"] = np.where(label == _UNLABELLED, np.int32(IGNORED), label)
-        return result
-
-    def _places(self, numbers: NDArray[np.int64]) -> list[tuple[_Block, int]]:
-        blocks, rows = np.divmod(numbers, self._block_rows)
-        return [(self._block(block), row) for block, row in zip(blocks.tolist(), rows.tolist(), strict=True)]
-
     def _read_block(self, number: int) -> _Block:
         name, block = self._blocks[number]
         parts = zip(self._dtypes, block.sizes, block.starts, strict=True)
         arrays = [self._files.array(name, dtype, size, start) for dtype, size, start in parts]
         if checksum(arrays) != block.crc32:
             raise self._files.altered(name, block.starts[0], "block")
-        ids, continues, rows, columns, labels = arrays
-        rows = rows.reshape(-1, 4)
-        at = np.zeros((2, len(rows) + 1), np.int64)
-        np.cumsum(rows[:, [0, 2]].T, axis=1, out=at[:, 1:])
-        return _Block(ids, continues, rows, columns, labels, at[0], at[1])
+        members = dict(zip(_MEMBERS, arrays, strict=True))
+        members["rows"] = members["rows"].reshape(-1, 4)
+        members["continues"] = np.unpackbits(members["continues"], count=len(members["ids"])).view(bool)
+        token_at, predicted_at = (np.append(0, np.cumsum(members["rows"][:, n], dtype=np.int64)) for n in (0, 2))
+        by_token, by_prediction = dict.fromkeys(("ids", "continues"), token_at), ("columns", "labels")
+        return _Block(members, by_token | dict.fromkeys(by_prediction, predicted_at))
 
 
 def _differing(written: dict[str, Any], wanted: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {written[name]} (now {value})" for name, value in wanted.items() if written[name] != value
-    )
+    changed = [name for name in wanted if written[name] != wanted[name]]
+    return ", ".join(f"{name} {written[name]} (now {wanted[name]})" for name in changed)
 
 
 def _flat(settings: RowSettings, seed: int) -> dict[str, Any]:
-    values = settings.model_dump(mode="json", exclude={"corpus", "corpora", "cache", "masking"})
-    masking = settings.masking.model_dump(mode="json")
-    return {
-        "seed": seed,
-        **{f"data.{name}": value for name, value in values.items()},
-        **{f"data.masking.{name}": value for name, value in masking.items()},
-    }
+    """Every setting that samples depend on, by its dotted name."""
+    values = settings.model_dump(mode="json", exclude={"corpus", "corpora", "cache"})
+    masking = values.pop("masking")
+    named = {f"data.{name}": value for name, value in values.items()}
+    return {"seed": seed, **named, **{f"data.masking.{name}": value for name, value in masking.items()}}

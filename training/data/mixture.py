@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.errors import UserError
-from training.data import random
-from training.data.dataset import AnySettings, Dataset
-from training.data.order import permute
-from training.data.random import Purpose
-from training.data.readings import Reading, SegmentSettings
-from training.data.rows import Rows
-from training.data.samples import AnyMasked, RowDataset
-from training.data.segments import SegmentDataset
-from training.data.settings import CorpusSettings
-from training.data.stream import StreamDataset, StreamSettings
+from reread.preprocessing.errors import UserError
+from reread.training.data.batch import Rows
+from reread.training.data.dataset import AnySettings, Dataset
+from reread.training.data.order import random
+from reread.training.data.order.order import permute
+from reread.training.data.order.random import Purpose
+from reread.training.data.rows.cut_documents import CutDocument, SegmentSettings
+from reread.training.data.rows.samples import AnyMasked, RowDataset
+from reread.training.data.rows.segments import SegmentDataset
+from reread.training.data.rows.stream import StreamDataset, StreamSettings
+from reread.training.data.settings import CorpusSettings
 
 PERIOD = 1 << 16
 _KEPT_PERIODS = 128
@@ -45,9 +45,9 @@ def part_seed(seed: int, number: int) -> int:
 
 class _Period(NamedTuple):
     corpora: NDArray[np.uint16]
-    """[PERIOD]: the corpus at each place."""
+    """[PERIOD]: the corpus of each slot."""
     before: NDArray[np.int32]
-    """[PERIOD]: how often it is at an earlier place."""
+    """[PERIOD]: how many earlier slots it has."""
 
 
 class Interleaving:
@@ -59,13 +59,13 @@ class Interleaving:
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(corpus, position in the stream of that corpus) of each position [B]."""
-        periods, places = np.divmod(positions, PERIOD)
+        periods, slots = np.divmod(positions, PERIOD)
         corpora, own = np.empty((2, len(positions)), np.int64)
         for number in np.unique(periods).tolist():
             here = periods == number
             period = self._period(number)
-            corpora[here] = period.corpora[places[here]]
-            own[here] = period.before[places[here]] + number * self.counts[corpora[here]]
+            corpora[here] = period.corpora[slots[here]]
+            own[here] = period.before[slots[here]] + number * self.counts[corpora[here]]
         return corpora, own
 
     def _draw_period(self, number: int) -> _Period:
@@ -142,6 +142,13 @@ class Mixture(Dataset[AnySettings]):
         counts = " ".join(map(str, self.counts.tolist()))
         return md5("\n".join([counts, str(self.seed), *(part.fingerprint for part in self.parts)]).encode()).hexdigest()
 
+    @property
+    def drawn_by(self) -> dict[str, Any]:
+        parts = [part.drawn_by for part in self.parts]
+        of_pools = next((one for one in parts if one["data"].get("pool_tokens")), parts[0])
+        data = {**of_pools["data"], "corpora": self.counts.tolist()}  # positions of each in a period
+        return {**of_pools, "seed": self.seed, "data": data}
+
     def facts(self) -> dict[str, Any]:
         return self._joined([part.facts() for part in self.parts])
 
@@ -181,7 +188,7 @@ class Mixture(Dataset[AnySettings]):
         ]
 
     def _pass(self, part: Any, count: int) -> str:
-        return f"a pass of {len(part):,} in {round(len(part) * PERIOD / count):,} positions"
+        return f"an epoch of {len(part):,} in {round(len(part) * PERIOD / count):,} positions"
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(copy, number on from the corpora before) at positions [B]."""
@@ -223,30 +230,30 @@ class MixedSegments(Mixture[SegmentSettings], SegmentDataset):
 
     def read(
         self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
-    ) -> list[Reading]:
-        readings: dict[int, Reading] = {}
+    ) -> list[CutDocument]:
+        by_row: dict[int, CutDocument] = {}
         for corpus, here, own in self._by_corpus(documents):
             found = self.parts[corpus].read(copies[here], own, longest=longest)
-            readings |= {
-                row: one._replace(document=number)
+            by_row |= {
+                row: one._replace(number=number)
                 for row, one, number in zip(here.tolist(), found, documents[here].tolist(), strict=True)
             }
-        return [readings[row] for row in range(len(documents))]
+        return [by_row[row] for row in range(len(documents))]
 
-    def rows(self, readings: list[Reading], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
-        found = self._by_corpus(np.array([reading.document for reading in readings], np.int64))
+    def rows(self, documents: list[CutDocument], segments: list[int], learns: NDArray[np.bool_]) -> Rows:
+        found = self._by_corpus(np.array([document.number for document in documents], np.int64))
         drawn = [
             (
                 here,
                 self.parts[corpus].rows(
-                    [readings[row]._replace(document=number) for row, number in zip(here, own.tolist(), strict=True)],
+                    [documents[row]._replace(number=number) for row, number in zip(here, own.tolist(), strict=True)],
                     [segments[row] for row in here],
                     learns[here],
                 ),
             )
             for corpus, here, own in found
         ]
-        return gathered(drawn, len(readings))
+        return gathered(drawn, len(documents))
 
 
 class MixedStream(Mixture[StreamSettings], StreamDataset):

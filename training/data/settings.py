@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from preprocessing.corpus.address import check_address, is_address
-from preprocessing.corpus.cache import CacheSettings
-from preprocessing.settings import Name, Settings
-from training.data.rows import IGNORED, Rows
+from reread.preprocessing.corpus.address import check_address, is_address, runs_command
+from reread.preprocessing.corpus.cache import CacheSettings
+from reread.preprocessing.settings import Name, Settings
+from reread.training.data.batch import IGNORED, Rows
 
 LONGEST = 1 << 20
 """Maximum number of tokens in a row, a segment or a memory."""
@@ -91,16 +91,13 @@ class DataSettings(Settings):
 
 
 def _place(value: Any) -> Any:
-    return value if is_address(value) or not isinstance(value, str) else Path(value)
+    if not isinstance(value, str):
+        return value
+    check_address(value)  # also one that is mistyped, and so no address
+    return value if is_address(value) else Path(value)
 
 
-def _without_password(value: Path | str) -> Path | str:
-    if isinstance(value, str):
-        check_address(value)
-    return value
-
-
-Place = Annotated[Path | str, BeforeValidator(_place), AfterValidator(_without_password)]
+Place = Annotated[Path | str, BeforeValidator(_place)]
 """A folder, or the address of one."""
 
 
@@ -119,7 +116,8 @@ class MixedCorpus(Settings):
 
     @property
     def title(self) -> str:
-        return self.name or str(self.path).rstrip("/").rpartition("/")[2]
+        place = self.path.partition("?")[0] if isinstance(self.path, str) else str(self.path)
+        return self.name or place.rstrip("/").rpartition("/")[2]
 
 
 class CorpusSettings(DataSettings):
@@ -128,8 +126,11 @@ class CorpusSettings(DataSettings):
     elastic: ClassVar[frozenset[str]] = frozenset({"corpus", "corpora", "cache"})
 
     corpus: Place | None = None
-    """A folder, or the address of one: https://HOST/FOLDER, s3://BUCKET/FOLDER, `pipe:ssh HOST cat FOLDER/{}` or any
-    that fsspec or webdataset can open. `{}` stands for the name of a file, which otherwise follows after a slash."""
+    """A folder, or the address of one: https://HOST/FOLDER, s3://BUCKET/FOLDER, `pipe:ssh HOST cat FOLDER/{}`, which
+    runs that command here, or any that fsspec or webdataset can open. `{}` stands for the name of a file, which
+    otherwise follows after a slash.
+    Passwords, tokens and signatures are refused here: `?sig=${SIG}` takes the value of an environment variable, which
+    is written to no file."""
     corpora: tuple[MixedCorpus, ...] = Field(default=(), validate_default=True)
     """Several corpora that are mixed, instead of `corpus`: `[{path, weight}]` or `[{path, epochs}]`."""
     cache: CacheSettings | None = Field(default=None, validate_default=True)
@@ -164,6 +165,12 @@ class CorpusSettings(DataSettings):
         return [self.model_copy(update={"corpus": one.path, "corpora": ()}) for one in self.corpora]
 
     @property
+    def commands(self) -> list[str]:
+        """The addresses that a command of this machine opens."""
+        places = [one.corpus for one in self.parts]
+        return [place for place in places if isinstance(place, str) and runs_command(place)]
+
+    @property
     def place(self) -> Path | str:
         return ", ".join(str(one.path) for one in self.corpora) if self.corpus is None else self.corpus
 
@@ -176,7 +183,7 @@ class CorpusSettings(DataSettings):
         corpus = self.parts[0].corpus
         if isinstance(corpus, Path):
             return corpus
-        from preprocessing.corpus.remote import fetch_folder
+        from reread.preprocessing.corpus.remote import fetch_folder
 
         assert corpus is not None and self.cache is not None
         return fetch_folder(corpus, self.cache)

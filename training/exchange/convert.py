@@ -12,21 +12,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from preprocessing.errors import UserError
-from training.exchange.export import model_card, write_huggingface
-from training.exchange.formats import about, find_source
-from training.exchange.tokenizer import copy_tokenizer, name_special_tokens
-from training.models import model_spec
-from training.models.bounds import settings_of
-from training.models.forms import Form, forms_of
-from training.objectives import OBJECTIVES
+from reread.preprocessing.errors import UserError
+from reread.training.exchange.export import model_card, write_huggingface
+from reread.training.exchange.formats import about, find_source
+from reread.training.exchange.tokenizer import copy_tokenizer, name_special_tokens
+from reread.training.models import model_spec
+from reread.training.models.bounds import settings_of
+from reread.training.models.forms import Form, forms_of
+from reread.training.objectives import OBJECTIVES
 
 log = logging.getLogger("reread")
 
 
 def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> None:
-    """Convert weights into the Hugging Face folder `out` of a model of type `model`; `options` are those of OPTIONS.
+    """Convert weights into the Hugging Face folder `out` of a model of type `model`.
 
+    `options` are those that this type's conversion takes (training/models/<model>/convert.py).
     `source` is a weights file, the prefix of a TensorFlow checkpoint, or a folder that holds one; configuration and
     vocabulary are beside it. The forms that can be read are FORMS in training/models/<model>/convert.py. Pretraining
     heads that the source lacks are left out, and parameters that its form never has are drawn at random, both with a

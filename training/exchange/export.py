@@ -7,7 +7,6 @@ import copy
 import inspect
 import json
 import re
-import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -18,14 +17,15 @@ import yaml
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from preprocessing.errors import UserError
-from training.checkpoint.files import replacing, save_tensors
-from training.exchange.tokenizer import FRAMES, frame_tokenizer
-from training.models import model_spec
-from training.models.heads import ForQuestionAnswering, TaskHead
-from training.models.spec import ModelSpec
-from training.models.usage import usage_of
-from training.objectives.objective import Objective
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.tokens.base import copy_tokenizer_files
+from reread.training.checkpoint.files import replacing, save_tensors
+from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
+from reread.training.models import model_spec
+from reread.training.models.heads import ForQuestionAnswering, TaskHead
+from reread.training.models.spec import ModelSpec
+from reread.training.models.usage import usage_of
+from reread.training.objectives.objective import Objective
 
 AUTO_CLASSES = {
     "AutoModel": "Model",
@@ -54,7 +54,7 @@ def write_huggingface(
     Raises `UserError` if `folder` holds anything else.
     """
     code = None if _in_transformers(type(model.config)) else Path(inspect.getfile(type(model)))
-    if folder.exists() and not _is_export(folder, code) and (folder.is_file() or any(folder.iterdir())):
+    if folder.exists() and not _is_export(folder) and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not an exported model; give another output or remove it")
     with replacing(folder) as temporary:
         _write_files(temporary, model, tokenizer_folder, code, absent)
@@ -69,15 +69,18 @@ def _write_files(
     save_tensors(_weights(model, spec, absent), folder / "model.safetensors", {"format": "pt"})
     for file in _with_imports(code) if code else ():
         (folder / file.name).write_text(_flat(file.read_text(encoding="utf-8")), encoding="utf-8")
-    ids: Mapping[str, int | None] = {}
-    if tokenizer_folder:
-        for file in tokenizer_folder.glob("*.*"):
-            shutil.copyfile(file, folder / file.name)
-        inputs = set(inspect.signature(type(model.base_model).forward).parameters)
-        if spec.one_token_type:
-            inputs.discard("token_type_ids")
-        ids = frame_tokenizer(folder, _frame(model, spec), inputs, _longest(model.config, spec))
+    ids = write_tokenizer(folder, model, tokenizer_folder) if tokenizer_folder else {}
     (folder / "config.json").write_text(_config_json(model, ids), encoding="utf-8")
+
+
+def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[str, int | None]:
+    """Write the tokenizer in `source` to `folder` as `model` reads texts; returns the ids of its special tokens."""
+    spec = _spec(model.config)
+    copy_tokenizer_files(source, folder)
+    inputs = set(inspect.signature(type(model.base_model).forward).parameters)
+    if spec.one_token_type:
+        inputs.discard("token_type_ids")
+    return frame_tokenizer(folder, _frame(model, spec), inputs, _longest(model.config, spec))
 
 
 def model_card(
@@ -92,8 +95,9 @@ def model_card(
     """README.md of a model that learned `objective`, in Markdown.
 
     `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
-    left out; `examples` are sentences with [MASK]; `lengths` has the numbers that the model's usage names; `cleaning`
-    names the options of `preprocess.clean` that changed its text before the tokenizer read it.
+    left out; `examples` are sentences with [MASK]; `lengths` has the numbers that the model's usage names, and the
+    model's `task`; `cleaning` names the options of `preprocess.clean` that changed its text before the tokenizer read
+    it.
     """
     header: dict[str, Any] = {
         "library_name": "transformers",
@@ -104,7 +108,8 @@ def model_card(
         header["widget"] = [{"text": text} for text in examples]
     windows = not _in_transformers(spec.config)
     code = _USE if windows else _USE_TRANSFORMERS
-    use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows)]
+    longest = lengths.get("task", {}).get("answer_length", 100)
+    use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows, longest)]
     usage = spec.usage.get(objective.name, "")
     use.append(re.sub(r"\{(window_size|sequence_length)\}", lambda name: str(lengths[name[1]]), usage))
     if cleaning:
@@ -170,10 +175,8 @@ _RELATIVE = re.compile(r"^from (\.+)([\w.]+) import", re.MULTILINE)
 """The dots and the module of a relative import."""
 
 
-def _is_export(folder: Path, code: Path | None) -> bool:
-    """Whether README.md has our tag, which earlier versions did not write, or the modeling file is there."""
-    if code and (folder / code.name).exists():
-        return True
+def _is_export(folder: Path) -> bool:
+    """Whether README.md has our tag."""
     try:
         header = (folder / "README.md").read_text(encoding="utf-8").split("---\n")[1]
         return TAG in yaml.safe_load(header)["tags"]

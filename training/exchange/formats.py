@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from preprocessing.errors import UserError, first_line
-from training.exchange.paddle import StaticFolder, read_pdparams
-from training.models.forms import Form, way_out
+from reread.preprocessing.errors import UserError, first_line
+from reread.training.exchange.paddle import StaticFolder, read_pdparams
+from reread.training.models.forms import Form, way_out
 
 CONFIGS = ("config.json", "bert_config.json", "model_config.json", "ernie_config.json")
 

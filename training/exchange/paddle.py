@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.errors import UserError, first_line
+from reread.preprocessing.errors import UserError, first_line
 
 Array = NDArray[Any]
 
@@ -147,8 +147,8 @@ class _Unpickler:
             "MEMOIZE": lambda _: self._remember(len(self._memo)),
             "BINPUT": self._remember,
             "LONG_BINPUT": self._remember,
-            "BINGET": lambda place: self._push(self._memo[place]),
-            "LONG_BINGET": lambda place: self._push(self._memo[place]),
+            "BINGET": lambda index: self._push(self._memo[index]),
+            "LONG_BINGET": lambda index: self._push(self._memo[index]),
             "GLOBAL": lambda names: self._name(*names.split(" ", 1)),
             "STACK_GLOBAL": lambda _: self._name(*self._pop(2)),
             "REDUCE": lambda _: self._call(*self._pop(2)),
@@ -180,8 +180,8 @@ class _Unpickler:
         del self._stack[start:]
         return taken
 
-    def _remember(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+    def _remember(self, index: int) -> None:
+        self._memo[index] = self._stack[-1]
 
     def _set_items(self, items: list[Any]) -> None:
         if not isinstance(self._stack[-1], dict):
@@ -263,15 +263,15 @@ def read_variable(path: Path) -> Array:
     """
     raw = memoryview(path.read_bytes())
     try:
-        (version, levels), place = struct.unpack_from("<IQ", raw), 12
+        (version, levels), offset = struct.unpack_from("<IQ", raw), 12
         for _ in range(levels if version == 0 else 0):
-            place += 8 + struct.unpack_from("<Q", raw, place)[0]
-        tensor_version, size = struct.unpack_from("<Ii", raw, place)
+            offset += 8 + struct.unpack_from("<Q", raw, offset)[0]
+        tensor_version, size = struct.unpack_from("<Ii", raw, offset)
         if version or tensor_version or not 0 < size <= len(raw):
             raise ValueError("it is not a variable of Paddle")
-        place += 8
-        kind, shape = _tensor_desc(raw[place : place + size])
-        numbers = raw[place + size :]
+        offset += 8
+        kind, shape = _tensor_desc(raw[offset : offset + size])
+        numbers = raw[offset + size :]
         wanted = math.prod(shape) * kind.itemsize
         if len(numbers) != wanted:
             raise ValueError(f"{len(numbers)} bytes of numbers, but shape {list(shape)} takes {wanted}")
@@ -286,21 +286,21 @@ def _tensor_desc(message: memoryview) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """The type (field 1, a varint) and the shape (field 2, repeated varints or packed ones)."""
     kind: np.dtype[Any] | None = None
     shape: list[int] = []
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
+    offset = 0
+    while offset < len(message):
+        tag, offset = _varint(message, offset)
         if tag == 0x08:
-            code, place = _varint(message, place)
+            code, offset = _varint(message, offset)
             if code not in LOD_TYPES:
                 raise ValueError(f"its type {code} is not a type of numbers")
             kind = np.dtype("<" + LOD_TYPES[code])
         elif tag in (0x10, 0x12):
-            end = place + 1
+            end = offset + 1
             if tag == 0x12:
-                size, place = _varint(message, place)
-                end = place + size
-            while place < end:
-                extent, place = _varint(message, place)
+                size, offset = _varint(message, offset)
+                end = offset + size
+            while offset < end:
+                extent, offset = _varint(message, offset)
                 shape.append(extent)
         else:
             raise ValueError("it does not describe a tensor")
@@ -309,13 +309,13 @@ def _tensor_desc(message: memoryview) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return kind, tuple(shape)
 
 
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    """The number at `place`, seven bits a byte, low ones first, and the place after it."""
+def _varint(message: memoryview, offset: int) -> tuple[int, int]:
+    """The number at `offset`, seven bits a byte, low ones first, and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
-        byte = message[place]
-        place += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, offset
     raise ValueError("a number in its description does not end")

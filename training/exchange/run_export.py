@@ -1,15 +1,22 @@
 """Exports a run's checkpoint as a Hugging Face folder."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
-from training.assembly import spec_of
-from training.checkpoint.restore import restore_model
-from training.config import TrainSettings
-from training.exchange.export import model_card, write_huggingface
-from training.metrics import quality, read_metrics
-from training.objectives import objective_of
-from training.run_model import RunModel, read_run_model
+from reread.training.config import TrainSettings
+from reread.training.exchange.export import model_card, write_huggingface
+from reread.training.models.build import UNTRAINED_POOLER
+from reread.training.run.metrics import quality, read_metrics
+from reread.training.run.model import RunModel, read_run_model
+from reread.training.run.restore import restore_model
+
+log = logging.getLogger("reread")
+
+NO_POOLER = (
+    "the objective has no pairs of texts or order of chunks, so `pooler_output` is that of random weights; "
+    "`last_hidden_state` is trained, and fine-tuning trains both"
+)
 
 
 def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[str], step: int | None = None) -> None:
@@ -18,11 +25,15 @@ def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[
     Only the run folder is needed. Raises `UserError` if the run has no (such) checkpoint.
     """
     kept = read_run_model(run, settings)
-    model, step = restore_model(run, settings, kept.config, step)
-    write_huggingface(folder, model, kept.tokenizer_folder, _card(run, settings, kept, step, examples))
+    model, step = restore_model(run, kept, step)
+    if untrained := kept.untrained_pooler and any(".pooler." in name for name in model.state_dict()):
+        log.info("nothing has trained the pooler: %s", NO_POOLER)
+        setattr(model.config, UNTRAINED_POOLER, True)
+    write_huggingface(folder, model, kept.tokenizer_folder, _card(run, kept, step, examples, untrained))
 
 
-def _card(run: Path, settings: TrainSettings, kept: RunModel, step: int, examples: list[str]) -> str:
+def _card(run: Path, kept: RunModel, step: int, examples: list[str], untrained_pooler: bool) -> str:
+    settings = kept.settings
     figures: dict[str, Any] = {}
     for line in read_metrics(run):
         if line["step"] <= step:
@@ -33,6 +44,8 @@ def _card(run: Path, settings: TrainSettings, kept: RunModel, step: int, example
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
     summary = f"Pretrained by reread for {step:,} steps of {settings.global_batch:,} rows."
-    cleaning = kept.corpus.get("cleaning", [])  # runs of earlier versions lack it
+    if untrained_pooler:
+        summary += f" Nothing has trained its pooler: {NO_POOLER}."
+    cleaning = kept.corpus.get("cleaning", [])  # labelled data has none
     lengths = {**kept.config.to_dict(), "sequence_length": settings.data.sequence_length}
-    return model_card(spec_of(settings), objective_of(settings), summary, sections, examples, lengths, cleaning)
+    return model_card(kept.spec, kept.objective, summary, sections, examples, lengths, cleaning)

@@ -8,16 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PretrainedConfig
 
-from preprocessing.config import TokenizerSettings
-from preprocessing.errors import UserError
-from preprocessing.tokens.base import FILES
-from preprocessing.tokens.tokenizer import load_tokenizer
-from preprocessing.tokens.vocabulary import read_vocabulary
-from training.models.build import vocabulary_of
+from reread.preprocessing.config import TokenizerSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.tokens.base import FILES, copy_tokenizer_files, read_backend
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
+from reread.preprocessing.tokens.vocabulary import read_vocabulary
+from reread.training.models.build import vocabulary_of
 
 log = logging.getLogger("reread")
 
@@ -67,12 +66,9 @@ def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind:
     if tokens and all(token.isdecimal() for token in tokens if not token.startswith("[")):
         _write_bpe(vocabulary, tokens, folder)
         return folder
-    for name in FILES:
-        if (source / name).exists():
-            shutil.copyfile(source / name, folder / name)
+    copy_tokenizer_files(source, folder)
     settings_path = folder / "tokenizer_config.json"
     settings = _read(settings_path)
-    settings.pop("auto_map", None)  # names code, even of a repository, that transformers would run
     if tokens:
         (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
         settings.setdefault("tokenizer_class", "BertTokenizer")
@@ -167,7 +163,7 @@ def _put_frame(folder: Path, frame: str) -> None:
         settings = _read(settings_path)
     if "cls_token" not in settings:
         return  # whole words, without a frame
-    backend = Tokenizer.from_file(str(path))
+    backend = read_backend(path)
     names = {role: settings[f"{role}_token"] for role in ("cls", "sep")}
     single, pair = (template.format(**names) for template in FRAMES[frame])
     backend.post_processor = TemplateProcessing(

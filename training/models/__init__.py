@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from preprocessing.errors import UserError, nearest
+from reread.preprocessing.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from training.models.spec import ModelSpec
+    from reread.training.models.spec import ModelSpec
 
 MODELS = ("nezha", "ernie_doc", "transformer_xl", "ran", "longformer")
 """Folders here, each with a spec.py, and what a recipe's `model.type` may be."""
@@ -20,7 +20,7 @@ def model_spec(name: str) -> ModelSpec:
     """Raises `UserError` for an unknown name."""
     if name not in MODELS:
         raise UserError(f"train.model.type: model type `{name}` is unknown; {nearest(str(name).lower(), MODELS)}")
-    spec: ModelSpec = import_module(f"training.models.{name}.spec").SPEC
+    spec: ModelSpec = import_module(f"reread.training.models.{name}.spec").SPEC
     return spec
 
 

@@ -115,13 +115,21 @@ def rotate(x: Tensor, turns: Tensor, back: bool = False) -> Tensor:
 
 
 def chosen(hidden: Tensor, positions: Tensor | None) -> Tensor:
-    """hidden [B, L, D] at `positions` [n], flat places in [B * L] -> [n, D]; all of it for None."""
+    """hidden [B, L, D] at `positions` [n], flat indices into [B * L] -> [n, D]; all of it for None."""
     return hidden if positions is None else hidden.flatten(0, 1).index_select(0, positions)
 
 
-def at_places(x: Tensor, places: Tensor) -> Tensor:
-    """x [B, L, ...] at places [B, n] -> [B, n, ...]."""
-    return x.take_along_dim(places.view(*places.shape, *[1] * (x.dim() - 2)), dim=1)
+def at_positions(x: Tensor, positions: Tensor) -> Tensor:
+    """x [B, L, ...] at positions [B, n] -> [B, n, ...]."""
+    return x.take_along_dim(positions.view(*positions.shape, *[1] * (x.dim() - 2)), dim=1)
+
+
+def mean_state(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of hidden [B, L, D] over the tokens of mask [B, L] -> [B, D]; None: all are. In float32 at least."""
+    if mask is None:
+        return at_least_float32(hidden).mean(1).to(hidden.dtype)
+    tokens = at_least_float32((mask != 0).to(hidden.dtype))[..., None]
+    return ((at_least_float32(hidden) * tokens).sum(1) / tokens.sum(1).clamp(min=1)).to(hidden.dtype)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

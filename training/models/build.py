@@ -4,7 +4,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -13,19 +13,23 @@ from typing import Any, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from safetensors import safe_open
-from tokenizers import Tokenizer
+from safetensors import SafetensorError, safe_open
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as reports
 
-from preprocessing.errors import UserError, nearest
-from preprocessing.tokens.vocabulary import read_vocabulary
-from training.models import config_of_start
-from training.models.bounds import check_number, settings_of
-from training.models.forms import way_out
-from training.models.spec import ModelSpec
+from reread.preprocessing.errors import UserError, first_line, nearest
+from reread.preprocessing.tokens.base import read_backend
+from reread.preprocessing.tokens.vocabulary import read_vocabulary
+from reread.training.models import config_of_start
+from reread.training.models.bounds import check_number, settings_of
+from reread.training.models.forms import way_out
+from reread.training.models.size import check_size
+from reread.training.models.spec import ModelSpec
 
 log = logging.getLogger("reread")
+
+UNTRAINED_POOLER = "untrained_pooler"
+"""In config.json: the model has a pooler that no loss has reached."""
 
 
 def model_config(
@@ -47,6 +51,8 @@ def model_config(
         config = spec.config(**{"vocab_size": vocab_size, **start, **tokens, **given})
     except Exception as error:  # ours raise ValueError; those of transformers depend on the version
         raise UserError(f"train.model: {' '.join(str(error).split())}") from None
+    if not isinstance(config.vocab_size, int):
+        raise UserError(f"train.model.vocab_size: {config.vocab_size!r}: a whole number")
     if config.vocab_size < vocab_size:
         raise UserError(f"train.model.vocab_size: {config.vocab_size} is smaller than the corpus' {vocab_size}")
     return config
@@ -73,21 +79,26 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     Raises `UserError` for a configuration that contradicts itself, and if `init` does not fit; only heads may be
     missing in it.
     """
+    weights = _weights(init) if init else {}
+    if init is not None:
+        check_size(head, config, sum(tensor.numel() for tensor in weights.values()), f"train.init: {init}")
     torch.manual_seed(seed)
     if init is None:
         return _random(head, config)
     try:
         with _without_reports():
+            # Give the tensors, not the folder, in which some versions of transformers also look for code to run.
             model, found = cast(Any, head).from_pretrained(
-                init,
+                None,
                 config=config,
+                state_dict=weights,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
-                use_safetensors=True,  # the format of `reread convert` and `export`; a pickle is never opened
                 local_files_only=True,
             )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"train.init: {init} does not fit train.model: {' '.join(str(error).split())[:300]}") from None
+    # Refuse weights of another shape, and those that lack more than a head or a pooler.
     if mismatched := sorted(found["mismatched_keys"]):
         tensors = ", ".join(
             f"{name} {tuple(theirs)} there, {tuple(ours)} here" for name, theirs, ours in mismatched[:3]
@@ -97,21 +108,45 @@ def build_model(head: type[PreTrainedModel], config: PretrainedConfig, init: Pat
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name]
     if body:
         raise UserError(f"train.init: {init} does not fit train.model: it lacks {_some(body)}")
+    # Log which parameters are drawn at random, and which weights are not used.
     known = model.state_dict().keys()
-    unused = [name for name in _names(init) if not {name, f"{model.base_model_prefix}.{name}"} & known]
-    parts = {"random": missing, "not used": unused}
+    unused = [name for name in sorted(weights) if not {name, f"{model.base_model_prefix}.{name}"} & known]
+    untrained = _json_of(init).get(UNTRAINED_POOLER)
+    drawn = [name for name in sorted(known - set(missing)) if untrained and ".pooler." in name]
+    parts = {"random": missing, "random there, since nothing has trained it": drawn, "not used": unused}
     notes = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
     log.info("starting from the weights in %s%s", init, notes)
     return model.float()  # transformers 5 keeps the type of the file
 
 
-def _names(folder: Path) -> list[str]:
-    """The names of all tensors in a folder; transformers leaves out those that a class ignores."""
-    names: list[str] = []
-    for path in folder.glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            names += file.keys()
-    return sorted(names)
+def has_untrained_pooler(init: Path) -> bool:
+    """Whether the model in a folder has no pooler, or one that nothing has trained."""
+    return bool(_json_of(init).get(UNTRAINED_POOLER)) or not any(".pooler." in name for name, _ in _tensors(init))
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors in a folder, in memory of their own, since the file may be replaced."""
+    return {name: read().clone() for name, read in _tensors(folder)}
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
+    """The tensors of model.safetensors in a folder, or of its parts, by name; a pickle is never opened.
+
+    Raises `UserError` if there is none, or one cannot be read.
+    """
+    whole = folder / "model.safetensors"
+    paths = [whole] if whole.exists() else sorted(folder.glob("model-*-of-*.safetensors"))
+    if not paths:
+        raise UserError(f"train.init: {folder} holds no model.safetensors; make the folder with `reread convert`")
+    for path in paths:
+        try:
+            with safe_open(path, "pt") as file:
+                names = file.keys()
+                yield from ((name, partial(file.get_tensor, name)) for name in names)
+        except (SafetensorError, OSError) as error:
+            raise UserError(
+                f"train.init: {path} cannot be read ({first_line(error)}); was it copied or downloaded completely?"
+            ) from None
 
 
 def _some(names: Sequence[str]) -> str:
@@ -151,6 +186,7 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, unreached: C
     names = [name for name, _ in model.named_parameters() if not set(name.split(".")) & set(unreached)]
     if trainable is not None and not trainable:
         raise UserError("train.trainable: names no parameter, so nothing would learn; null lets all learn")
+    # Each glob with the first row that learns
     globs = [
         (_ROWS.sub("", pattern), int(found[1]) if (found := _ROWS.search(pattern)) else 0)
         for pattern in trainable or ()
@@ -160,6 +196,7 @@ def freeze(model: PreTrainedModel, trainable: Sequence[str] | None, unreached: C
             raise UserError(
                 f"train.trainable: `{glob}` matches no parameter that can learn; these can: {', '.join(names[:4])}, ..."
             )
+    # Freeze parameters, and rows by zeroing their gradient; count what learns.
     learning: dict[str, int] = {}
     first_rows: dict[str, int] = {}
     for name, parameter in model.named_parameters():
@@ -216,7 +253,8 @@ def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]
     return checked
 
 
-def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
+def _json_of(init: Path) -> dict[str, Any]:
+    """The content of config.json in a folder. Raises `UserError` if it is not that of a model."""
     path = config_of_start(init)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -226,6 +264,11 @@ def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
         raise UserError(
             f"train.init: {path} is not the configuration of a model; make the folder with `reread convert`"
         )
+    return values
+
+
+def _config_of(spec: ModelSpec, init: Path) -> dict[str, Any]:
+    path, values = config_of_start(init), _json_of(init)
     kind = values.get("model_type")
     if kind != spec.config.model_type:
         raise UserError(
@@ -244,9 +287,10 @@ def vocabulary_of(folder: Path) -> dict[str, int]:
             continue
         if name == "vocab.txt":
             return {token: number for number, token in enumerate(read_vocabulary(folder / name))}
+        if name == "tokenizer.json":
+            return read_backend(folder / name).get_vocab()
         try:
-            text = (folder / name).read_text(encoding="utf-8")
-            return dict(json.loads(text)) if name == "vocab.json" else Tokenizer.from_str(text).get_vocab()
-        except Exception as error:  # `tokenizers` raises plain exceptions
+            return dict(json.loads((folder / name).read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{folder / name}: not readable as a vocabulary ({error})") from None
     return {}

@@ -1,24 +1,23 @@
 """Forms of other projects' weights, which each model's convert.py lists."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.models import MODELS
+from reread.preprocessing.errors import UserError
+from reread.training.models import MODELS
 
 TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth")
 TENSORFLOW = ("*.index",)
 PADDLE = ("model_state.pdparams", "*.pdparams")
 PADDLE_STATIC = ("word_embedding", "params/word_embedding")
 """Values of `Form.files`."""
-OPTIONS = {"longformer": ("length", "window", "positions")}
-"""Model -> options of its conversion: the arguments of `forms` in its convert.py. Other models have FORMS there."""
 
 
 def _as_they_are(weights: Mapping[str, Tensor], source: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
@@ -54,12 +53,22 @@ class Form:
 def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
     """The forms that a model of type `model` can be converted from. Raises `UserError` for options it does not take."""
     for name in options:
-        if name not in OPTIONS.get(model, ()):
-            takers = ", ".join(taker for taker, names in OPTIONS.items() if name in names)
+        if name not in _options_of(model):
+            takers = ", ".join(taker for taker in MODELS if name in _options_of(taker))
             raise UserError(f"--{name}: not for {model}; models that take it: {takers}")
-    module = import_module(f"training.models.{model}.convert")
-    forms: tuple[Form, ...] = module.forms(**options) if model in OPTIONS else module.FORMS
+    module = _conversion(model)
+    forms: tuple[Form, ...] = module.forms(**options) if hasattr(module, "forms") else module.FORMS
     return forms
+
+
+def _conversion(model: str) -> Any:
+    return import_module(f"reread.training.models.{model}.convert")
+
+
+def _options_of(model: str) -> Collection[str]:
+    """The options of a model's conversion: the parameters of `forms` in its convert.py, which others lack."""
+    module = _conversion(model)
+    return signature(module.forms).parameters if hasattr(module, "forms") else ()
 
 
 def way_out(folder: Path, config: Mapping[str, Any], wanted: str = "") -> str:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .blocks import at_least_float32, cross_entropy, returned
+from .blocks import at_least_float32, cross_entropy, mean_state, returned
 
 OUTSIDE = -1e4
-"""Logits of places that are padding: finite, and below all others."""
+"""Logits of positions that are padding: finite, and below all others."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Text:
     """A row that is read in windows, each with all that stands around the content."""
 
     tokens: Tensor
-    """int64 [n + others], the places of its tokens in the row."""
+    """int64 [n + others], the positions of its tokens in the row."""
     content: tuple[int, int]
     """Which of the tokens are content: the first, and the one after the last."""
 
@@ -55,22 +55,22 @@ class Windows:
     """The tokens of content in each window, as `Text.content`."""
 
     @property
-    def places(self) -> list[Tensor]:
-        """The places in the row of each window's tokens."""
+    def positions(self) -> list[Tensor]:
+        """The positions in the row of each window's tokens."""
         tokens, (first, end) = self.text.tokens, self.text.content
         return [torch.cat([tokens[:first], tokens[begin:stop], tokens[end:]]) for begin, stop in self.spans]
 
     def joined(self, logits: list[Tensor], length: int) -> Tensor:
-        """Logits [length, K] of all places of the row, from each window's, [its tokens, K].
+        """Logits [length, K] of all positions of the row, from each window's, [its tokens, K].
 
         A token's are those of the window with the most context around it: the greatest min(tokens before, tokens after)
         + 0.01 * tokens of content in the window, and the first of equals. Tokens that all windows have take the first.
         """
         context = torch.full((len(self.spans), length), -1, device=logits[0].device)  # a hundred times as much
         index = torch.zeros_like(context)
-        for number, (places, (begin, stop)) in enumerate(zip(self.places, self.spans, strict=True)):
-            index[number, places] = torch.arange(len(places), device=places.device)
-            tokens = torch.arange(stop - begin, device=places.device)
+        for number, (positions, (begin, stop)) in enumerate(zip(self.positions, self.spans, strict=True)):
+            index[number, positions] = torch.arange(len(positions), device=positions.device)
+            tokens = torch.arange(stop - begin, device=positions.device)
             context[number, self.text.tokens[begin:stop]] = 100 * torch.minimum(tokens, tokens.flip(0)) + len(tokens)
         context[0, self.text.tokens] = context[0, self.text.tokens].clamp(min=0)
         owner = context.argmax(0)
@@ -129,7 +129,8 @@ class TaskHead(PreTrainedModel):
     body: type[Any]
     """The encoder's class."""
     pooling = True
-    """Whether the linear layer reads the pooled vector [B, D], or all hidden states [B, L, D]."""
+    """Whether the linear layer reads one vector of a row [B, D], which `config.classifier_pooling` names: the encoder's
+    pooled vector ("cls", or a configuration without it) or the mean of the states ("mean"); or all states [B, L, D]."""
     overlaps = False
     """Whether a window moves by half its room, not by all of it, if config.reading names no step."""
     layer = "classifier"
@@ -139,7 +140,9 @@ class TaskHead(PreTrainedModel):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
-        setattr(self, self.base_model_prefix, self.body(config, add_pooling_layer=self.pooling))
+        self.averages = self.pooling and getattr(config, "classifier_pooling", "cls") == "mean"
+        pools = self.pooling and not self.averages
+        setattr(self, self.base_model_prefix, self.body(config, add_pooling_layer=pools))
         self.dropout = nn.Dropout(head_dropout(config))
         setattr(self, self.layer, self.linear(config))
         self.post_init()
@@ -152,9 +155,11 @@ class TaskHead(PreTrainedModel):
         """The encoder's output for the arguments `rows`."""
         return self.base_model(**rows, return_dict=True)
 
-    def logits(self, encoded: Any) -> Tensor:
-        """[B, K] or [B, L, K], float32, from the encoder's output."""
-        features = encoded.pooler_output if self.pooling else encoded.last_hidden_state
+    def logits(self, encoded: Any, mask: Tensor | None) -> Tensor:
+        """[B, K] or [B, L, K], float32, from the encoder's output and which of its tokens are real, mask [B, L]."""
+        features = encoded.last_hidden_state
+        if self.pooling:
+            features = mean_state(features, mask) if self.averages else encoded.pooler_output
         return at_least_float32(getattr(self, self.layer)(self.dropout(features)))
 
     def content(self, ids: Tensor) -> tuple[int, int]:
@@ -170,7 +175,7 @@ class TaskHead(PreTrainedModel):
         return input_ids.eq(self.config.sep_token_id)
 
     def ends(self, ids: Tensor) -> list[int]:
-        """The places of the separators in a row's tokens `ids` [n]. Raises ValueError if there are none."""
+        """The positions of the separators in a row's tokens `ids` [n]. Raises ValueError if there are none."""
         ends: list[int] = self.separators(ids).nonzero().flatten().tolist()
         if not ends:
             raise ValueError("a row without [SEP] is longer than reading.length; let the tokenizer add special tokens")
@@ -189,17 +194,19 @@ class TaskHead(PreTrainedModel):
             return self.whole(windows, logits, ids.shape[1], reading["predict"], options), {"mems": mems}
         encoded = self.encode(given)
         others = ("mems", "hidden_states", "attentions")
-        return self.logits(encoded), {name: getattr(encoded, name, None) for name in others}
+        return self.logits(encoded, given.get("attention_mask")), {
+            name: getattr(encoded, name, None) for name in others
+        }
 
     def windows(self, ids: Tensor, mask: Tensor | None, reading: Mapping[str, Any], options: int) -> list[Windows]:
-        """The windows of each row of ids [B, L]. The options of a question are cut at the same places.
+        """The windows of each row of ids [B, L]. The options of a question are cut at the same tokens.
 
         Raises ValueError where a question and its option leave no room for text."""
         there = torch.ones_like(ids) if mask is None else mask
         texts = []
         for row, real in zip(ids, there, strict=True):
-            places = real.nonzero().flatten()
-            texts.append(Text(places, self.content(row[places])))
+            positions = real.nonzero().flatten()
+            texts.append(Text(positions, self.content(row[positions])))
         windows = []
         for begin in range(0, len(texts), options):
             others = max(text.others for text in texts[begin : begin + options])
@@ -214,24 +221,24 @@ class TaskHead(PreTrainedModel):
         self, windows: list[Windows], given: Mapping[str, Any], retrospective: bool
     ) -> tuple[list[list[Tensor]], Any]:
         """Each row's logits of each of its windows, and the memory behind the last; here all windows as one batch."""
-        pairs = [(row, places) for row, one in enumerate(windows) for places in one.places]
+        pairs = [(row, positions) for row, one in enumerate(windows) for positions in one.positions]
         logits = iter(self.read_windows(pairs, given)[0])
         return [[next(logits) for _ in one.spans] for one in windows], None
 
     def read_windows(
         self, pairs: list[tuple[int, Tensor]], given: Mapping[str, Any], mems: tuple[Tensor, ...] = ()
     ) -> tuple[list[Tensor], Any]:
-        """Logits of windows as one batch, and its memory; pairs: each window's row, and its tokens' places there."""
+        """Logits of windows as one batch, and its memory; pairs: each window's row, and its tokens' positions there."""
         rows = torch.tensor([row for row, _ in pairs], device=pairs[0][1].device)
-        places = torch.nn.utils.rnn.pad_sequence([places for _, places in pairs], batch_first=True)
-        lengths = torch.tensor([len(places) for _, places in pairs], device=places.device)
+        positions = torch.nn.utils.rnn.pad_sequence([positions for _, positions in pairs], batch_first=True)
+        lengths = torch.tensor([len(positions) for _, positions in pairs], device=positions.device)
         names = [name for name in ("input_ids", "token_type_ids") if name in given]
-        batch: dict[str, Any] = {name: given[name][rows].gather(1, places) for name in names}
-        batch["attention_mask"] = (torch.arange(places.shape[1], device=places.device) < lengths[:, None]).long()
+        batch: dict[str, Any] = {name: given[name][rows].gather(1, positions) for name in names}
+        batch["attention_mask"] = (torch.arange(positions.shape[1], device=positions.device) < lengths[:, None]).long()
         encoded = self.encode({**batch, "mems": mems} if mems else batch)
-        logits = list(self.logits(encoded))
+        logits = list(self.logits(encoded, batch["attention_mask"]))
         if not self.pooling:
-            logits = [one[: len(places)] for one, (_, places) in zip(logits, pairs, strict=True)]
+            logits = [one[: len(positions)] for one, (_, positions) in zip(logits, pairs, strict=True)]
         return logits, getattr(encoded, "mems", None)
 
     def whole(
@@ -280,7 +287,7 @@ class TaskHead(PreTrainedModel):
 
 
 class ForSequenceClassification(TaskHead):
-    """Classes of a text or of a pair, from the pooled vector."""
+    """Classes of a text or of a pair, from one vector of the row."""
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """By config.problem_type, or else num_labels and the type of `labels`: a mean square (labels [B], numbers),
@@ -313,7 +320,7 @@ class ForTokenClassification(TaskHead):
 
 
 class ForMultipleChoice(TaskHead):
-    """A logit for each option of a question, from the pooled vector of the option's own row."""
+    """A logit for each option of a question, from one vector of the option's own row."""
 
     def linear(self, config: Any) -> nn.Module:
         return nn.Linear(config.hidden_size, 1)
@@ -352,12 +359,12 @@ class ForQuestionAnswering(TaskHead):
     def answered(
         self, rows: Mapping[str, Any], start: Tensor | None, end: Tensor | None, return_dict: bool | None
     ) -> Any:
-        """What `forward` returns, for the places [B] of answers."""
+        """What `forward` returns, for the positions [B] of answers."""
         logits, others = self.read(rows)
         starts, ends = (x.contiguous() for x in logits.unbind(-1))
         loss = None
         if start is not None and end is not None:
-            loss = (_place_loss(starts, start) + _place_loss(ends, end)) / 2
+            loss = (_position_loss(starts, start) + _position_loss(ends, end)) / 2
         return returned(self, SpanOutput(loss, starts, ends, **others), return_dict)
 
     def forward(  # type: ignore[override]
@@ -375,8 +382,8 @@ class ForQuestionAnswering(TaskHead):
         return_dict: bool | None = None,
     ) -> Any:
         """As the encoder, which raises TypeError for token types or memory that it does not know; with start_logits
-        and end_logits [B, L], and the loss if the places [B] are given: the mean of two cross entropies over all L
-        places. Places outside the row are left out."""
+        and end_logits [B, L], and the loss if the positions [B] are given: the mean of two cross entropies over all L
+        positions. Positions outside the row are left out."""
         rows = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -389,6 +396,6 @@ class ForQuestionAnswering(TaskHead):
         return self.answered(rows, start_positions, end_positions, return_dict)
 
 
-def _place_loss(logits: Tensor, places: Tensor) -> Tensor:
-    places = places.view(-1)
-    return cross_entropy(logits, torch.where((places >= 0) & (places < logits.shape[1]), places, -100))
+def _position_loss(logits: Tensor, positions: Tensor) -> Tensor:
+    positions = positions.view(-1)
+    return cross_entropy(logits, torch.where((positions >= 0) & (positions < logits.shape[1]), positions, -100))

@@ -13,13 +13,13 @@ class ModelSpec:
     config: type[PretrainedConfig]
     heads: Mapping[str, type[PreTrainedModel]]
     """Objective -> the class that is trained; `reread convert` makes the first. The objectives of fine-tuning are the
-    tasks: classify, tag, answer, choose."""
+    tasks (`training/data/kinds.py`)."""
     tensor_plan: Mapping[str, str]
     """Globs of module and parameter names -> how they are split (training/parallel/tensor.py); others are whole."""
     flops: Callable[[Any, int, Mapping[str, float]], float]
     """(config, length of a row, summed figures of the objective) -> training FLOPs."""
     frame: Literal["", "segments", "bare"] = ""
-    """Special tokens around a text: the tokenizer's default, [CLS] in the last place, or none."""
+    """Special tokens around a text: the tokenizer's default, [CLS] in the last position, or none."""
     longest: Callable[[Any], int | None] = lambda config: getattr(config, "longest", None)
     """Configuration -> maximum tokens in a row; None if positions are unlimited."""
     copied: Mapping[str, str] = field(default_factory=dict)
@@ -38,4 +38,4 @@ class ModelSpec:
 
     def copied_in(self, objective: str) -> Mapping[str, str]:
         """`copied` for an objective that has no global tokens, as pretraining and tags; else nothing."""
-        return {} if objective in ("classify", "answer", "choose") else self.copied
+        return {} if objective in ("classify", "answer", "choose", "rank") else self.copied

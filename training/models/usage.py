@@ -1,4 +1,4 @@
-"""How exported models of the four tasks are used: examples for their cards, in Markdown."""
+"""How exported models of the tasks are used: examples for their cards, in Markdown."""
 
 _CLASSIFY = """One text, or a pair as `tokenizer(text, second)`:
 
@@ -41,7 +41,7 @@ with torch.no_grad():
     output = model.eval()(**row)
 outside = torch.tensor([part != TEXT_PART for part in row.sequence_ids(0)])
 start, end = (x[0].masked_fill(outside, -1e9) for x in (output.start_logits, output.end_logits))
-scores = (start[:, None] + end).where(torch.ones(len(start), len(start)).triu().tril(99) > 0, -1e9)  # 1 to 100 tokens
+scores = (start[:, None] + end).where(torch.ones(len(start), len(start)).triu().tril(LONGEST - 1) > 0, -1e9)
 first, last = divmod(scores.argmax().item(), len(start))
 print(text[offsets[first][0] : offsets[last][1]])
 ```
@@ -61,21 +61,38 @@ with torch.no_grad():
 print(options[logits.argmax()], logits.softmax(-1).tolist())
 ```"""
 
-_USAGE = {"classify": _CLASSIFY, "tag": _TAG, "answer": _ANSWER, "choose": _CHOOSE}
+_RANK = """The passages of a query, the best first:
+
+```python
+import torch
+
+query, passages = "What is this?", ["This is a text.", "This is another one."]
+cut = {"truncation": "only_second", "max_length": model.config.reading["length"]}
+rows = tokenizer([query] * len(passages), passages, padding=True, return_tensors="pt", **cut)
+with torch.no_grad():
+    scores = model.eval()(**rows).logits[:, 0]
+for place in scores.argsort(descending=True).tolist():
+    print(scores[place].item(), passages[place])
+```"""
+
+_USAGE = {"classify": _CLASSIFY, "tag": _TAG, "answer": _ANSWER, "choose": _CHOOSE, "rank": _RANK}
 
 _WINDOWS = """A text of any length is read whole: what is longer than a window is cut as in training, and the windows'
 results are put together (`reading` in config.json)."""
 
 
-def usage_of(task: str, frame: str, windows: bool = True) -> str:
+def usage_of(task: str, frame: str, windows: bool = True, longest: int = 100) -> str:
     """The example for a task, "" for other objectives.
 
-    `frame` is that of `ModelSpec`; `windows`, whether the exported model reads long texts in windows."""
+    `frame` is that of `ModelSpec`; `windows`, whether the exported model reads long texts in windows; `longest`, the
+    tokens of the longest answer."""
     if task not in _USAGE:
         return ""
     text_first = frame == "segments"
     use = _USAGE[task].replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
-    use = use.replace("TEXT_PART", str(int(not text_first))).replace(
-        "JOINT", "{tokenizer.sep_token}" if windows else " "
+    use = (
+        use.replace("LONGEST", str(longest))
+        .replace("TEXT_PART", str(int(not text_first)))
+        .replace("JOINT", "{tokenizer.sep_token}" if windows else " ")
     )
-    return f"{use}\n\n{_WINDOWS}" if windows else use
+    return f"{use}\n\n{_WINDOWS}" if windows and task != "rank" else use

@@ -1,16 +1,17 @@
 """The table of the objectives that a recipe can name."""
 
-from preprocessing.errors import UserError, nearest
-from training.config import TrainSettings
-from training.data.kinds import KINDS
-from training.objectives.answer import AnswerObjective
-from training.objectives.causal_lm import CausalLMObjective
-from training.objectives.choose import ChooseObjective
-from training.objectives.classify import ClassifyObjective
-from training.objectives.documents import DocumentObjective
-from training.objectives.masked_lm import MaskedLMObjective
-from training.objectives.objective import Objective
-from training.objectives.tag import TagObjective
+from reread.preprocessing.errors import UserError, nearest
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import KINDS
+from reread.training.objectives.answer import AnswerObjective
+from reread.training.objectives.causal_lm import CausalLMObjective
+from reread.training.objectives.choose import ChooseObjective
+from reread.training.objectives.classify import ClassifyObjective
+from reread.training.objectives.documents import DocumentObjective
+from reread.training.objectives.masked_lm import MaskedLMObjective
+from reread.training.objectives.objective import Objective
+from reread.training.objectives.rank import RankObjective
+from reread.training.objectives.tag import TagObjective
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "masked_lm": MaskedLMObjective,
@@ -20,6 +21,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "tag": TagObjective,
     "answer": AnswerObjective,
     "choose": ChooseObjective,
+    "rank": RankObjective,
 }
 """`train.objective` -> class."""
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.data.rows import Rows
-from training.data.tasks.settings import AnswerSettings
-from training.objectives.objective import Card
-from training.objectives.task import TaskObjective
+from reread.training.data.batch import Rows
+from reread.training.data.tasks.answer_settings import AnswerSettings
+from reread.training.objectives.objective import Card
+from reread.training.objectives.task import TaskObjective
 
 
 class AnswerObjective(TaskObjective):

@@ -4,25 +4,24 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from training.data.loader import Loader
-from training.data.rows import IGNORED, Rows
-from training.data.stream import StreamSettings
-from training.data.trimming import pieces
-from training.objectives.memory import LaneMemory
-from training.objectives.objective import Card, Pass, SummedObjective
-from training.parallel.layout import Slice
-from training.parallel.tensor import vocab_cross_entropy
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.loader import Loader
+from reread.training.data.rows.stream import Stream, StreamDataset, StreamSettings
+from reread.training.data.rows.trimming import pieces
+from reread.training.objectives.memory import LaneMemory
+from reread.training.objectives.objective import Card, Pass, SummedObjective
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.tensor import vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class CausalLMObjective(SummedObjective):
+class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
     """The loss is the mean negative log-likelihood of the next token. Memory continues across document borders.
 
     Perplexity is per word: summed over tokens, divided by the number of tokens that begin a word. Where the corpus
@@ -35,8 +34,6 @@ class CausalLMObjective(SummedObjective):
     counted = ("predicted",)
     figures = ("nll_sum", "predicted", "words", "rows", "tokens")
     shown = {"ppl": "perplexity"}
-
-    data: StreamSettings
 
     @cached_property
     def memory(self) -> LaneMemory:  # type: ignore[override]
@@ -68,7 +65,7 @@ class CausalLMObjective(SummedObjective):
             yield Pass(total / totals["predicted"], figures, rows is micro_batches[-1])
 
     @torch.no_grad()
-    def evaluate(self, held_out: Any, limit: int | None) -> Tensor:
+    def evaluate(self, held_out: Stream, limit: int | None) -> Tensor:
         """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory.
 
         With a limit there are `global_batch` lanes, and `limit` steps of each count: if the share is long enough, those

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.data.rows import Rows
-from training.objectives.objective import Card
-from training.objectives.task import TaskObjective
+from reread.training.data.batch import Rows
+from reread.training.objectives.objective import Card
+from reread.training.objectives.task import TaskObjective
 
 
 class ChooseObjective(TaskObjective):

@@ -1,16 +1,20 @@
 """Fine-tuning: one label a text, a set of labels, or a number."""
 
+import logging
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from training.data.rows import Rows
-from training.data.settings import DataSettings
-from training.data.tasks.settings import ClassifySettings
-from training.objectives.objective import Card
-from training.objectives.task import TaskObjective
+from reread.training.data.batch import Rows
+from reread.training.data.settings import DataSettings
+from reread.training.data.tasks.classify import ClassifySettings
+from reread.training.objectives.objective import Card
+from reread.training.objectives.task import TaskObjective
+
+log = logging.getLogger("reread")
 
 PROBLEM_TYPES = {
     "one": "single_label_classification",
@@ -35,6 +39,18 @@ class ClassifyObjective(TaskObjective):
         config.problem_type = PROBLEM_TYPES[data.answer]
         if data.answer == "number":
             config.num_labels = 1
+
+    @staticmethod
+    def begin(model: Any, dataset: Any) -> None:
+        """Let the predictions of numbers begin at their mean. A model that has learned numbers keeps its bias, which is
+        not zero."""
+        if dataset.settings.answer != "number" or model.device.type == "meta":
+            return
+        layer = [one for one in getattr(model, model.layer).modules() if isinstance(one, nn.Linear)][-1]
+        if not layer.bias.any():
+            mean = math.fsum(one.label for one in dataset.examples) / len(dataset)
+            nn.init.constant_(layer.bias, mean)
+            log.info("the head's bias begins at %.6g, the mean of the training targets", mean)
 
     def predicted(self, rows: Rows) -> int:
         return int(rows["learns"].sum())

@@ -8,24 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.data.lanes import Lanes, first_cursors
-from training.data.loader import Loader
-from training.data.readings import SegmentSettings, reorder_classes
-from training.data.rows import IGNORED, Rows
-from training.data.settings import DataSettings
-from training.data.trimming import pieces
-from training.objectives.memory import LaneMemory, lane_slice
-from training.objectives.objective import Card, Pass, SummedObjective
-from training.parallel.layout import Slice
-from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
+from reread.preprocessing.errors import UserError
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.loader import Loader
+from reread.training.data.rows.cut_documents import SegmentSettings, reorder_classes
+from reread.training.data.rows.lanes import Lanes, first_cursors
+from reread.training.data.rows.segments import SegmentDataset, Segments
+from reread.training.data.rows.trimming import pieces
+from reread.training.data.settings import DataSettings
+from reread.training.objectives.memory import LaneMemory, lane_slice
+from reread.training.objectives.objective import Card, Pass, SummedObjective
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
 
-class DocumentObjective(SummedObjective):
+class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
     """Masked language modelling in all segments that learn, and chunk-order prediction in each document's last one.
 
     In a step some lanes skim while others learn. Skimming rows have a forward pass without an autograd graph, for their
@@ -55,8 +57,6 @@ class DocumentObjective(SummedObjective):
     }
 
     ends_in_last_column = True
-
-    data: SegmentSettings
 
     @staticmethod
     def check(config: Any, data: Any) -> None:
@@ -103,8 +103,14 @@ class DocumentObjective(SummedObjective):
         return Loader(draw())
 
     def counts(self, batch: Rows) -> dict[str, int]:
-        predicted = batch["labels"][batch["learns"]] != IGNORED
-        return {"predicted": int(predicted.sum()), "reordered": int((batch["reorder_label"] != IGNORED).sum())}
+        return {
+            "predicted": len(self.targets(batch)),
+            "reordered": int((batch["reorder_label"] != IGNORED).sum()),
+        }
+
+    def targets(self, batch: Rows) -> NDArray[np.int64]:
+        labels = batch["labels"][batch["learns"]]
+        return labels[labels != IGNORED]
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
@@ -121,7 +127,7 @@ class DocumentObjective(SummedObjective):
         self.cursors.copy_(torch.from_numpy(batch["cursors"]))
 
     @torch.no_grad()
-    def evaluate(self, held_out: Any, limit: int | None) -> Tensor:
+    def evaluate(self, held_out: Segments, limit: int | None) -> Tensor:
         """With a limit, evaluate `Segments.sample` with one segment for each row of `limit` global batches."""
         documents, longest = self._sample(held_out, limit)
         lanes = min(self.settings.global_batch, documents)
@@ -147,7 +153,7 @@ class DocumentObjective(SummedObjective):
         """Cache of `_sample` by split and limit, since finding a sample reads the length of every document in it."""
         return {}
 
-    def _sample(self, held_out: Any, limit: int | None) -> tuple[int, int | None]:
+    def _sample(self, held_out: Segments, limit: int | None) -> tuple[int, int | None]:
         """Number of held-out documents to read, and maximum number of tokens of each; logged on the first call."""
         if limit is None:
             return len(held_out), None

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from training.data.masking import span_boundaries
-from training.data.rows import IGNORED, Rows
-from training.objectives.objective import Card
-from training.objectives.rows import RowObjective
-from training.parallel.tensor import vocab_argmax, vocab_cross_entropy
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.masking.masking import span_boundaries
+from reread.training.objectives.objective import Card
+from reread.training.objectives.rows import RowObjective
+from reread.training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 
 class MaskedLMObjective(RowObjective):
@@ -47,7 +48,10 @@ class MaskedLMObjective(RowObjective):
 
     def counts(self, batch: Rows) -> dict[str, int]:
         pairs = int((batch["next_sentence_label"] != IGNORED).sum()) if "next_sentence_label" in batch else 0
-        return {"predicted": int((batch["labels"] != IGNORED).sum()), "pairs": pairs}
+        return {"predicted": len(self.targets(batch)), "pairs": pairs}
+
+    def targets(self, batch: Rows) -> NDArray[np.int64]:
+        return batch["labels"][batch["labels"] != IGNORED]
 
     @staticmethod
     def summary(totals: Mapping[str, float], steps: int) -> dict[str, float]:

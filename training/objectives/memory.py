@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
 
 
 class LaneMemory:

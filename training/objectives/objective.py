@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from preprocessing.errors import UserError
-from training.config import TrainSettings
-from training.data import random
-from training.data.dataset import Dataset
-from training.data.loader import Loader
-from training.data.rows import Rows
-from training.data.settings import DataSettings
-from training.data.trimming import micro_batches, pieces, trimmed
-from training.models.spec import ModelSpec
-from training.objectives.memory import LaneMemory
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
+from reread.preprocessing.errors import UserError
+from reread.training.config import TrainSettings
+from reread.training.data.batch import Rows
+from reread.training.data.dataset import Dataset
+from reread.training.data.loader import Loader
+from reread.training.data.order import random
+from reread.training.data.rows.trimming import micro_batches, pieces, trimmed
+from reread.training.data.settings import DataSettings
+from reread.training.models.spec import ModelSpec
+from reread.training.objectives.memory import LaneMemory
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
+
+AnyData = TypeVar("AnyData", bound=DataSettings)
+AnyDataset = TypeVar("AnyDataset", bound=Dataset[Any])
 
 
 class Pass(NamedTuple):
@@ -46,7 +49,7 @@ class Card(NamedTuple):
     tag: str
 
 
-class Objective(ABC):
+class Objective(ABC, Generic[AnyData, AnyDataset]):
     """A model, its training data and the state that both carry from step to step.
 
     The loss of a step is a sum over its predictions divided by their number in the whole global batch, so it is the
@@ -83,12 +86,11 @@ class Objective(ABC):
         dataset: Dataset[Any] | None = None,
         held_out: Dataset[Any] | None = None,
     ) -> None:
-        """`batches` reads `dataset`, the train split, and `evaluate` reads `held_out`."""
+        """`batches` reads `dataset`, the train split, and `evaluate` reads `held_out`; without one it is not called."""
         self.model: Any = model
         self.settings, self.mesh = settings, mesh
-        self.data: Any = settings.data
-        self.dataset: Any = dataset
-        self.held_out: Any = held_out
+        self.data = cast(AnyData, settings.data)  # `assembly.check_data` has refused others
+        self.dataset, self.held_out = cast(AnyDataset, dataset), cast(AnyDataset, held_out)
         self.total_lanes = settings.data.lanes(settings.global_batch)
         """Rows of a global batch, over all processes."""
         self.lanes = mesh.share(self.total_lanes)
@@ -100,13 +102,18 @@ class Objective(ABC):
 
     @staticmethod
     def check(config: Any, data: Any) -> None:
-        """Raises `UserError` for a model that cannot learn this from such data; training.assembly checks its head and
+        """Raises `UserError` for a model that cannot learn this from such data; assembly.py checks its head and
         its length."""
         return  # nothing in general
 
     @staticmethod
     def configure(config: Any, data: DataSettings) -> None:
         """Set the fields of the configuration that the trained model needs when it is used."""
+        return  # nothing in general
+
+    @staticmethod
+    def begin(model: PreTrainedModel, dataset: Dataset[Any]) -> None:
+        """Set weights of a new head that follow from the training data, the same on all ranks."""
         return  # nothing in general
 
     @staticmethod
@@ -126,6 +133,10 @@ class Objective(ABC):
     @abstractmethod
     def counts(self, batch: Rows) -> dict[str, int]:
         """The divisors of the losses for this rank's rows, by the names in `counted`."""
+
+    def targets(self, batch: Rows) -> NDArray[np.int64]:
+        """The masked tokens that the rows of a batch learn from [n]; none for objectives of another kind."""
+        return np.empty(0, np.int64)
 
     @abstractmethod
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
@@ -206,7 +217,7 @@ class Objective(ABC):
         return torch.zeros(len(self.figures), dtype=torch.float64, device=self.mesh.device)
 
 
-class SummedObjective(Objective):
+class SummedObjective(Objective[AnyData, AnyDataset]):
     """An objective whose figures of held-out text are the same sums as those of a step."""
 
     @abstractmethod

@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.data.loader import ROWS_AT_ONCE, Loader, rows_by_step
-from training.data.rows import Rows
-from training.data.trimming import pieces
-from training.objectives.objective import Pass, SummedObjective
+from reread.training.data.batch import Rows
+from reread.training.data.loader import ROWS_AT_ONCE, Loader, rows_by_step
+from reread.training.data.rows.samples import RowDataset
+from reread.training.data.rows.trimming import pieces
+from reread.training.data.settings import MaskedSettings
+from reread.training.objectives.objective import Pass, SummedObjective
 
 
-class RowObjective(SummedObjective):
+class RowObjective(SummedObjective[MaskedSettings, RowDataset[Any]]):
     """A subclass writes `counts`, `loss` and `summary`."""
 
     @abstractmethod
@@ -32,7 +34,7 @@ class RowObjective(SummedObjective):
             yield Pass(loss, figures, rows is micro_batches[-1])
 
     @torch.no_grad()
-    def evaluate(self, held_out: Any, limit: int | None) -> Tensor:
+    def evaluate(self, held_out: RowDataset[Any], limit: int | None) -> Tensor:
         """With a limit, evaluate the first rows of pass 0, which are in random order."""
         total = self.zeros()
         rows = len(held_out) if limit is None else min(limit * self.settings.global_batch, len(held_out))

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.data.rows import IGNORED, Rows
-from training.objectives.objective import Card
-from training.objectives.task import TaskObjective
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.objectives.objective import Card
+from reread.training.objectives.task import TaskObjective
 
 
 class TagObjective(TaskObjective):

@@ -1,5 +1,6 @@
 """What the objectives of fine-tuning share: passes over windows, predictions by example, and scores."""
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,18 +11,18 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.data.loader import Loader
-from training.data.rows import Rows
-from training.data.settings import DataSettings
-from training.data.tasks.dataset import TaskDataset
-from training.data.tasks.settings import TaskSettings, check_groups
-from training.models.spec import ModelSpec
-from training.objectives.memory import LaneMemory
-from training.objectives.objective import Objective, Pass
+from reread.preprocessing.errors import UserError
+from reread.training.data.batch import Rows
+from reread.training.data.loader import Loader
+from reread.training.data.settings import DataSettings
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.settings import PooledSettings, TaskSettings, check_groups
+from reread.training.models.spec import ModelSpec
+from reread.training.objectives.memory import LaneMemory
+from reread.training.objectives.objective import Objective, Pass
 
 
-class TaskObjective(Objective):
+class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
     """A document is read within a step: its windows at once, or one after the other with memory that is empty at its
     beginning. The loss is a mean over the windows of a step that learn (ERNIE-Doc's code), or over what a subclass
     counts; held-out examples are predicted one by one and scored together.
@@ -32,10 +33,6 @@ class TaskObjective(Objective):
     counted = ("predicted",)
     figures = ("loss_sum", "correct", "predicted", "rows", "skimmed", "tokens")
     shown = {"acc": "accuracy"}
-
-    data: TaskSettings
-    dataset: TaskDataset[Any, Any]
-    held_out: TaskDataset[Any, Any]
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs from rows [B, L]."""
@@ -57,13 +54,22 @@ class TaskObjective(Objective):
     def check(config: Any, data: Any) -> None:
         if data.retrospective and data.frame != "segments":
             raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
+        known = inspect.signature(type(config)).parameters
+        if isinstance(data, PooledSettings) and data.pooling and "classifier_pooling" not in known:
+            raise UserError(
+                f"task.pooling: {data.pooling}, but a model of type {config.model_type} pools in its own way "
+                "(docs/models.md, Fine-tuning); leave it out"
+            )
 
     @staticmethod
     def configure(config: Any, data: DataSettings) -> None:
-        """Set labels and the reader of long documents in the configuration, for exported models."""
+        """Set in the configuration what exported models need: labels, the reader of long documents for transformers
+        (`reading`), and for `reread predict` all that decides a prediction (`task`)."""
         assert isinstance(data, TaskSettings)
         if data.head_dropout is not None:
             config.classifier_dropout = data.head_dropout
+        if isinstance(data, PooledSettings) and data.pooling:
+            config.classifier_pooling = data.pooling
         if data.labels:
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {label: number for number, label in enumerate(data.labels)}
@@ -73,6 +79,7 @@ class TaskObjective(Objective):
             "predict": data.predict,
             "retrospective": data.retrospective,
         }
+        config.task = data.travelling
 
     def batches(self, step: int) -> Loader:
         size, micro_batch, ranks = self.settings.global_batch, self.settings.micro_batch, self.mesh.data_size
@@ -127,9 +134,13 @@ class TaskObjective(Objective):
         predicted = max(totals["predicted"], 1.0)
         return {"loss": totals["loss_sum"] / predicted, "accuracy": totals["correct"] / predicted}
 
+    predictions: Mapping[int, Any] = {}
+    """The last ones for the held-out examples."""
+
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
         """The scores of all held-out examples, whatever the limit (collective)."""
-        return self.held_out.scores(self.predict(self.held_out))
+        self.predictions = self.predict(self.held_out)
+        return self.held_out.scores(self.predictions)
 
     @torch.no_grad()
     def predict(self, dataset: TaskDataset[Any, Any]) -> dict[int, Any]:

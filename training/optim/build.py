@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from training.config import OptimizerSettings
-from training.optim.lamb import Lamb
-from training.parallel.mesh import Mesh
+from reread.training.config import OptimizerSettings
+from reread.training.optim.lamb import Lamb
+from reread.training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
 
@@ -129,8 +129,8 @@ def _apex_lacks() -> str | None:
         return "apex is not installed"
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     if not any((folder / "optimizers" / "fused_lamb.py").exists() for folder in folders):
-        place = spec.origin or ", ".join(map(str, folders))
-        return f"the module apex in {place} is not NVIDIA's and not used; `make apex` builds NVIDIA's"
+        location = spec.origin or ", ".join(map(str, folders))
+        return f"the module apex in {location} is not NVIDIA's and not used; `make apex` builds NVIDIA's"
     if importlib.util.find_spec("amp_C") is None:
         return "NVIDIA's apex is here, but not its CUDA extension amp_C; `make apex` builds both"
     try:

@@ -55,6 +55,7 @@ class Lamb(torch.optim.Optimizer):
         stepped = [
             (group, weights) for group, weights in zip(self.param_groups, with_gradients, strict=True) if weights
         ]
+        # Turn all gradients into updates, before any weight changes.
         adapted: list[list[Tensor]] = []
         norms: list[Tensor] = []
         for group, weights in stepped:
@@ -63,10 +64,11 @@ class Lamb(torch.optim.Optimizer):
                 norms += self._to_updates(group, chunk)
             if self._adapts(group):
                 adapted.append(weights)
+        # Scale the updates by learning rate and trust ratio, and apply them.
         ratios = iter(self._trust_ratios(adapted, norms))
         for group, weights in stepped:
             updates = [weight.grad for weight in weights]
-            if self._adapts(group):  # ratios stay on the device, so the host does not wait for them
+            if self._adapts(group):  # The ratios stay on the device, so that the host does not wait for them.
                 factors = next(ratios) * -group["lr"]
                 torch._foreach_mul_(updates, factors.to(weights[0].dtype).unbind())
             else:
@@ -87,6 +89,7 @@ class Lamb(torch.optim.Optimizer):
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight] = {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+        # The moments
         first = [self.state[weight]["exp_avg"] for weight in weights]
         second = [self.state[weight]["exp_avg_sq"] for weight in weights]
         torch._foreach_lerp_(first, gradients, 1 - beta1)
@@ -98,6 +101,7 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_mul_(gradients, decay)
             torch._foreach_addcdiv_(gradients, first, denominators, 1 / unbias1)
 
+        # NEZHA adds eps inside the root for the norms, and outside for the update.
         roots = torch._foreach_div(second, unbias2)
         norms: Tensors = ()
         if self.variant == "nezha":

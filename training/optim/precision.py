@@ -3,13 +3,16 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
+from typing_extensions import TypedDict
 
-from preprocessing.errors import UserError
-from training.parallel.gradients import GradientBuckets
+from reread.preprocessing.corpus.manifest import Count
+from reread.preprocessing.errors import UserError
+from reread.training.parallel.gradients import GradientBuckets
 
 log = logging.getLogger("reread")
 
@@ -38,6 +41,15 @@ def resolve_precision(setting: Literal["auto", "fp32", "fp16", "bf16"], device: 
 
 def _dotted(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
+
+
+class Scale(TypedDict):
+    """What a checkpoint holds of a `LossScale`."""
+
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    good: Count
+    bad: Count
+    active: bool
 
 
 class LossScale:
@@ -81,12 +93,11 @@ class LossScale:
     def _change(self, value: float) -> None:
         self.value, self.good, self.bad = value, 0, 0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Scale:
         return {"active": self.active, "value": self.value, "good": self.good, "bad": self.bad}
 
-    def load(self, state: dict[str, Any]) -> None:
-        was_active = state.get("active", state["value"] != 1)  # older checkpoints lack it
-        if self.active and was_active:  # a run may begin to send fp16 in the middle
+    def load(self, state: Scale) -> None:
+        if self.active and state["active"]:  # a run may begin to send fp16 in the middle
             self.value, self.good, self.bad = float(state["value"]), int(state["good"]), int(state["bad"])
 
 
@@ -98,7 +109,7 @@ class MasterWeights:
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, first_rows: Mapping[str, int] = {}) -> None:
-        """`first_rows`: the first row that learns, for parameters learnt partly (`training.models.build.freeze`)."""
+        """`first_rows`: the first row that learns, for parameters learnt partly (`freeze` of models/build.py)."""
         self.first_rows = first_rows
         self.model_parameters = dict(model.named_parameters())
         self.masters = self.model_parameters

@@ -2,7 +2,7 @@
 
 import math
 
-from training.config import ScheduleSettings
+from reread.training.config import ScheduleSettings
 
 
 def learning_rate(step: int, settings: ScheduleSettings, peak: float, total_steps: int) -> float:

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.parallel.mesh import Mesh
-from training.parallel.reduce import Reduce, in_torch
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.reduce import Reduce, in_torch
 
 _ALIGNMENT = 32
 """In elements: each gradient begins at a multiple of 128 bytes."""

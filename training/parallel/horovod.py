@@ -24,10 +24,10 @@ import psutil
 import torch.distributed as dist
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.parallel.mesh import Mesh
-from training.parallel.place import place
-from training.parallel.tcp_store import on_one_machine, open_store
+from reread.preprocessing.errors import UserError
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.process import this_process
+from reread.training.parallel.tcp_store import on_one_machine, open_store
 
 POLL_SECONDS = 1e-4
 """Horovod's own wait spins, and blocks the thread that makes the next batch."""
@@ -54,12 +54,12 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
                 "run `make horovod` where nvcc and NCCL are, or set gradients: nccl-ring"
             )
     settings = {
-        "HOROVOD_FUSION_THRESHOLD": "0",  # what it would fuse depends on timing, and the order of sums on that
+        "HOROVOD_FUSION_THRESHOLD": "0",  # What it would fuse, and so the order of sums, depends on timing.
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(60 * timeout_minutes)),
     }
     if mesh.tensor_size == 1:
-        settings["HOROVOD_LOG_LEVEL"] = "fatal"  # the trainer reports that a process is gone
-    if place().launcher != "horovodrun":
+        settings["HOROVOD_LOG_LEVEL"] = "fatal"  # The trainer reports it if a process is gone.
+    if this_process().launcher != "horovodrun":
         settings |= _slot_variables(mesh)
     _running["set here"] = [name for name in settings if name not in os.environ]
     for name, value in settings.items():
@@ -68,7 +68,7 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
     if mesh.tensor_size > 1:
         sets = [hvd.ProcessSet(range(rank, mesh.world, mesh.tensor_size)) for rank in range(mesh.tensor_size)]
     try:
-        # "dynamic" sets would poll all processes for new ones, under a lock that a hung process would never release
+        # "dynamic" sets would poll all processes for new ones, under a lock that a hung process never releases.
         hvd.init(process_sets=sets)
     except ValueError as error:
         raise UserError(f"train.parallel.gradients: Horovod: {error} (HOROVOD_LOG_LEVEL=info logs more)") from None
@@ -180,12 +180,12 @@ def check_address(host: str, alone: bool) -> None:
 
 def slot(hosts: list[int], rank: int) -> dict[str, int]:
     """Horovod's numbers of `rank`: on its host, and among equal local ranks of all hosts; `hosts` is by rank."""
-    places = [hosts[:other].count(host) for other, host in enumerate(hosts)]
-    across = [other for other, place in enumerate(places) if place == places[rank]]
+    local_ranks = [hosts[:other].count(host) for other, host in enumerate(hosts)]
+    across = [other for other, local in enumerate(local_ranks) if local == local_ranks[rank]]
     return {
         "RANK": rank,
         "SIZE": len(hosts),
-        "LOCAL_RANK": places[rank],
+        "LOCAL_RANK": local_ranks[rank],
         "LOCAL_SIZE": hosts.count(hosts[rank]),
         "CROSS_RANK": across.index(rank),
         "CROSS_SIZE": len(across),

@@ -31,4 +31,4 @@ class Slice:
 
     def inside(self, tensor: Tensor) -> Tensor:
         """View of this process' tensor without padding."""
-        return tensor[tuple(slice(0, place.stop - place.start) for place in self.region())]
+        return tensor[tuple(slice(0, part.stop - part.start) for part in self.region())]

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from preprocessing.errors import ReportedElsewhereError, UserError
+from reread.preprocessing.errors import ReportedElsewhereError, UserError
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """This process' place in the grid: rank = data_rank * tensor_size + tensor_rank, so tensor groups are neighbours.
+    """This process' position in the grid: rank = data_rank * tensor_size + tensor_rank, so that the ranks of a tensor
+    group are neighbours.
 
     A group of one process is None: nothing is communicated, and 1 x 1 needs no torch.distributed at all. Groups are
     looked up, not stored: a stored group outlives `close_mesh`, and a thread of gloo that frees a tensor while Python

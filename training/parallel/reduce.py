@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from training.config import ParallelSettings
-from training.parallel import horovod
-from training.parallel.mesh import Mesh
+from reread.training.config import ParallelSettings
+from reread.training.parallel import horovod
+from reread.training.parallel.mesh import Mesh
 
 log = logging.getLogger("reread")
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from preprocessing.errors import UserError
-from training.parallel import horovod
-from training.parallel.mesh import Mesh, megatron_groups
-from training.parallel.place import Place, place
-from training.parallel.tcp_store import on_one_machine, open_store
+from reread.preprocessing.errors import UserError
+from reread.training.parallel import horovod
+from reread.training.parallel.mesh import Mesh, megatron_groups
+from reread.training.parallel.process import Process, this_process
+from reread.training.parallel.tcp_store import on_one_machine, open_store
 
 
 def init_mesh(
@@ -27,7 +27,7 @@ def init_mesh(
     exceed the watchdog's limit, as the watchdog can report the cause. Raises `UserError` when the number of processes
     is no multiple of `tensor`, and when Horovod is missing.
     """
-    here = place()
+    here = this_process()
     rank, world = here.rank, here.world
     if world % tensor:
         error = UserError(
@@ -35,18 +35,20 @@ def init_mesh(
             f"start a multiple of {tensor} or lower train.parallel.tensor"
         )
         raise Mesh(rank=rank, world=world).reported_once(error)
-    if tensor > 1:  # megatron-core: an all-reduce then starts before the matrix product beside it
+    if tensor > 1:  # With it, megatron-core's all-reduce starts before the matrix product that it overlaps.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    # Choose this process' device.
     device = torch.device(device)
     if device.type == "cuda":
         seen = torch.cuda.device_count()
         if here.local_rank >= seen > 1:
             raise UserError(f"train.parallel.processes: this machine has {seen} GPUs; start at most {seen} processes")
-        # srun --gpus-per-task shows each process its own GPU only
+        # srun --gpus-per-task shows each process only its own GPU.
         device = torch.device("cuda", 0 if seen == 1 else here.local_rank)
         torch.cuda.set_device(device)
         if gradients != "torch":
             pin_ring(gradients)
+    # Meet the other processes, and make the groups of the mesh.
     if world == 1:
         return Mesh(device=device)
     if not dist.is_initialized():
@@ -93,23 +95,25 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 
 
-def _rendezvous(here: Place, device: torch.device, timeout: timedelta) -> None:
+def _rendezvous(here: Process, device: torch.device, timeout: timedelta) -> None:
     """Make torch.distributed's group of all processes. Raises `UserError` without a rendezvous address."""
     environment = os.environ
-    store: dist.Store | None = None  # torch makes one by MASTER_ADDR and MASTER_PORT
+    # Where the processes meet, by their launcher
+    store: dist.Store | None = None  # torch makes one from MASTER_ADDR and MASTER_PORT.
     if here.launcher == "horovodrun":
         store = horovod.torch_store(here.rank, here.world)
     elif here.launcher == "srun":
-        # not SLURM_LAUNCH_NODE_IPADDR: srun may have been started on a login node
+        # Not SLURM_LAUNCH_NODE_IPADDR, since srun may have been started on a login node.
         alone = environment.get("SLURM_STEP_NUM_NODES") == "1"
         first = "127.0.0.1" if alone else first_host(environment["SLURM_STEP_NODELIST"])
         environment.setdefault("MASTER_ADDR", first)
-        # a port per job, out of the kernel's ephemeral range
+        # Each job has its own port, outside of the kernel's ephemeral range.
         environment.setdefault("MASTER_PORT", str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000))
     if store is None and not ("MASTER_ADDR" in environment and "MASTER_PORT" in environment):
         raise UserError(
             f"{here.world} processes but no MASTER_ADDR and MASTER_PORT; start them by torchrun, srun or horovodrun"
         )
+    # On one machine nothing needs to leave the loopback interface.
     if on_one_machine():
         loopback = "lo" if sys.platform == "linux" else "lo0"
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)  # else the address of the host's name

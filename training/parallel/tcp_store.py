@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import torch.distributed as dist
 
-from preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError
 
 
 def on_one_machine() -> bool:

@@ -23,9 +23,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from preprocessing.errors import UserError
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
+from reread.preprocessing.errors import UserError
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
 
 VOCABULARY_MULTIPLE = 128
 """Rows per process: tensor cores need aligned matrices."""
@@ -42,6 +42,7 @@ def parallelise(model: nn.Module, plan: Mapping[str, str], mesh: Mesh) -> None:
         raise UserError(f"train.parallel.tensor: {heads} attention heads do not divide by {mesh.tensor_size}")
     kinds = {name: _kind(name, plan) for name, _ in model.named_modules()}
     attentions = tuple(f"{name}." for name, kind in kinds.items() if kind == "attention")
+    # Replace the layers that are split.
     cut = _Cut(mesh)
     for name, kind in kinds.items():
         module = model.get_submodule(name)
@@ -53,6 +54,7 @@ def parallelise(model: nn.Module, plan: Mapping[str, str], mesh: Mesh) -> None:
             _set(model, name, _column(module, cut, name, reduce_input=not name.startswith(attentions)))
         elif kind == "row" and mesh.tensor_size > 1:
             _set(model, name, _row(module, cut, name))
+    # Cut parameters that belong to no such layer, and tie again what was tied.
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
         kind = _kind(name, plan)
         if kind == "vocabulary" and not hasattr(parameter, "logical_shape"):
@@ -66,7 +68,7 @@ def parallelise(model: nn.Module, plan: Mapping[str, str], mesh: Mesh) -> None:
 
 
 def layout(model: nn.Module, mesh: Mesh) -> dict[str, Slice]:
-    """The place of each parameter of a parallelised model in its logical (whole, unpadded) tensor."""
+    """The location of each parameter of a parallelised model in its logical (whole, unpadded) tensor."""
     slices = {}
     for name, parameter in model.named_parameters():
         shape: tuple[int, ...] = getattr(parameter, "logical_shape", tuple(parameter.shape))

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from training.scoring.gather import paired, points
+from reread.training.scoring.gather import paired, points
 
 Style = Literal["squad", "triviaqa", "cmrc"]
 

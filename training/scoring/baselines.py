@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
-from preprocessing.errors import UserError
-from training.scoring.entities import Scheme, Tags, entities
+from reread.preprocessing.errors import UserError, first_line
+from reread.training.scoring.entities import Scheme, Tags, entities
 
 Label = TypeVar("Label", str, int)
 
@@ -102,7 +102,7 @@ class KnownEntities:
 class BagOfGrams:
     """A linear classifier on the tf-idf of runs of characters (Chinese) or words, by scikit-learn.
 
-    Raises `UserError` if scikit-learn is not installed, or if the texts have fewer than two labels.
+    Raises `UserError` if scikit-learn is not installed, if the texts have fewer than two labels, or no word at all.
     """
 
     def __init__(
@@ -131,8 +131,16 @@ class BagOfGrams:
             "logistic": lambda: LogisticRegression(C=10, max_iter=1000, class_weight=weights),
             "svm": lambda: LinearSVC(class_weight=weights, random_state=0),
         }
-        self._features = TfidfVectorizer(analyzer=unit, ngram_range=(1, longest), sublinear_tf=True)
-        self._model = kinds[model]().fit(self._features.fit_transform(texts), list(labels))
+        self._features = TfidfVectorizer(
+            analyzer=unit,
+            token_pattern=r"\w+" if unit == "word" else None,  # its own leaves out words of one character
+            ngram_range=(1, longest),
+            sublinear_tf=True,
+        )
+        try:
+            self._model = kinds[model]().fit(self._features.fit_transform(texts), list(labels))
+        except ValueError as error:
+            raise UserError(f"the bag-of-{unit}s baseline cannot be made ({first_line(error)})") from None
 
     def predict(self, texts: Sequence[str]) -> list[str]:
         """The label of each text."""

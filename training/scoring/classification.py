@@ -1,4 +1,5 @@
-"""Scores of `classify`, in points: one label, a set of labels, or a number a text.
+"""Scores of `classify`: of one label or a set of labels a text in points, of a number a text in its own unit, or from
+-1 to 1.
 
 The definitions are scikit-learn's (metrics module) except that macro-F1 takes a fixed set of labels: scikit-learn
 averages over the labels that occur in gold or prediction, so its mean has another divisor for another model.
@@ -11,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.errors import UserError
-from training.scoring.gather import f1, known, paired, points
+from reread.preprocessing.errors import UserError
+from reread.training.scoring.gather import f1, known, paired, points
 
 
 class UndefinedError(UserError):
@@ -79,18 +80,30 @@ def auc(gold: Mapping[str, str], probabilities: Mapping[str, float], positive: s
 
 
 def pearson(gold: Mapping[str, float], predicted: Mapping[str, float]) -> float:
-    """Pearson's correlation of two numbers a text; 0 where either is the same for all texts.
+    """Pearson's correlation of two numbers a text, from -1 to 1; 0 where either is the same for all texts.
 
     Raises `UserError` for a missing prediction, which has no wrong value that could stand for it.
     """
     labels, numbers = _complete(gold, predicted)
-    return 100 * _correlation(np.array(labels, np.float64), numbers)
+    return _correlation(np.array(labels, np.float64), numbers)
 
 
 def spearman(gold: Mapping[str, float], predicted: Mapping[str, float]) -> float:
     """Spearman's correlation: Pearson's of the ranks, where equal numbers share the mean of their ranks."""
     labels, numbers = _complete(gold, predicted)
-    return 100 * _correlation(_ranks(np.array(labels, np.float64)), _ranks(numbers))
+    return _correlation(_ranks(np.array(labels, np.float64)), _ranks(numbers))
+
+
+def mean_absolute_error(gold: Mapping[str, float], predicted: Mapping[str, float]) -> float:
+    """The mean distance of prediction and gold."""
+    labels, numbers = _complete(gold, predicted)
+    return math.fsum(abs(numbers - np.array(labels, np.float64))) / len(labels)
+
+
+def root_mean_square_error(gold: Mapping[str, float], predicted: Mapping[str, float]) -> float:
+    """The root of the mean square of the distance of prediction and gold."""
+    labels, numbers = _complete(gold, predicted)
+    return math.sqrt(math.fsum((numbers - np.array(labels, np.float64)) ** 2) / len(labels))
 
 
 def _complete(gold: Mapping[str, str | float], predicted: Mapping[str, float]) -> tuple[list, NDArray[np.float64]]:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from preprocessing.errors import UserError
-from training.scoring.gather import f1, paired, percent
+from reread.preprocessing.errors import UserError
+from reread.training.scoring.gather import f1, paired, percent
 
 Scheme = Literal["BIO", "BIOES"]
 Reading = Literal["strict", "conlleval"]

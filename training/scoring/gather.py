@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError
 
 Gold = TypeVar("Gold")
 Predicted = TypeVar("Predicted")

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
-from training.scoring.classification import accuracy
-from training.scoring.gather import paired, points
+from reread.training.scoring.classification import accuracy
+from reread.training.scoring.gather import paired, points
 
 
 def qac(gold: Mapping[str, int], predicted: Mapping[str, int]) -> float:

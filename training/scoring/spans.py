@@ -1,12 +1,14 @@
 """Answers from the start and end logits of a document's windows: numpy alone, no model.
 
-As BERT's run_squad.py and ERNIE-Doc's mrc do it: in each window the best starts and the best ends are paired, a start
-must stand where its token has the most context, and the pair with the highest sum of raw logits in any window wins.
-Windows are not normalised one by one, since a window without the answer would then be as sure as one with it.
+As BERT's run_squad.py and ERNIE-Doc's mrc do it: in each window the best starts and the best ends are paired, and the
+pair with the highest sum of raw logits in any window wins. Windows are not normalised one by one, since a window
+without the answer would then be as sure as one with it.
 
-Two things differ. The best starts and ends are taken among the places that may be one; the official codes take the
-best of all places first, question and padding included, and answer "empty" where no pair of these is left. And a
-place whose logit is not finite is never part of an answer.
+Three things differ. A span counts in the window where the span has the most context; in the official codes in the one
+where its first token has, so that a span which this window does not hold to its end is lost, as many near the end of a
+text are. The best starts and ends are taken among the tokens of the text; the official codes take the best of all
+places first, question and padding included, and answer "empty" where no pair of these is left. And a place whose logit
+is not finite is never part of an answer.
 """
 
 from collections.abc import Sequence
@@ -27,14 +29,14 @@ class Window(NamedTuple):
     """Logits [L] that it ends here, this token included."""
     offsets: NDArray[np.integer]
     """[L, 2]: where each token begins and ends in the context, in characters; (-1, -1) for what is not context."""
-    is_max_context: NDArray[np.bool_]
-    """[L]: whether this is the window that has the token with the most context (`max_context`)."""
+    first: int = 0
+    """The number in the document of the window's first token of context; the others follow it."""
     null: float | None = None
     """The score of "no answer" in this window, the sum of [CLS]'s two logits; None if every question has one."""
 
 
 class Span(NamedTuple):
-    """The characters [start, end) of the context; start = end = 0 is "no answer"."""
+    """The characters [start, end) of the context; start = end = 0 is "no answer", and -1 - n is choice n."""
 
     start: int
     end: int
@@ -58,14 +60,16 @@ def decode(
     n_best: int = N_BEST,
     longest: int = 100,
     null_threshold: float = 0.0,
+    choices: Sequence[float] = (),
 ) -> Decoded:
     """The best spans over all windows of one question: at most `n_best`, each of at most `longest` tokens.
 
     Of spans with the same text only the best is listed. Equal scores go by window, then by start logit, end logit and
     place. If the windows have `null`, the lowest of these is the score of "no answer", which is listed beside the spans
     and is the answer if it is higher than the best span's by more than `null_threshold`, or if there is no span.
+    `choices` are the scores of answers that are no part of the context; they count as spans do.
     """
-    found = [_pairs(window, n_best, longest) for window in windows]
+    found = _owned(windows, n_best, longest)
     scores = np.concatenate([scores for scores, _ in found]) if found else np.empty(0)
     spans = np.concatenate([spans for _, spans in found]) if found else np.empty((0, 2), np.int64)
     listed: dict[str, tuple[int, int, float]] = {}
@@ -75,6 +79,9 @@ def decode(
         if len(listed) == n_best:
             break
     ranked = list(listed.values())
+    if choices:
+        ranked += [(-1 - number, -1 - number, one) for number, one in enumerate(choices) if np.isfinite(one)]
+        ranked = sorted(ranked, key=lambda one: -one[2])[:n_best]
     nulls = [window.null for window in windows if window.null is not None]
     if not nulls:
         answers = _with_probabilities(ranked)
@@ -106,16 +113,51 @@ def max_context(begins: Sequence[int], lengths: Sequence[int]) -> NDArray[np.int
     return index
 
 
-def _pairs(window: Window, n_best: int, longest: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Scores [P] and characters [P, 2] of one window's pairs of a best start and a best end, by rank of start, end."""
+def span_owners(begins: NDArray[np.int64], lengths: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each span [P, 2], its first and last token, the index of the window in which it has the most context; -1 if
+    no window holds it.
+
+    As `max_context`, whose token is a span of one: a span's context is the smaller number of tokens on either side of
+    it + .01 x the window's length.
+    """
+    first, last = spans.T
+    beside = np.minimum(first - begins[:, None], (begins + lengths)[:, None] - 1 - last)
+    context = np.where(beside >= 0, 100 * beside + lengths[:, None], -1)
+    return np.where(context.max(0) >= 0, context.argmax(0), -1)
+
+
+def _owned(windows: Sequence[Window], n_best: int, longest: int) -> list[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """`_pairs` of each window, without the spans that have more context in another one."""
+    begins = np.array([window.first for window in windows], np.int64)
+    lengths = np.array([(window.offsets[:, 0] >= 0).sum() for window in windows], np.int64)
+    found = []
+    for number, window in enumerate(windows):
+        scores, characters, spans = _pairs(window, n_best, longest)
+        near = np.flatnonzero((begins < begins[number] + lengths[number]) & (begins + lengths > begins[number]))
+        if len(near) > 1:
+            owned = near[span_owners(begins[near], lengths[near], spans)] == number
+            scores, characters = scores[owned], characters[owned]
+        found.append((scores, characters))
+    return found
+
+
+def _pairs(
+    window: Window, n_best: int, longest: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Scores [P], characters [P, 2] and tokens of the document [P, 2] of one window's pairs of a best start and a best
+    end, by rank of start, end."""
     start, end = window.start.astype(np.float64), window.end.astype(np.float64)
     is_context = window.offsets[:, 0] >= 0
-    starts = _highest(start, is_context & window.is_max_context, n_best)
+    starts = _highest(start, is_context, n_best)
     ends = _highest(end, is_context, n_best)
-    tokens = ends[None] - starts[:, None] + 1
-    characters = np.stack(np.broadcast_arrays(window.offsets[starts, 0][:, None], window.offsets[ends, 1][None]), -1)
-    allowed = (tokens >= 1) & (tokens <= longest) & (characters[..., 0] < characters[..., 1])
-    return (start[starts][:, None] + end[ends][None])[allowed], characters[allowed].astype(np.int64)
+    places = np.stack(np.broadcast_arrays(starts[:, None], ends[None]), -1).reshape(-1, 2)
+    characters = np.stack([window.offsets[places[:, 0], 0], window.offsets[places[:, 1], 1]], -1)
+    tokens = places[:, 1] - places[:, 0] + 1
+    allowed = (tokens >= 1) & (tokens <= longest) & (characters[:, 0] < characters[:, 1])
+    places = places[allowed]
+    scores = start[places[:, 0]] + end[places[:, 1]]
+    spans = places - int(is_context.argmax()) + window.first
+    return scores, characters[allowed].astype(np.int64), spans.astype(np.int64)
 
 
 def _highest(logits: NDArray[np.float64], allowed: NDArray[np.bool_], number: int) -> NDArray[np.int64]:

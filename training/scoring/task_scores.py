@@ -4,30 +4,33 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from preprocessing.errors import UserError, nearest
-from training.scoring.answers import Style, answer_f1, exact_match
-from training.scoring.classification import (
+from reread.preprocessing.errors import UserError, nearest
+from reread.training.scoring.answers import Style, answer_f1, exact_match
+from reread.training.scoring.classification import (
     UndefinedError,
     accuracy,
     auc,
     exact_sets,
     macro_f1,
+    mean_absolute_error,
     micro_f1,
     pearson,
     positive_f1,
+    root_mean_square_error,
     spearman,
 )
-from training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
-from training.scoring.options import pac, qac
+from reread.training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
+from reread.training.scoring.options import pac, qac
+from reread.training.scoring.ranking import mrr, ndcg, recall
 
 log = logging.getLogger("reread")
 
-Kind = Literal["classify-one", "classify-set", "classify-number", "tag", "answer", "choose"]
+Kind = Literal["classify-one", "classify-set", "classify-number", "tag", "answer", "choose", "rank"]
 """The kinds of task; `classify` is three, by what a label is."""
 
 
 class Score(NamedTuple):
-    """`function(gold, predicted, **needs)` in points; `needs` names what it takes beside the two mappings by id."""
+    """`function(gold, predicted, **needs)`; `needs` names what it takes beside the two mappings by id."""
 
     function: Callable[..., float]
     needs: tuple[str, ...] = ()
@@ -62,7 +65,12 @@ SCORES: dict[Kind, dict[str, Score]] = {
         "auc": Score(_auc, ("positive", "probabilities")),
     },
     "classify-set": {"micro-f1": Score(micro_f1), "accuracy": Score(exact_sets)},
-    "classify-number": {"spearman": Score(spearman), "pearson": Score(pearson)},
+    "classify-number": {
+        "spearman": Score(spearman),
+        "pearson": Score(pearson),
+        "mae": Score(mean_absolute_error, higher_is_better=False),
+        "rmse": Score(root_mean_square_error, higher_is_better=False),
+    },
     "tag": {
         "entity-f1": Score(entity_f1, ("scheme",)),
         "entity-precision": Score(_precision, ("scheme",)),
@@ -81,16 +89,18 @@ SCORES: dict[Kind, dict[str, Score]] = {
         "qac": Score(lambda gold, predicted, groups: qac(gold, predicted), ("groups",)),
         "pac": Score(pac, ("groups",)),
     },
+    "rank": {"ndcg@10": Score(ndcg), "mrr@10": Score(mrr), "recall@10": Score(recall)},
 }
 """The scores of each kind by name. A kind's first one chooses the best checkpoint unless the recipe names another."""
 
 
 def scores(kind: Kind, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:
-    """Each score of the kind, in points and in the table's order, whose needs are all `given`.
+    """Each score of the kind, in points (of numbers as `classification` says) and in the table's order, whose needs are
+    all `given`.
 
     What golds and predictions are, by id: a label (classify-one), a collection of labels (classify-set), a number
     (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the place of an option
-    (choose). What may be given:
+    (choose), grades and scores of passages (rank). What may be given:
 
     - classify-one: `labels`, all of the training data; of two labels also `positive`, the one that F1 is of, and
       `probabilities`, id -> the probability of that label;
@@ -115,6 +125,11 @@ def scores(kind: Kind, gold: Mapping[str, Any], predicted: Mapping[str, Any], **
             except UndefinedError as error:
                 log.info("%s: left out, since %s", name, error)
     return found
+
+
+def formatted(name: str, value: float) -> str:
+    """A score for people: points with two decimals, those of numbers with four digits."""
+    return f"{value:.4g}" if name in SCORES["classify-number"] else f"{value:.2f}"
 
 
 def chosen_score(kind: Kind, name: str | None = None) -> tuple[str, Score]:

@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +17,10 @@ from typing import IO
 import numpy as np
 import pytest
 
-from preprocessing.corpus import Corpus, retries
-from preprocessing.corpus.cache import SHARDS, Cache, CacheSettings, FullError
-from preprocessing.corpus.remote import RemoteCorpus
-from preprocessing.errors import UserError
+from reread.preprocessing.corpus import Corpus, retries
+from reread.preprocessing.corpus.cache import SHARDS, Cache, CacheSettings, FullError
+from reread.preprocessing.corpus.remote import RemoteCorpus
+from reread.preprocessing.errors import UserError
 from tests.conftest import ROOT
 from tests.corpora import make_corpus
 from tests.file_server import HANG, FileServer, serving
@@ -49,7 +51,7 @@ def test_what_was_opened_longest_ago_is_deleted_first(tmp_path: Path) -> None:
     cache = cache_of(tmp_path, 39 * KB)
     for number, name in enumerate("abc"):
         os.utime(add(cache, name, 10 * KB), (number, number))
-    assert cache.map(tmp_path / "corpus" / SHARDS / "a", 10 * KB) is not None  # opened last, and not in use any more
+    assert cache.map(cache.folder / "corpus" / SHARDS / "a", 10 * KB) is not None  # opened last, in use no more
     add(cache, "d", 10 * KB)
     assert names(cache) == {"a", "c", "d"}
 
@@ -94,7 +96,7 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
         file.write(b"half")
         raise ValueError
 
-    path = tmp_path / "corpus" / SHARDS / "a"
+    path = cache.folder / "corpus" / SHARDS / "a"
     for _ in range(5):
         with pytest.raises(ValueError), cache.fetching(path):
             cache.add(path, 20 * KB, fails)
@@ -108,8 +110,10 @@ def test_a_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: p
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.fstat(file).st_ino), sync(file)))
     monkeypatch.setattr(os, "replace", lambda *paths: (done.append("replace"), replace(*paths)))
-    path = add(cache_of(tmp_path, 40 * KB), "a", KB)
-    assert done == [path.stat().st_ino, "replace"]
+    cache = cache_of(tmp_path, 40 * KB)
+    done.clear()
+    path = add(cache, "a", KB)
+    assert done == [(cache.folder / ".index").stat().st_ino, path.stat().st_ino, "replace"]
 
 
 def test_a_file_of_another_size_is_replaced(tmp_path: Path) -> None:
@@ -119,6 +123,57 @@ def test_a_file_of_another_size_is_replaced(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert cache.map(path, KB) is None
         assert cache.map(add(cache, "a", KB), KB) is not None
+
+
+def test_what_the_cache_did_not_write_is_not_deleted(tmp_path: Path) -> None:
+    """Neither beside its folder nor in it, whatever it is called."""
+    cache = cache_of(tmp_path, 60 * KB)
+    add(cache, "a", 20 * KB)
+    corpus = cache.folder / "corpus" / SHARDS
+    victim = tmp_path / "theirs.tar"
+    others = [tmp_path / SHARDS / "x", tmp_path / "project" / SHARDS / "train-00000.tar", corpus / "mine", victim]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(10 * KB))
+        os.utime(path, (0, 0))
+    (corpus / "a").unlink()
+    (corpus / "a").symlink_to(victim)  # a name of the index
+    (cache.folder / "linked").symlink_to(tmp_path / "project")
+    for name in "bcdefgh":
+        add(cache, name, 20 * KB)
+    assert all(path.stat().st_size == 10 * KB for path in others)
+    assert names(cache) == {"a", "mine", "g", "h"}
+    assert cache.map(corpus / "a", 10 * KB) is None
+
+
+def test_an_entry_of_the_index_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    cache = cache_of(tmp_path, 50 * KB)
+    add(cache, "a", 20 * KB)
+    with (cache.folder / ".index").open("ab") as index:
+        index.write(f"\ncorpus/{SHARDS}/trai".encode())
+    for name in "bcd":
+        add(cache, name, 20 * KB)
+    assert names(cache) == {"c", "d"}
+
+
+def test_a_process_that_holds_a_lock_for_long_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache, path = cache_of(tmp_path, 50 * KB), cache_of(tmp_path, 1).folder / ".lock"
+    hold = "import sys, filelock\nwith filelock.FileLock(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None and holder.stdout is not None and holder.stdout.readline() == "held\n"
+        monkeypatch.setattr("reread.preprocessing.corpus.cache._LONG", 0.1)
+        with caplog.at_level("INFO", logger="reread"), ThreadPoolExecutor(1) as waiting:
+            added = waiting.submit(add, cache, "a", KB)
+            while not caplog.messages:
+                time.sleep(0.01)
+            assert not added.done()
+            holder.stdin.close()
+    who = f"host {socket.gethostname()}, pid {holder.pid}"
+    assert caplog.messages == [f"{path}: another process has held it for 0.1 s ({who}); waiting"]
+    assert names(cache) == {"a"}
 
 
 @pytest.fixture
@@ -138,8 +193,8 @@ def server(corpus: Corpus) -> Iterator[FileServer]:
 READER = """
 import json, sys
 import numpy as np
-from preprocessing.corpus.cache import CacheSettings
-from preprocessing.corpus.remote import RemoteCorpus
+from reread.preprocessing.corpus.cache import CacheSettings
+from reread.preprocessing.corpus.remote import RemoteCorpus
 address, folder, pools = sys.argv[1:]
 cut = lambda tokens: (np.array([*range(0, len(tokens), 12), len(tokens)]), int(pools))
 corpus = RemoteCorpus(address, CacheSettings(folder=folder, size="1MB"), "train", cut)
@@ -186,11 +241,11 @@ def test_a_process_killed_while_it_fetches_leaves_nothing_that_is_taken_for_a_fi
         time.sleep(0.01)
     one.send_signal(signal.SIGKILL)
     one.wait()
-    assert list(cache.glob(f"*/{SHARDS}/train-00000.tar.tmp"))
-    assert not list(cache.glob(f"*/{SHARDS}/train-00000.tar"))
+    assert list(cache.glob(f"*/*/{SHARDS}/train-00000.tar.tmp"))
+    assert not list(cache.glob(f"*/*/{SHARDS}/train-00000.tar"))
     there = RemoteCorpus(server.address, CacheSettings(folder=cache, size=1 << 20), "train", whole)
     assert sums(there) == sums(corpus)
-    assert not list(cache.glob(f"*/{SHARDS}/*.tmp"))
+    assert not list(cache.glob(f"*/*/{SHARDS}/*.tmp"))
 
 
 @pytest.mark.parametrize("opened_before", [False, True])
@@ -204,7 +259,7 @@ def test_a_file_that_was_altered_in_the_cache_is_fetched_again_once(
     if not opened_before:
         assert sums(first) == sums(corpus)
         del first, ids
-    (path,) = tmp_path.glob(f"cache/*/{SHARDS}/train-00000.tar")
+    (path,) = tmp_path.glob(f"cache/*/*/{SHARDS}/train-00000.tar")
     with path.open("r+b") as file:
         file.write(bytes(path.stat().st_size))
     there = RemoteCorpus(server.address, settings, "train", whole)
@@ -224,11 +279,11 @@ def test_a_file_that_is_altered_where_it_comes_from_is_one_line(
     monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
     settings = CacheSettings(folder=tmp_path / "cache", size=1 << 20, tries=3)
     sums(RemoteCorpus(server.address, settings, "train", whole))
-    (path,) = tmp_path.glob(f"cache/*/{SHARDS}/train-00000.tar")
+    (path,) = tmp_path.glob(f"cache/*/*/{SHARDS}/train-00000.tar")
     for copy in (path, corpus.folder / "train-00000.tar"):
         with copy.open("r+b") as file:
             file.write(bytes(copy.stat().st_size))
-    with pytest.raises(UserError, match=r"^http.*/train-00000.tar: altered since .*, after 3 tries; see to it"):
+    with pytest.raises(UserError, match=r"^http.*/train-00000.tar: altered since .*, after 3 tries; repair the server"):
         sums(RemoteCorpus(server.address, settings, "train", whole))
 
 
@@ -259,7 +314,7 @@ def test_a_full_disk_is_one_line_unless_something_can_be_deleted(
     with pytest.raises(UserError) as refused:
         there.document(last)
     line, shard = str(refused.value), f"{server.address}/train-00001.tar"
-    assert line.startswith(f"data.cache: {settings.folder}: No space left on device, so {shard} cannot be kept")
+    assert line.startswith(f"data.cache: {Cache(settings).folder}: No space left on device, so {shard} cannot be kept")
     assert (
         refused.value.status == 2 and "after 3 tries; make room, give another folder, or lower data.cache.size" in line
     )
@@ -284,5 +339,5 @@ def test_files_that_are_all_in_use_are_one_line(
         sums(there)
     del held
     with suppress(FileNotFoundError):
-        (tmp_path / "cache" / "corpus" / SHARDS / "of-another").unlink()
+        (other.folder / "corpus" / SHARDS / "of-another").unlink()
     assert sums(there) == sums(corpus)

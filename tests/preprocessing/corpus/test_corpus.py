@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import webdataset
 
-from preprocessing.corpus import FORMAT_VERSION, Corpus, Manifest, ShardWriter
-from preprocessing.errors import UserError
+from reread.preprocessing.corpus import FORMAT_VERSION, Corpus, Manifest, ShardWriter
+from reread.preprocessing.errors import UserError
 from tests.corpora import make_corpus
 
 TOKENIZER = {
@@ -125,7 +125,7 @@ def test_a_corpus_of_another_format_is_refused_with_the_way_out(tmp_path: Path) 
     write_corpus(tmp_path)
     path = tmp_path / "manifest.json"
     path.write_text(path.read_text().replace(f'"version": {FORMAT_VERSION}', '"version": 1'))
-    with pytest.raises(UserError, match=r"corpus format 1, this program reads 3; make the corpus again with `reread"):
+    with pytest.raises(UserError, match=r"corpus format 1, this program reads 3 and 4; make the corpus again with"):
         Corpus(tmp_path)
 
 

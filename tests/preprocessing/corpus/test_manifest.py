@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from preprocessing.corpus import Corpus
-from preprocessing.corpus.seal import CHECKSUM, TOKENIZER_FILES, seal
-from preprocessing.errors import UserError
-from preprocessing.execution.work_plan import finished, write_record
-from preprocessing.files import write_atomically
+from reread.preprocessing.corpus import Corpus, checksums
+from reread.preprocessing.corpus.checksums import CHECKSUM, TOKENIZER_FILES, add_checksum
+from reread.preprocessing.corpus.manifest import tokenizer_fault
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.work_plan import finished, write_record
+from reread.preprocessing.files import write_atomically
+from reread.training.data.kinds import open_dataset
+from reread.training.data.materialize import materialize
+from reread.training.data.rows.samples import RowSettings
 from tests.corpora import VOCABULARY, make_corpus
-from training.data.kinds import open_dataset
-from training.data.materialize import materialize
-from training.data.samples import RowSettings
 
 OPTIONS: dict[str, Any] = {"sequence_length": 64, "copies": 2}
 
@@ -98,7 +99,6 @@ def test_a_tokenizer_that_was_changed_is_refused(
 
 
 @KINDS
-@settings(max_examples=60)
 @given(data=st.data())
 def test_no_flipped_or_missing_byte_of_a_manifest_passes_unnoticed(folders, kind, data) -> None:
     folder = folders[kind]
@@ -144,7 +144,7 @@ ANYTHING = st.recursive(
 @KINDS
 @given(data=st.data())
 def test_whatever_a_manifest_says_it_is_read_or_refused_in_one_line(folders, kind, data) -> None:
-    """Sealed anew, as one who means harm would: what comes after the checksum must hold as well."""
+    """With a valid checksum, as an attacker would write it: what comes after the checksum must hold as well."""
     folder = folders[kind]
     path = folder / "manifest.json"
     whole = path.read_bytes()
@@ -167,7 +167,7 @@ def test_whatever_a_manifest_says_it_is_read_or_refused_in_one_line(folders, kin
     if isinstance(changed.get("shards"), list) and data.draw(st.booleans()):
         changed["fingerprint"] = fingerprint_of(changed)
     try:
-        write_atomically(path, seal(folder, changed))
+        write_atomically(path, add_checksum(folder, changed))
         use(folder)
     except UserError as error:
         assert len(str(error).splitlines()) == 1
@@ -177,8 +177,8 @@ def test_whatever_a_manifest_says_it_is_read_or_refused_in_one_line(folders, kin
 
 def fingerprint_of(values: Any) -> Any:
     """That which the manifest would have, as far as it is one."""
-    from preprocessing.corpus import Manifest, Shard
-    from preprocessing.corpus.index import Index
+    from reread.preprocessing.corpus import Manifest, Shard
+    from reread.preprocessing.corpus.index import Index
 
     try:
         shards = [Shard(**shard) for shard in values["shards"]]
@@ -197,7 +197,14 @@ def test_what_is_no_manifest_is_one_line(folders, tmp_path, kind, text) -> None:
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_the_corpus_of_a_run_is_opened_by_its_seal(folders) -> None:
+def test_a_vocabulary_is_no_larger_than_a_model_takes() -> None:
+    """Each dataset makes an array of it: of 16 GiB for 2^31 tokens."""
+    tokenizer = {"fingerprint": "f", "type": "words", "vocab_size": 1 << 24}
+    assert tokenizer_fault(tokenizer) == ""
+    assert tokenizer_fault({**tokenizer, "vocab_size": 1 << 31}) == "tokenizer.vocab_size: 2147483648"
+
+
+def test_the_corpus_of_a_run_is_opened_by_its_checksum(folders) -> None:
     """So that nothing is written down twice: what is read is what `write` was given."""
     manifest = Corpus(folders["corpus"]).manifest
     before = (folders["corpus"] / "manifest.json").read_bytes()
@@ -214,7 +221,7 @@ def test_a_corpus_that_cannot_be_read_just_now_is_not_built_again(folders, tmp_p
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     with monkeypatch.context() as patched, pytest.raises(UserError, match=r"manifest\.json: cannot be read \(Stale"):
-        patched.setattr(Path, "read_bytes", stale)
+        patched.setattr(checksums, "open_file", stale)
         finished(folder, identity)
     (folder / "manifest.json").write_bytes((folder / "manifest.json").read_bytes()[:-9])
     assert finished(folder, identity) is None  # it is proven damaged

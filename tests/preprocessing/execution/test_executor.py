@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from preprocessing.execution.executor import ProcessExecutor
+from reread.preprocessing.execution.executors.processes import ProcessExecutor
 
 
 def test_a_pool_that_trips_over_a_killed_worker_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """The table of stages, and what names them elsewhere."""
 
-from preprocessing.config import PreprocessSettings
-from preprocessing.execution.stages import STAGES, stages_of
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.execution.stages import STAGES, stages_of
 from tests.conftest import ROOT
 from tests.raw_text import STAGES as STAGES_OF_RAW_TEXT
 

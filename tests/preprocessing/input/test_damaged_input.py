@@ -14,13 +14,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocessing.config import InputSettings
-from preprocessing.errors import UserError
-from preprocessing.input.readers import Document, Problem, read
-from preprocessing.input.sources import find_files, plan_parts
+from reread.preprocessing.config import InputSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.input.read import Document, Problem, read
+from reread.preprocessing.input.sources import find_files, plan_parts
 from tests.preprocessing.input.test_hostile_input import make_tar, old_sparse
 
 ENCODINGS = [
@@ -108,7 +108,6 @@ def read_folder(folder: Path, part_bytes: int, **values: Any) -> tuple[list[Docu
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=2 * settings().max_examples)
 @given(file_of(), NAMES, st.sampled_from(ENCODINGS), st.sampled_from([40, 1 << 30]), st.sampled_from([60, 10**6]))
 def test_no_file_ends_the_reading_of_the_others(
     file: tuple[str, str, bytes], name: bytes, encoding: str, part_bytes: int, longest: int

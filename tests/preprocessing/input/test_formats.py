@@ -1,6 +1,5 @@
 """What a file is, by its name and its first bytes; and the readers of tables, JSON, zip, web pages and books."""
 
-import builtins
 import gzip
 import json
 import logging
@@ -14,16 +13,18 @@ from typing import get_args
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocessing.config import InputSettings, PreprocessSettings
-from preprocessing.errors import UserError
-from preprocessing.execution.build import build
-from preprocessing.input.formats import ARCHIVES, FORMATS
-from preprocessing.input.piece import Document, Problem
-from preprocessing.input.readers import read
-from preprocessing.input.sources import entries_of, find_files, plan_parts
+from reread.preprocessing.config import InputSettings, PreprocessSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.build import build
+from reread.preprocessing.input import confined
+from reread.preprocessing.input.formats.table import ARCHIVES, FORMATS
+from reread.preprocessing.input.piece import Document, Problem
+from reread.preprocessing.input.read import read
+from reread.preprocessing.input.sources import entries_of, find_files, plan_parts
+from tests.conftest import extra
 from tests.preprocessing.input.test_damaged_input import damaged
 from tests.preprocessing.input.test_hostile_input import make_tar, make_zip
 from tests.raw_text import contents, make, values
@@ -146,8 +147,31 @@ def test_a_column_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.csv", text_field="review") == ["a"]
     (tmp_path / "b.tsv").write_text('3\t"title\tbody\n')
     assert texts(tmp_path / "b.tsv", text_field="{[1]}: {[2]}") == ['"title: body']  # no header, no quotes
+    assert texts(tmp_path / "b.tsv", text_field=[2]) == ["body"]  # as YAML reads `[2]` on the command line
     (tmp_path / "c.csv").write_text("text,text\na,b\n")
-    assert "two columns have the name `text`" in reason(tmp_path / "c.csv")
+    assert "two columns are called `text`" in reason(tmp_path / "c.csv")
+
+
+def test_texts_that_a_path_finds_are_joined_to_one_document(tmp_path: Path) -> None:
+    talks = [{"turns": [{"text": "a"}, {"text": "b"}]}, {"turns": [{"text": "c"}]}, {"turns": [{"text": 3}]}]
+    lines = tmp_path / "a.jsonl"
+    lines.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    path = {"text_field": "turns[].text", "join": r"\n"}
+    assert texts(lines, **path) == ["a\nb", "c", "3"]
+    assert texts(lines, text_field="{turns[].text}!", join=" ") == ["a b!", "c!", "3!"]
+    assert [one.text for one in read_all(lines, text_field="turns[].text")[0]] == ["a", "b", "c"]
+    (tmp_path / "a.json").write_text(json.dumps(talks))
+    assert texts(tmp_path / "a.json", **path) == ["a\nb", "c", "3"]
+    (tmp_path / "b.json").write_text(json.dumps({"talks": talks}))
+    assert texts(tmp_path / "b.json", text_field="talks[].turns[].text", join=" ") == ["a b", "c", "3"]
+    (tmp_path / "c.json").write_text(json.dumps(talks[0]))
+    assert texts(tmp_path / "c.json", **path) == ["a\nb"]
+    (tmp_path / "d.json").write_text(json.dumps(talks[0]["turns"]))
+    assert texts(tmp_path / "d.json", text_field="[].text", join="") == ["ab"]
+    pyarrow.parquet.write_table(pyarrow.table({"turns": [talk["turns"] for talk in talks[:2]]}), tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet", **path) == ["a\nb", "c"]
+    lines.write_text('{"turns": [{"text": "a"}, {"txet": "b"}]}\n')
+    assert "no field `text`; it has txet" in reason(lines, **path)
 
 
 def test_a_row_without_the_column_costs_that_row(tmp_path: Path) -> None:
@@ -305,7 +329,7 @@ SENTENCE = "天还没有亮透，东渡口的灯先亮了，船工老周提着�
 
 @pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
 def test_the_main_text_of_a_page_is_read(tmp_path: Path, encoding: str) -> None:
-    pytest.importorskip("resiliparse")
+    extra("html", "resiliparse")
     (tmp_path / "a.html").write_bytes(PAGE.format(SENTENCE).encode(encoding))
     [text] = texts(tmp_path / "a.html")
     assert text.startswith("渡口") and SENTENCE in text and "第二段" in text
@@ -313,7 +337,7 @@ def test_the_main_text_of_a_page_is_read(tmp_path: Path, encoding: str) -> None:
 
 
 def test_pages_that_cannot_be_read_are_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("resiliparse")
+    extra("html", "resiliparse")
     path = tmp_path / "a.html"
     path.write_text("<html><body><nav><a href='/'>x</a></nav></body></html>")
     assert "no main text" in reason(path)
@@ -321,17 +345,13 @@ def test_pages_that_cannot_be_read_are_bad_input(tmp_path: Path, monkeypatch: py
     assert "deep" in reason(path)
     path.write_bytes(b"<html><p>\xff\xfe\xfd")
     assert "not utf-8" in reason(path)
-    real = builtins.__import__
-
-    def without(name: str, *arguments: object) -> object:
-        if name.startswith("resiliparse"):
-            raise ImportError(name)
-        return real(name, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    (tmp_path / "resiliparse.py").write_text("raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path)
+    confined.end_all()  # the next child sees it
     path.write_text("<p>x</p>")
     with pytest.raises(UserError, match=r"pip install 'reread\[html\]'"):
         read_all(path)
+    confined.end_all()
 
 
 CONTAINER = '<container xmlns="urn:c"><rootfiles><rootfile full-path="OPS/book.opf"/></rootfiles></container>'
@@ -349,7 +369,7 @@ BOOK = {
 
 
 def test_a_book_is_one_document_in_the_order_of_its_spine(tmp_path: Path) -> None:
-    pytest.importorskip("resiliparse")
+    extra("html", "resiliparse")
     (tmp_path / "a.epub").write_bytes(make_zip(BOOK))
     (tmp_path / "b.zip").write_bytes(make_zip({"x.epub": make_zip(BOOK)}))
     for name in ("a.epub", "b.zip"):
@@ -405,6 +425,15 @@ def test_a_folder_of_datasets_is_read_by_its_state(tmp_path: Path, caplog: pytes
     assert "no column `body`; it has text, n" in reason(tmp_path / "train", text_field="body")
 
 
+@pytest.mark.parametrize("state", ["[]", "{", '{"_data_files": 3}', '{"_data_files": null}', '{"_data_files": ["a"]}'])
+def test_a_state_that_does_not_list_a_datasets_files_is_one_line(tmp_path: Path, state: str) -> None:
+    write_arrow(tmp_path / "data-00000-of-00001.arrow", ["甲"])
+    (tmp_path / "state.json").write_text(state)
+    (tmp_path / "dataset_info.json").write_text("{}")
+    with pytest.raises(UserError, match=r"state\.json: does not list the dataset's files \(`_data_files`\); save"):
+        read_all(tmp_path)
+
+
 def test_damaged_arrow_files_are_bad_input(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     write_arrow(path, ["甲" * 50] * 50)
@@ -445,7 +474,6 @@ WHOLE = {
 }
 
 
-@settings(max_examples=60)
 @given(st.sampled_from([*WHOLE]), st.data())
 def test_whatever_a_file_holds_it_is_documents_and_problems(suffix: str, chosen: st.DataObject) -> None:
     data = chosen.draw(damaged(WHOLE[suffix]))

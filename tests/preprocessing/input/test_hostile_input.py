@@ -23,12 +23,12 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from preprocessing.config import InputSettings, PreprocessSettings
-from preprocessing.corpus import Manifest
-from preprocessing.errors import UserError
-from preprocessing.execution.build import build
-from preprocessing.input.readers import Document, Problem, read
-from preprocessing.input.sources import Piece, find_files, plan_parts
+from reread.preprocessing.config import InputSettings, PreprocessSettings
+from reread.preprocessing.corpus import Manifest
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.build import build
+from reread.preprocessing.input.read import Document, Problem, read
+from reread.preprocessing.input.sources import Piece, find_files, plan_parts
 from tests.conftest import ROOT
 from tests.raw_text import values
 
@@ -115,7 +115,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 def test_a_changed_file_ends_the_whole_work_with_one_line(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from preprocessing.execution import stages
+    from reread.preprocessing.execution import stages
 
     path = tmp_path / "novel.txt"
     path.write_text(LINES, encoding="utf-8")
@@ -391,9 +391,9 @@ def test_xml_as_no_dump_has_it_is_bad_input(tmp_path: Path, text: str) -> None:
 
 _READ = """
 import json, resource, sys
-from preprocessing.config import InputSettings
-from preprocessing.input.readers import read
-from preprocessing.input.sources import Piece, find_files
+from reread.preprocessing.config import InputSettings
+from reread.preprocessing.input.read import read
+from reread.preprocessing.input.sources import Piece, find_files
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = {}
 for path in sys.argv[2:]:
@@ -439,6 +439,8 @@ def test_small_hostile_files_fill_neither_memory_nor_time(tmp_path: Path) -> Non
         "a.csv.gz": gzip.compress(b'text\n"' + b"a" * 3 * 10**7),
         "a.json.gz": gzip.compress(b'[{"text": "' + b"a" * 3 * 10**7),
         "b.json.gz": gzip.compress(b"[" * 3 * 10**7),
+        "c.json.gz": gzip.compress(b"[[" + b"{}," * 3 * 10**6 + b"{}]]"),
+        "d.json.gz": gzip.compress(b'{"text": "a", "b": [' + b"[]," * 3 * 10**6 + b"{}]}"),
         "a.html.gz": gzip.compress(b"<div>" * 2 * 10**6),
         "a.zip": make_zip({f"{number}.txt": b"a" * 3 * 10**7 for number in range(2)}),
         "a.epub": make_zip({"META-INF/container.xml": b" " * 3 * 10**7}),
@@ -473,6 +475,18 @@ def test_a_parquet_file_of_one_text_in_many_rows_is_bounded(tmp_path: Path) -> N
     pyarrow.parquet.write_table(pyarrow.table({"text": once}), tmp_path / "a.parquet", store_schema=False)
     documents, [problem] = read_all(tmp_path, maximum_document_bytes=10**7)
     assert 10 <= len(documents) < 60 and "expands to more than" in problem.reason
+
+
+def test_many_small_values_cost_their_record_and_commas_of_prose_none(tmp_path: Path) -> None:
+    prose = json.dumps({"text": 'so, "he", \\, said, ' * 40_000})
+    many = '{"text": "a", "b": [' + "{}," * 40_000 + "{}]}"
+    (tmp_path / "a.json").write_text(f"[{prose}, {many}, {prose}]")
+    (tmp_path / "a.jsonl").write_text(f"{prose}\n{many}\n{prose}\n")
+    for name in ("a.json", "a.jsonl"):
+        documents, problems = read_all(tmp_path / name, maximum_document_bytes=MEGABYTE)
+        assert documents[0] == json.loads(prose)["text"]
+        assert [problem.reason for problem in problems] == ["more values than 1,048,576 bytes of memory can hold"]
+        assert len(documents) == (2 if name == "a.jsonl" else 1)
 
 
 def test_bad_lines_without_number_are_counted_and_some_are_listed(raw: Path, tmp_path: Path) -> None:

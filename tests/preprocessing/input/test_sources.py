@@ -18,10 +18,10 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from preprocessing.config import InputSettings
-from preprocessing.errors import UserError
-from preprocessing.input.readers import Document, Problem, read
-from preprocessing.input.sources import Piece, find_files, plan_parts
+from reread.preprocessing.config import InputSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.input.read import Document, Problem, read
+from reread.preprocessing.input.sources import Piece, find_files, plan_parts
 from tests.conftest import shared
 
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {

@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 
-from preprocessing.labelled.contract import LINES
-from preprocessing.labelled.examples import (
-    Answer,
-    AnswerExample,
-    ChooseExample,
-    ClassifyExample,
-    Example,
-    TagExample,
-)
-from preprocessing.labelled.formats import FORMATS
-from preprocessing.labelled.read import read_examples
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.formats import FORMATS
+from reread.preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.tasks import TASKS
+from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample, choices_of
+from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.tag import TagExample
 from tests.preprocessing.labelled.files import REVIEWS, squad, tar, write
 
 CLASSES = {"classify": ClassifyExample, "tag": TagExample, "answer": AnswerExample, "choose": ChooseExample}
@@ -42,7 +40,8 @@ def labelled(examples: list[Any]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("task", CLASSES)
 def test_a_line_of_our_format_has_exactly_the_fields_of_the_example(task: str) -> None:
-    assert set(LINES[task].model_fields) == {field.name for field in fields(CLASSES[task])} - {"place"}
+    more = {"text"} if task == "tag" else set()  # which stands for tokens where there are none
+    assert set(TASKS[task].model_fields) == {field.name for field in fields(CLASSES[task])} - {"place"} | more
 
 
 def test_our_format_gives_every_task(tmp_path: Path) -> None:
@@ -190,15 +189,49 @@ def test_cmrc2019_gives_an_example_for_each_blank(tmp_path: Path) -> None:
     context = "早上，[BLANK1]。后来[BLANK2]。"
     article = {"context_id": "D0", "context": context, "choices": ["他走了", "天亮了", "下雨"], "answers": [1, 0]}
     unlabelled = {"context_id": "D1", "context": context, "choices": ["一", "二"]}
-    path = write(tmp_path / "a.json", [{"data": [article, unlabelled]}])
+    to_predict = {**unlabelled, "context_id": "D2", "answers": []}  # as in its owner's cmrc2019_qualify.json
+    path = write(tmp_path / "a.json", [{"data": [article, unlabelled, to_predict]}])
     found = read(path, "choose")
     assert [(example.id, example.question, example.label, example.group) for example in found] == [
         ("D0-BLANK1", "[BLANK1]", 1, "D0"),
         ("D0-BLANK2", "[BLANK2]", 0, "D0"),
         ("D1-BLANK1", "[BLANK1]", None, "D1"),
         ("D1-BLANK2", "[BLANK2]", None, "D1"),
+        ("D2-BLANK1", "[BLANK1]", None, "D2"),
+        ("D2-BLANK2", "[BLANK2]", None, "D2"),
     ]
     assert found[0].options == ("他走了", "天亮了", "下雨") and found[0].text == context
+
+
+def test_cails_reading_questions_are_answered_by_a_span_yes_no_or_nothing(tmp_path: Path) -> None:
+    """Each question has three annotators' answers; in a file to predict for all values are empty."""
+
+    def question(identity: str, impossible: str, *answers: tuple[int, str]) -> dict[str, Any]:
+        found = [{"answer_start": start, "text": text} for start, text in answers]
+        return {"question": "？", "answers": found, "id": identity, "is_impossible": impossible}
+
+    questions = [
+        question("span", "false", (2, "山下"), (3, "下"), (2, "山下")),
+        question("yes", "false", *[(-1, "YES")] * 3),
+        question("no", "false", (-1, "NO"), (-1, "NO"), (0, "水在")),
+        question("nothing", "true", *[(-1, "")] * 3),
+        question("divided", "true", (-1, ""), (-1, ""), (0, "水")),
+        question("to predict", ""),
+    ]
+    path = write(tmp_path / "a.json", squad(*questions))
+    found = {one.id: one.answers for one in read(path, "answer")}
+    assert found == {
+        "span": (Answer(2, "山下"), Answer(3, "下"), Answer(2, "山下")),
+        "yes": (Answer(-1, "YES"),) * 3,
+        "no": (Answer(-1, "NO"), Answer(-1, "NO"), Answer(0, "水在")),
+        "nothing": (),
+        "divided": (Answer(-1, ""), Answer(-1, ""), Answer(0, "水")),
+        "to predict": None,
+    }
+    assert choices_of(read(path, "answer")) == ["YES", "NO"]
+    write(path, squad(question("maybe", "false", (-1, "MAYBE"))))
+    with pytest.raises(UserError, match=r"`MAYBE`, does not stand at character -1"):
+        read(path, "answer")
 
 
 def test_cail_options_are_the_two_cases(tmp_path: Path) -> None:

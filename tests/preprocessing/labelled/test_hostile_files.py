@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocessing.errors import UserError
-from preprocessing.labelled.read import read_examples
-from preprocessing.labelled.splits import duplicates, labels_of
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.splits import duplicates, labels_of
 
 JSON: dict[str, tuple[Any, Any]] = {
     "jsonl": ("tag", {"id": 1, "tokens": ["a", "b"], "tags": ["O", "O"], "joiner": " "}),
@@ -58,7 +58,6 @@ def replaced(value: Any, place: int, other: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize("format", JSON)
-@settings(max_examples=60)
 @given(place=st.integers(0, 20), other=OTHER)
 def test_any_value_in_json_may_be_another(
     format: str, place: int, other: Any, tmp_path_factory: pytest.TempPathFactory
@@ -72,7 +71,6 @@ def test_any_value_in_json_may_be_another(
 
 
 @pytest.mark.parametrize(("format", "task"), BYTES)
-@settings(max_examples=60)
 @given(data=st.data())
 def test_any_bytes_may_be_others(
     format: str | None, task: Any, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

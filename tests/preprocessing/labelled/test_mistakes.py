@@ -1,17 +1,17 @@
 """Each mistake in labelled data is one line with file and position; it is refused, or left out and counted."""
 
+import itertools
 import json
 import lzma
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from preprocessing.errors import UserError
-from preprocessing.labelled.examples import Answer
-from preprocessing.labelled.read import read_examples
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.tasks.answer import MISPLACED, Answer
 from tests.preprocessing.labelled.files import REVIEWS, squad, tar, write
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -37,14 +37,7 @@ GOOD: dict[str, dict[str, Any]] = {
         ("tag", {"tokens": ["a", ""], "tags": ["O", "O"]}, "a token is empty"),
         ("tag", {"tokens": [], "tags": []}, "text is empty"),
         ("answer", {"question": ""}, "question is empty"),
-        ("answer", {"answers": [{"start": 1, "text": "山下"}]}, "`山下` does not stand at character 1; it stands at 2"),
-        ("answer", {"answers": [{"start": -2, "text": "山下"}]}, "does not stand at character -2"),
-        (
-            "answer",
-            {"answers": [{"start": 3, "text": "下。"}]},
-            "at character 3; the text does not hold it",
-        ),
-        ("answer", {"answers": [{"start": 0, "text": ""}]}, "it is empty"),
+        ("answer", {"answers": [{"start": 0, "text": ""}]}, "answer 1 of 1 is empty"),
         ("answer", {"answers": [{"strat": 0, "text": "水"}]}, "answers"),
         ("choose", {"label": 2}, "label 2 for 2 options; they are counted from 0 to 1"),
         ("choose", {"label": -1}, "label -1 for 2 options"),
@@ -113,7 +106,40 @@ def test_the_first_of_many_mistakes_is_printed_with_their_number(tmp_path: Path)
         read_examples(path, "classify")
 
 
-def test_a_question_keeps_its_right_answers_and_goes_with_the_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("start", "text", "hint"),
+    [
+        (1, "山下", "`山下`, does not stand at character 1; it stands at 2"),
+        (-2, "山下", "does not stand at character -2; it stands at 2"),
+        (3, "下。", "does not stand at character 3; the text does not hold it"),
+    ],
+)
+def test_more_misplaced_answers_than_stated_stop_with_the_way_out(
+    start: int, text: str, hint: str, tmp_path: Path
+) -> None:
+    """A quarter of the questions has one: it may be a stated share, or what the user has decided to skip."""
+    misplaced = GOOD["answer"] | {"answers": [{"start": start, "text": text}]}
+    path = write(tmp_path / "a.jsonl", [GOOD["answer"], misplaced, GOOD["answer"], GOOD["answer"]])
+    for allowed in (0.0, 0.24):
+        with pytest.raises(UserError) as caught:
+            read_examples(path, "answer", misplaced=allowed)
+        assert str(caught.value).startswith(f"{path}: 1 of 4 questions (25.00%) have an answer that is not where the ")
+        assert "by `task.wrong=skip`; the first: " in str(caught.value) and "\n" not in str(caught.value)
+        assert f"a.jsonl:2: answer 1 of 1, {hint}" in str(caught.value) or hint.startswith("does")
+        assert hint in str(caught.value) and ("task.misplaced allows 24.00%" in str(caught.value)) == bool(allowed)
+    for way in ({"misplaced": 0.25}, {"wrong": "skip"}):
+        found: Any = read_examples(path, "answer", **way)  # type: ignore[arg-type]
+        assert [one.answers for one in found.examples] == [
+            (Answer(2, "山下"),),
+            (Answer(MISPLACED, text),),
+            *[(Answer(2, "山下"),)] * 2,
+        ]
+        assert len(found.misplaced) == 1 and not found.skipped
+    with pytest.raises(UserError, match=r"a\.jsonl:1: question is empty.*`task.wrong=skip`"):  # another mistake
+        read_examples(write(path, [GOOD["answer"] | {"question": ""}, *[GOOD["answer"]] * 99]), "answer", misplaced=0.5)
+
+
+def test_a_question_keeps_all_answers_for_its_score(tmp_path: Path) -> None:
     right, wrong = {"text": "山下", "answer_start": 2}, {"text": "山下", "answer_start": 3}
     questions = [
         {"id": "some", "question": "?", "answers": [wrong, right, wrong]},
@@ -124,9 +150,14 @@ def test_a_question_keeps_its_right_answers_and_goes_with_the_last(tmp_path: Pat
     path = write(tmp_path / "a.json", squad(*questions))
     found = read_examples(path, "answer", wrong="skip")
     kept: list[Any] = list(found.examples)
-    assert [(example.id, example.answers) for example in kept] == [("some", (Answer(2, "山下"),))]
-    names = [line.removeprefix(f"{path}: ").split(": ")[0].rpartition(" ")[2] for line in found.skipped]
-    assert Counter(names) == {"some": 2, "none": 3, "both": 1, "lost": 1}
+    nowhere = Answer(MISPLACED, "山下")
+    assert [(example.id, example.answers) for example in kept] == [
+        ("some", (nowhere, Answer(2, "山下"), nowhere)),
+        ("none", (nowhere, nowhere)),
+    ]
+    assert [example.placed for example in kept] == [(Answer(2, "山下"),), ()]
+    for lines, wanted in ((found.skipped, ["both", "lost"]), (found.misplaced, ["some", "none"])):
+        assert [line.removeprefix(f"{path}: ").split(": ")[0].rpartition(" ")[2] for line in lines] == wanted
 
 
 def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
@@ -158,7 +189,7 @@ def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
         ("a.txt", b"hello", "classify", "of no known format; name it by `task.format` .*tsv: a header"),
         ("a.xml", b"<articles><article id='1'>x", "classify", "not XML"),
         ("ground-truth.xml", b"<articles/>", "classify", "give the file of the articles"),
-        ("a.tsv", b"text\nx\n", "tag", r"tsv \(by the name \*\.tsv\) is for classify, not for tag, .* jsonl, conll"),
+        ("a.tsv", b"text\nx\n", "tag", r"tsv \(by the name \*\.tsv\) is for classify, rank, not for tag, .* jsonl, conll"),
         ("a.tar", b"text", "classify", "damaged"),
     ],
 )
@@ -241,3 +272,83 @@ def test_plain_text_is_read_by_line_or_as_a_whole_as_is_asked_for(tmp_path: Path
     ]  # type: ignore[union-attr]
     examples = read_examples(path, "classify", "document-per-file").examples
     assert [(one.id, one.text) for one in examples] == [("a.txt", "今天\n\n 明天\n")]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("task", "format", "content"),
+    [
+        ("classify", "clue", "text\tlabel\nx\t1\n"),
+        ("classify", "folders", "text\tlabel\nx\t1\n"),
+        ("classify", "tsv", '{"text": "x", "label": 1}\n'),
+        ("answer", "squad", '{"text": "x", "question": "?"}\n'),
+        ("choose", "c3", '{"text": "x", "question": "?", "options": ["a", "b"]}\n'),
+        ("tag", "conll", '{"tokens": ["a", "b"], "tags": ["O", "O"]}\n'),
+        ("classify", "clue", ""),
+    ],
+)
+def test_a_stated_format_that_does_not_fit_is_named(task: Any, format: str, content: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", content)
+    with pytest.raises(UserError, match=rf"it is read as `task\.format={format}`: "):
+        read_examples(path, task, format)
+
+
+@pytest.mark.parametrize("character", ["\ud83d", "\0", "\x85"])
+@pytest.mark.parametrize(
+    ("task", "change"),
+    [
+        ("classify", {"id": "a?"}),
+        ("classify", {"label": "a?"}),
+        ("classify", {"text": "a?"}),
+        ("classify", {"second": "a?"}),
+        ("tag", {"id": "a?"}),
+        ("tag", {"tags": ["B-?"]}),
+        ("tag", {"tokens": ["a?"]}),
+        ("answer", {"id": "a?"}),
+        ("answer", {"question": "a?"}),
+        ("answer", {"text": "水在山下?"}),
+        ("choose", {"question": "a?"}),
+        ("choose", {"text": "a?"}),
+        ("choose", {"options": ["a", "a?"]}),
+        ("choose", {"group": "a?"}),
+    ],
+)
+def test_characters_that_break_files_are_refused_in_every_column(
+    task: Any, change: dict[str, Any], character: str, tmp_path: Path
+) -> None:
+    """U+0085 ends a line only in a name: texts hold it, as those of IMDB, and it is read as any character."""
+    line = json.dumps(GOOD[task] | change).replace("?", json.dumps(character)[1:-1])
+    path = write(tmp_path / "a.jsonl", json.dumps(GOOD[task]) + "\n" + line + "\n")
+    (field,) = change
+    if character == "\x85" and field not in ("id", "label", "tags", "group"):
+        assert len(read_examples(path, task, "jsonl").examples) == 2
+        return
+    with pytest.raises(UserError, match=r"a\.jsonl:2: .*(half of a surrogate pair|NUL|control character)") as caught:
+        read_examples(path, task, "jsonl")
+    assert str(caught.value).isprintable()
+    assert [one.id for one in read_examples(path, task, "jsonl", wrong="skip").examples] == ["1"]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.json"])
+def test_a_label_or_id_of_a_table_with_such_a_character_is_refused(name: str, tmp_path: Path) -> None:
+    for field, character in itertools.product(("id", "label"), ("\x85", "\0", "\u2028")):
+        row = {"id": "1", "sentence": "x", "label": "y"}
+        row[field] += character
+        mark = "\t" if name == "a.tsv" else ","
+        lines = "\n".join([mark.join(row), mark.join(row.values())]) + "\n"
+        path = write(tmp_path / name, [row] if name == "a.json" else lines)
+        with pytest.raises(UserError, match=f"{field} .* holds the control character"):
+            read_examples(path, "classify")
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "gb18030", "utf-7"])
+def test_xml_in_an_encoding_that_cannot_be_read_is_one_line(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "articles.xml"
+    path.write_text(f'<?xml version="1.0" encoding="{encoding}"?>\n<articles><article id="1">a</article></articles>')
+    with pytest.raises(UserError, match=r"articles\.xml: its first line states an encoding that cannot be read"):
+        read_examples(path, "classify", "semeval")
+
+
+def test_a_field_without_a_name_is_no_id_label_or_second_text(tmp_path: Path) -> None:
+    lines = [{"": "same", "sentence": "a", "label": "x"}, {"": "same", "sentence": "b"}]
+    found = read_examples(write(tmp_path / "a.jsonl", lines), "classify", "clue").examples
+    assert [(one.id, one.second, one.label) for one in found] == [("1", None, "x"), ("2", None, None)]

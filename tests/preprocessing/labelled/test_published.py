@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from preprocessing.errors import UserError
-from preprocessing.labelled.read import Found, read_examples
-from preprocessing.labelled.splits import check_labels, duplicates, labels_of
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.read import Found, read_examples
+from reread.preprocessing.labelled.splits import check_labels, duplicates, labels_of
 from tests.conftest import shared
+from tests.training.scoring.real_data import questions
 
 
 def read(path: str, task: Any, **settings: Any) -> Found:
@@ -34,22 +35,24 @@ def test_iflytek_keeps_its_line_separators_within_texts() -> None:
     train, dev = (examples(f"zh_iflytek_fewclue/{name}_few_all.json.xz", "classify") for name in ("train", "dev"))
     assert (len(train), len(dev), duplicates(train, dev)) == (3024, 1373, 0)
     assert labels_of(train) == [str(number) for number in range(119)] and len(labels_of(dev)) == 117
-    check_labels(train, dev)
+    check_labels(labels_of(train), dev)
     assert sum(example.text.count("\u2028") for example in [*train, *dev]) == 40
 
 
-def test_cmrc2018_has_two_hundred_wrong_answers() -> None:
+def test_cmrc2018_has_two_hundred_answers_elsewhere_which_are_scored() -> None:
     path = "zh_cmrc2018/cmrc2018_dev.json.xz"
-    with pytest.raises(UserError, match=r"question DEV_6_QUERY_2: answer 2 of 3 is dropped.*the first of 203 mistakes"):
-        read(path, "answer")
-    found = read(path, "answer", wrong="skip")
+    refused = r"cmrc2018_dev.json.xz: 176 of 3,219 questions \(5.47%\).*`task.wrong=skip`; the first: .*DEV_6_QUERY_2: "
+    for allowed in (0.0, 0.05):
+        with pytest.raises(UserError, match=refused):
+            read(path, "answer", misplaced=allowed)
+    found = read(path, "answer", misplaced=0.06)
     kept: list[Any] = list(found.examples)
-    dropped = sum(" is dropped: " in line for line in found.skipped)
-    questions = sum(line.endswith("so the question is dropped") for line in found.skipped)
-    assert (len(kept), dropped, questions) == (3216, 200, 3)
+    assert (len(kept), len(found.skipped), len(found.misplaced)) == (3219, 0, 176)
     assert len({example.text for example in kept}) == 848
-    assert all(example.text[start:][: len(text)] == text for example in kept for start, text in example.answers)
-    assert sum(len(example.answers) for example in kept) == 3 * 3219 - 200
+    assert all(example.text[start:][: len(text)] == text for example in kept for start, text in example.placed)
+    assert sum(len(example.placed) for example in kept) == 3 * 3219 - 200
+    assert sum(not example.placed for example in kept) == 3
+    assert [[answer.text for answer in example.answers] for example in kept] == [one.answers for one in questions(path)]
 
 
 def test_drcd_is_sound() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis.strategies import integers, lists, tuples
 
-from preprocessing.text.clusters import clusters_of, duplicates_of, unite
-from preprocessing.text.minhash import EDGE, number_of
+from reread.preprocessing.text.clusters import clusters_of, duplicates_of, unite
+from reread.preprocessing.text.minhash import EDGE, number_of
 
 
 def reached(first: int, pairs: list[tuple[int, int]]) -> set[int]:
@@ -55,7 +55,7 @@ def test_the_first_of_a_cluster_stays_over_files_and_parts(tmp_path: Path) -> No
     files = write_edges(tmp_path, [[(2, 5, 2, 9, 120)], [], [(0, 7, 2, 9, 120), (1, 1, 1, 2, 126)]])
     clusters = clusters_of(files)
     dropped = duplicates_of(clusters.dropped)
-    assert [(int(part), int(place)) for place, part in dropped.tolist()] == [(1, 2), (2, 5), (2, 9)]
+    assert [(int(part), int(index)) for index, part in dropped.tolist()] == [(1, 2), (2, 5), (2, 9)]
     assert clusters.sizes() == {2: 2}
     assert clusters_of(files[::-1]).dropped.tolist() == clusters.dropped.tolist()
     assert not len(clusters_of(files[1:2]).dropped)

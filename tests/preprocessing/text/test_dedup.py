@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preprocessing.text import dedup
-from preprocessing.text.dedup import dropped_places, later_occurrences, sort_keys, task_count
+from reread.preprocessing.text import dedup
+from reread.preprocessing.text.dedup import later_occurrences, listed_in, sort_keys, task_count
 
 
 def write_parts(folder: Path, parts: list[list[bytes]]) -> tuple[list[Path], set[tuple[int, int]]]:
-    """The files of keys, and (part, place) of what stood before in its own part."""
+    """The files of keys, and (part, index) of what stood before in its own part."""
     files, repeated = [], set()
     for number, digests in enumerate(parts):
         files.append(folder / f"{number}.npy")
@@ -17,16 +17,16 @@ def write_parts(folder: Path, parts: list[list[bytes]]) -> tuple[list[Path], set
         assert len(keys) + len(again) == len(digests)
         assert keys["high"].tolist() == sorted(keys["high"].tolist())
         np.save(files[-1], keys)
-        repeated |= {(number, place) for place in again.tolist()}
+        repeated |= {(number, index) for index in again.tolist()}
     return files, repeated
 
 
 def later(files: list[Path], tasks: int) -> set[tuple[int, int]]:
-    """(part, place) of what stood before in another part."""
+    """(part, index) of what stood before in another part."""
     found = [later_occurrences(files, number, tasks, files[0].parent) for number in range(tasks)]
     for duplicates in found:
         assert duplicates["part"].tolist() == sorted(duplicates["part"].tolist())
-    return {(part, place) for duplicates in found for place, part in duplicates.tolist()}
+    return {(part, index) for duplicates in found for index, part in duplicates.tolist()}
 
 
 def dropped_of(folder: Path, parts: list[list[bytes]], tasks: int) -> set[tuple[int, int]]:
@@ -48,11 +48,20 @@ def test_the_first_in_source_order_stays_whatever_the_number_of_tasks_and_ranges
     seen: set[bytes] = set()
     expected = set()
     for part, digests in enumerate(parts):
-        for place, digest in enumerate(digests):
+        for index, digest in enumerate(digests):
             if digest in seen:
-                expected.add((part, place))
+                expected.add((part, index))
             seen.add(digest)
     assert dropped_of(tmp_path, parts, tasks) == expected
+
+
+def test_files_of_an_earlier_version_are_read(tmp_path: Path, parts: list[list[bytes]]) -> None:
+    files, _ = write_parts(tmp_path, parts)
+    expected = later(files, 2)
+    for file in files:
+        keys = np.load(file)
+        np.save(file, keys.view([("high", "<u8"), ("low", "<u8"), ("place", "<u4")]))
+    assert expected and later(files, 2) == expected
 
 
 def test_only_whole_digests_are_compared(tmp_path: Path) -> None:
@@ -73,7 +82,7 @@ def test_a_part_finds_what_it_must_drop_in_the_files_of_all_ranges(tmp_path: Pat
         dropped.append(tmp_path / f"dropped-{number}.npy")
         np.save(dropped[-1], later_occurrences(files, number, 4, tmp_path))
     for part, digests in enumerate(parts):
-        mask = dropped_places(dropped, part, len(digests))
+        mask = listed_in(dropped, part, len(digests))
         assert {(part, place) for place in np.flatnonzero(mask).tolist()} == {
             p for p in later(files, 1) if p[0] == part
         }

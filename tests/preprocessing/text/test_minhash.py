@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preprocessing.text import dedup, minhash
-from preprocessing.text.dedup import ranges
-from preprocessing.text.minhash import BandsOfPart, MinHash, agreeing, candidates, edges_between_parts
+from reread.preprocessing.text import dedup, minhash
+from reread.preprocessing.text.dedup import ranges
+from reread.preprocessing.text.minhash import BAND_KEY, BandsOfPart, MinHash, agreeing, candidates, edges_between_parts
 from tests.preprocessing.text.test_ngrams import reference_ngrams
 
 Document = tuple[int, int]
@@ -70,7 +70,7 @@ def families(generator: random.Random, count: int) -> list[str]:
 
 
 def edges_of(folder: Path, parts: list[list[str]], hashing: MinHash, tasks: int) -> set[tuple[Document, Document]]:
-    """Pairs (part, place) of all stages."""
+    """Pairs (part, index) of all stages."""
     keys, signatures, found = [], [], []
     for number, texts in enumerate(parts):
         bands = BandsOfPart(hashing, len(texts))
@@ -85,7 +85,7 @@ def edges_of(folder: Path, parts: list[list[str]], hashing: MinHash, tasks: int)
         np.save(signatures[-1], bands.signatures)
         found.append(edges)
     for task in range(tasks):
-        for some, counts in ranges(keys, task, tasks, folder):
+        for some, counts in ranges(keys, BAND_KEY, task, tasks, folder):
             found.append(edges_between_parts(hashing, some, counts, signatures))
     edges = np.concatenate(found)
     assert (edges["matches"] >= hashing.least_matches).all()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists, text
 
-from preprocessing.text import ngrams as module
-from preprocessing.text.ngrams import ngrams, pieces, units_of
+from reread.preprocessing.text import ngrams as module
+from reread.preprocessing.text.ngrams import ngrams, pieces, units_of
 
 ALPHABET = "aBé９ 。,'一二丁ーアか\n가ß𠀀"
 

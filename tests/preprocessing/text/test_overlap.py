@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis.strategies import text
 
-from preprocessing.text.overlap import RUN, Lengths, RunFinder, collect
+from reread.preprocessing.text.overlap import RUN, Lengths, RunFinder, collect
 from tests.preprocessing.text.test_ngrams import reference_ngrams
 
 LENGTHS = Lengths(words=3, characters=5)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocessing.text import sentences
-from preprocessing.text.sentences import sentence_ends
+from reread.preprocessing.text import sentences
+from reread.preprocessing.text.sentences import sentence_ends
 
 
 def cut(text: str) -> str:

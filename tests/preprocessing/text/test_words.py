@@ -15,10 +15,10 @@ import jieba
 import numpy as np
 import pytest
 
-from preprocessing.config import WordSettings
-from preprocessing.errors import UserError
-from preprocessing.text import words
-from preprocessing.text.words import WordSegmenter
+from reread.preprocessing.config import WordSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.text import words
+from reread.preprocessing.text.words import WordSegmenter
 from tests.conftest import shared
 
 
@@ -183,8 +183,8 @@ _CUT = """
 import json, sys
 events = []
 sys.addaudithook(lambda event, values: events.append(str(values)) if event == "open" else None)
-from preprocessing.config import WordSettings
-from preprocessing.text.words import WordSegmenter
+from reread.preprocessing.config import WordSettings
+from reread.preprocessing.text.words import WordSegmenter
 engines = [WordSegmenter(WordSettings(engine=name)) for name in ("jieba", "rjieba")]
 starts = [engine.starts("他来到了网易杭研大厦").tolist() for engine in engines]
 print(json.dumps([starts, [event for event in events if "/jieba.cache" in event or "pkg_resources" in event]]))

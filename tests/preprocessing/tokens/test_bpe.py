@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from preprocessing.config import TokenizerSettings, WordSettings
-from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens import base, fast_bpe, piece_cache
-from preprocessing.tokens.bpe import ByteLevelBpe
-from preprocessing.tokens.encode import Encoder
-from preprocessing.tokens.fast_bpe import FastBpe, piece_begins
-from preprocessing.tokens.tokenizer import load_tokenizer
+from reread.preprocessing.config import TokenizerSettings, WordSettings
+from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens import base, fast_bpe, piece_cache
+from reread.preprocessing.tokens.bpe import ByteLevelBpe
+from reread.preprocessing.tokens.encode import Encoder
+from reread.preprocessing.tokens.fast_bpe import FastBpe, piece_begins
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
 from tests.conftest import shared
 
 MERGES = ["Ġ t", "h e", "Ġt he", "' s", "Ġ Ġ", "a b", "1 2", "Ã ©", "Ċ Ċ", "n '", "Ġ '", "i n", "in g", ". .", "ä ¸"]

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from preprocessing.config import CleanSettings, InputSettings, TokenizerSettings, WordSettings
-from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
-from preprocessing.input.readers import read
-from preprocessing.input.sources import find_files, plan_parts
-from preprocessing.text.clean import Cleaner
-from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens.encode import Encoder, batches
-from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+from reread.preprocessing.config import CleanSettings, InputSettings, TokenizerSettings, WordSettings
+from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
+from reread.preprocessing.input.read import read
+from reread.preprocessing.input.sources import find_files, plan_parts
+from reread.preprocessing.text.clean import Cleaner
+from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.encode import Encoder, batches
+from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 from tests.conftest import shared
 
 TEXTS = [

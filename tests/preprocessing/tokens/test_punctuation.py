@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from preprocessing.config import TokenizerSettings
-from preprocessing.tokens.punctuation import MARKS, marks_to_map
-from preprocessing.tokens.tokenizer import load_tokenizer
+from reread.preprocessing.config import TokenizerSettings
+from reread.preprocessing.tokens.punctuation import MARKS, marks_to_map
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
 from tests.conftest import shared
 
 

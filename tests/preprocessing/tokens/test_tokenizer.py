@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from preprocessing.config import TokenizerSettings, VocabularySettings
-from preprocessing.errors import UserError
-from preprocessing.tokens import base
-from preprocessing.tokens.fast_wordpiece import FastWordPiece
-from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
-from preprocessing.tokens.vocabulary import read_vocabulary, train_vocabulary
+from reread.preprocessing.config import TokenizerSettings, VocabularySettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.tokens import base
+from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
+from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+from reread.preprocessing.tokens.vocabulary import read_vocabulary, train_vocabulary
 from tests.conftest import shared
 
 TEXT = """春天来了，河边的柳树发了芽。孩子们在岸上放风筝，老人坐在石凳上下棋。
@@ -179,7 +179,7 @@ def test_wrong_vocabularies_are_refused_in_one_line(tmp_path: Path) -> None:
     vocabulary.write_bytes("[PAD]\n春\n".encode("gbk"))
     with pytest.raises(UserError, match=r"vocab\.txt: byte 6 is not UTF-8"):
         load(vocabulary)
-    way_out = r"give its place by tokenizer\.path=PATH, or make one: tokenizer\.path=null tokenizer\.train\.size=30000"
+    way_out = r"set tokenizer\.path=PATH, or train a new one: tokenizer\.path=null tokenizer\.train\.size=30000"
     with pytest.raises(UserError, match=rf"^tokenizer\.path: {tmp_path}/nowhere is not there, .*{way_out}$"):
         load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -190,7 +190,7 @@ def test_wrong_vocabularies_are_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=name):
             load(tmp_path / name)
     (tmp_path / "vocab.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError, match=r"needs merges\.txt beside it"):
+    with pytest.raises(UserError, match=r"needs the file merges\.txt in the same folder"):
         load(tmp_path / "vocab.json")
 
 

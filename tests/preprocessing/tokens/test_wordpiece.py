@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from preprocessing.tokens import fast_wordpiece, piece_cache
-from preprocessing.tokens.fast_wordpiece import FastWordPiece, encode_by_tokenizers
+from reread.preprocessing.tokens import fast_wordpiece, piece_cache
+from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece, encode_by_tokenizers
 from tests.conftest import shared
 
 VOCABULARY = [

@@ -12,18 +12,24 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
-from preprocessing.config import CleanSettings, PreprocessSettings, TokenizerSettings, VocabularySettings, WordSettings
-from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
-from preprocessing.errors import UserError
-from preprocessing.execution.build import build
-from preprocessing.text.clean import Cleaner
-from preprocessing.text.words import WordSegmenter
-from preprocessing.tokens.encode import Encoder
-from preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
-from preprocessing.tokens.vocabulary import train_vocabulary
+from reread.preprocessing.config import (
+    CleanSettings,
+    PreprocessSettings,
+    TokenizerSettings,
+    VocabularySettings,
+    WordSettings,
+)
+from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.execution.build import build
+from reread.preprocessing.text.clean import Cleaner
+from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.encode import Encoder
+from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
+from reread.preprocessing.tokens.vocabulary import train_vocabulary
+from reread.training.data.rows.samples import RowSettings, Samples
+from reread.training.data.rows.stream import Stream, StreamSettings
 from tests.conftest import shared
-from training.data.samples import RowSettings, Samples
-from training.data.stream import Stream, StreamSettings
 
 TEXT = """= Lobster =
 The lobster , a species of <unk> lobster , is 0 @.@ 7 m long . It is the U.S. lobster 's 1 @,@ 500 th .
@@ -85,7 +91,7 @@ def test_joined_documents_and_long_texts_encode_as_they_do_alone(
     encoder = Encoder(trained(tmp_path, [TEXT]), segmenter)
     texts = [*TEXT.split("\n"), "", "nobody knows", TEXT, ""]
     alone = [encoder.encode([text])[0] for text in texts]
-    monkeypatch.setattr("preprocessing.tokens.base.PIECE_CHARACTERS", 7)
+    monkeypatch.setattr("reread.preprocessing.tokens.base.PIECE_CHARACTERS", 7)
     for (ids, flags), (joined_ids, joined_flags) in zip(alone, encoder.encode(texts), strict=True):
         assert np.array_equal(ids, joined_ids)
         assert np.array_equal(flags, joined_flags)
@@ -163,7 +169,7 @@ def test_other_tokenizers_are_not_taken_for_whole_words(tmp_path: Path) -> None:
         (
             models.WordLevel({"<eos>": 0, "<unk>": 1}, unk_token="<unk>"),
             pre_tokenizers.Whitespace(),
-            "splits text in another way",
+            "splits text in an unsupported way",
         ),
         (models.WordLevel({"<eos>": 0, "<unk>": 2}, unk_token="<unk>"), pre_tokenizers.WhitespaceSplit(), "have gaps"),
     ]:

@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import os
+import pathlib
 import zlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.checkpoint.store import CheckpointStore
-from training.parallel.layout import Slice
-from training.parallel.mesh import Mesh
+from reread.preprocessing.errors import DamagedError, UserError
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.mesh import Mesh
 
 LAYOUT = {"a": Slice((3, 4)), "b": Slice((5,)), "scalar": Slice(())}
 
@@ -130,6 +132,34 @@ def test_a_checkpoint_of_another_format_version_is_refused_and_left_alone(tmp_pa
     assert contents(tmp_path) == before
 
 
+CONTRADICTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "a part is missing": (("tensors", "a", "parts"), []),
+    "a part leaves out a row": (("tensors", "a", "parts", 0, "region", 0), [1, 3]),
+    "a part ends after the tensor": (("tensors", "a", "parts", 0, "region", 0), [0, 4]),
+    "a part is in no file of the checkpoint": (("tensors", "a", "parts", 0, "file"), "rank-00009.safetensors"),
+    "a file is outside": (("files",), {"../step-00000001/rank-00000.safetensors": {"bytes": 1, "crc32": 1}}),
+    "a tensor is larger than its file": (("tensors", "b", "shape"), [1 << 40]),
+    "a type is none": (("tensors", "a", "dtype"), "load"),
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_an_index_that_contradicts_itself_is_damage_whoever_sealed_it(tmp_path, what) -> None:
+    """Memory that no part fills would be weights, and no part is read from elsewhere."""
+    store, path = saved(tmp_path, 1, 2), tmp_path / "step-00000002" / "index.json"
+    index = json.loads(path.read_text())
+    del index["crc32"]
+    (*keys, last), value = CONTRADICTIONS[what]
+    inner = index
+    for key in keys:
+        inner = inner[key]
+    inner[last] = value
+    path.write_text(json.dumps({**index, "crc32": zlib.crc32(json.dumps(index).encode())}))
+    assert store.latest() == 1
+    with pytest.raises(DamagedError, match=r"step-00000002/index\.json: "):
+        store.load(2, values(), LAYOUT)
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
 @pytest.mark.parametrize("what", ["", "step-00000002/index.json", "step-00000002/rank-00000.safetensors"])
 def test_a_checkpoint_that_cannot_be_read_just_now_is_refused_and_left_alone(tmp_path, monkeypatch, what, number):
@@ -145,9 +175,11 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_refused_and_left_alone(tmp
 
         return or_fail
 
+    kept = getattr(pathlib, "_normal_accessor", os)  # Python 3.10's pathlib calls the functions that it found at import
     with monkeypatch.context() as patch:
-        for module, name in ((io, "open"), (builtins, "open"), (os, "open"), (os, "listdir"), (os, "scandir")):
-            patch.setattr(module, name, failing(getattr(module, name)))
+        for owner, name in product((builtins, io, os, kept), ("open", "listdir", "scandir")):
+            if hasattr(owner, name):
+                patch.setattr(owner, name, failing(getattr(owner, name)))
         with pytest.raises(UserError, match=rf"^{faulty}: cannot be read now \({os.strerror(number)}\)") as error:
             store.latest()
     assert error.value.status == (2 if number == errno.EACCES else 1)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from reread.training.data import loader as loader_module
+from reread.training.data.loader import Loader, rows_by_step
+from reread.training.data.rows.samples import RowSettings, Samples
 from tests.corpora import make_corpus
-from training.data import loader as loader_module
-from training.data.loader import Loader, rows_by_step
-from training.data.samples import RowSettings, Samples
 
 
 class Echo:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import webdataset
 
-from preprocessing.corpus import Corpus, TarWriter
-from preprocessing.errors import UserError
+from reread.preprocessing.corpus import Corpus, TarWriter
+from reread.preprocessing.errors import UserError
+from reread.training.data.kinds import open_dataset
+from reread.training.data.materialize import MaterializedSamples, is_materialized, materialize
+from reread.training.data.rows.samples import RowSettings, Samples
+from reread.training.data.settings import MaskingSettings
 from tests.corpora import make_corpus
-from training.data.kinds import open_dataset
-from training.data.materialize import MaterializedSamples, is_materialized, materialize
-from training.data.samples import RowSettings, Samples
-from training.data.settings import MaskingSettings
 
 LENGTHS = np.random.default_rng(2).integers(1, 700, 60).tolist()
 OPTIONS: dict[str, Any] = {"copies": 2, "sequence_length": 64}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from preprocessing.corpus import Corpus
-from preprocessing.errors import UserError
+from reread.preprocessing.corpus import Corpus
+from reread.preprocessing.errors import UserError
+from reread.training.data.kinds import KINDS, open_dataset
+from reread.training.data.mixture import PERIOD, Interleaving, Mixture, apportion, part_seed
 from tests.corpora import make_corpus
-from training.data.kinds import KINDS, open_dataset
-from training.data.mixture import PERIOD, Interleaving, Mixture, apportion, part_seed
 
 LENGTHS = {"a": [300] * 40, "b": [9, 700, 80, 33] * 12, "c": [2000, 150]}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -1,28 +1,34 @@
 """A corpus at an address gives the samples of the same corpus in a folder, through a cache that may hold a part."""
 
+import base64
+import ftplib
 import shutil
 import socket
 import sys
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from filelock import FileLock
 
-from preprocessing.corpus import Manifest, ShardWriter, remote, retries
-from preprocessing.corpus.index import PAGE
-from preprocessing.errors import UserError
+from reread.preprocessing.corpus import Manifest, ShardWriter, remote, retries
+from reread.preprocessing.corpus.index import PAGE
+from reread.preprocessing.corpus.own_folder import own_folder
+from reread.preprocessing.errors import UserError
+from reread.training.data.dataset import Dataset
+from reread.training.data.kinds import KINDS, open_dataset
+from reread.training.data.materialize import materialize
 from tests.corpora import SPECIAL
 from tests.file_server import FileServer, serving
-from training.data.dataset import Dataset
-from training.data.kinds import KINDS, open_dataset
-from training.data.materialize import materialize
 
 BLOCK, BLOCKS, SHARDS = 24_000, 8, 4
 POOL = 4 * BLOCK
@@ -96,7 +102,7 @@ def stretches_of(dataset: Dataset[Any], steps: int) -> Iterator[dict[str, np.nda
 def used(folder: Path) -> int:
     """Bytes of the files in the cache, while none is renamed, which would be counted under both names."""
     sizes = 0
-    with FileLock(folder / ".lock"):
+    with FileLock(own_folder(folder) / ".lock"):
         for path in folder.rglob("*"):
             with suppress(FileNotFoundError):  # what failed is deleted at the moment
                 sizes += path.stat().st_size if path.is_file() else 0
@@ -152,7 +158,7 @@ def test_corpora_of_a_mixture_share_the_size_of_the_cache(folder: Path, server: 
         corpora = [{"path": one.address, "name": name, "weight": 1} for one, name in ((server, "a"), (second, "b"))]
         for one in (server, second):
             opened(one.address, **cache(tmp_path, 30 * PAGE))
-        refused = rf"1,966,080 bytes, but {server.address}, {second.address} need [0-9,]+, for .*; raise it, or lower"
+        refused = rf"1,966,080 bytes, but {server.address}, {second.address} need [0-9,]+ for .*; raise it, or lower"
         with pytest.raises(UserError, match=refused):
             opened(None, corpora=corpora, **cache(tmp_path, 30 * PAGE))
         assert not second.shards_asked()
@@ -209,7 +215,7 @@ def test_what_fails_for_a_while_is_asked_for_again(
 ) -> None:
     monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
     if faults == ["hang"]:
-        monkeypatch.setattr("preprocessing.corpus.address.TIMEOUT", 0.2)
+        monkeypatch.setattr("reread.preprocessing.corpus.address.TIMEOUT", 0.2)
         monkeypatch.setattr(retries, "TIMEOUT", 0.2)
     with serving(folder) as server, caplog.at_level("INFO", logger="reread"):
         manifest = [] if faults == [404] else faults  # would be the user's mistake
@@ -232,7 +238,7 @@ def test_what_fails_for_a_while_is_asked_for_again(
         (500, "500", 1),
         ("cut", "completed", 1),
         ("flip", "checksum of the page", 2),
-        ("whole", "ranges of", 2),
+        ("whole", "range requests", 2),
     ],
     ids=str,
 )
@@ -246,8 +252,8 @@ def test_what_goes_on_failing_is_one_line(
         there.rows(np.arange(len(there)))
     line = str(refused.value)
     assert server.address in line and "\n" not in line and refused.value.status == status
-    assert fault == "whole" or ("/train-00001.tar: " in line and "after 3 tries; see to it" in line)
-    assert not list(tmp_path.glob("*/shards/train-00001*"))
+    assert fault == "whole" or ("/train-00001.tar: " in line and "after 3 tries; repair the server" in line)
+    assert not list(tmp_path.glob("*/*/shards/train-00001*"))
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -324,15 +330,15 @@ def test_a_command_that_fails_is_one_line(folder: Path, tmp_path: Path, monkeypa
 
 def test_what_needs_the_whole_corpus_needs_a_cache_for_it(folder: Path, server: FileServer, tmp_path: Path) -> None:
     part = cache(tmp_path, 30 * PAGE)
-    refused = r"data.cache.size: 1,966,080 bytes.* all of its train split, which is not read by pools"
+    refused = r"data.cache.size: 1,966,080 bytes.* its whole train split, which is not read by pools"
     with pytest.raises(UserError, match=refused):
         opened(server.address, pool_tokens=None, **part)
     values = {"kind": "stream", "corpus": server.address, **part}
     with pytest.raises(UserError, match=refused):
         open_dataset(KINDS["stream"].settings.parse(values, "data"), 0, "train")
-    with pytest.raises(UserError, match=r"its index has no rows of 197 tokens.*take sequence_length 128, 256, 512 or"):
+    with pytest.raises(UserError, match=r"its index has no chunks of 197 tokens.*set sequence_length to 128, 256,"):
         opened(server.address, sequence_length=200, **part)
-    with pytest.raises(UserError, match=r"needs [0-9,]+, for two of its 8 pools and what .*; raise it, or lower data"):
+    with pytest.raises(UserError, match=r"needs [0-9,]+ for two of its 8 pools and the held-out text; raise it"):
         opened(server.address, **cache(tmp_path, 14 * PAGE))
     assert not server.shards_asked()
     whole = cache(tmp_path, 3 * corpus_bytes(folder))
@@ -357,7 +363,12 @@ def test_addresses_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -
     where = cache(tmp_path, 1 << 20)
     for address, given, message in [
         ("https://host/corpus", {}, r"cache: give `folder`, on this machine's own disk, and `size`"),
-        ("https://me:secret@host/corpus", where, r"corpus: has a password in it.*give it in ~/.netrc"),
+        ("https://me:secret@host/corpus", where, r"corpus: holds a password, which .*; put it into an environment var"),
+        (
+            "https://host/corpus?sig=${NOT_SET}",
+            where,
+            r"NOT_SET\}: NOT_SET is not set in the environment; `export NOT_SET",
+        ),
         ("gopher://host/corpus", where, r"neither fsspec nor webdataset opens `gopher:`"),
         ("htp://host/corpus", where, r"did you mean `http`\?"),
     ]:
@@ -366,10 +377,104 @@ def test_addresses_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -
         assert "\n" not in str(refused.value)
 
 
+SECRET = "s3cr3t/Wert+7=="
+FORMS = {
+    SECRET,
+    quote(SECRET),
+    quote(SECRET, safe=""),
+    repr(SECRET)[1:-1],
+    base64.b64encode(f"me:{SECRET}".encode()).decode(),
+}
+
+
+@pytest.fixture
+def secret(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the server wants to be told, in an environment variable."""
+    monkeypatch.setenv("REREAD_TEST", quote(SECRET, safe=""))
+    server.secret = SECRET
+    return "${REREAD_TEST}"
+
+
+@pytest.mark.parametrize(
+    "address", ["http://me:{}@{}", "http://{1}?sig={0}&v=1", "simplecache::http://{1}/{{}}?token={0}"]
+)
+def test_a_secret_is_taken_from_the_environment(
+    folder: Path, server: FileServer, secret: str, tmp_path: Path, address: str
+) -> None:
+    """It stays `${NAME}` in all that is shown."""
+    address = address.format(secret, server.address.removeprefix("http://"))
+    there = opened(address, pool_tokens=None, **cache(tmp_path, 3 * corpus_bytes(folder)))
+    assert_equal(there.rows(np.arange(9)), opened(folder, pool_tokens=None).rows(np.arange(9)))
+    assert there.settings.model_dump(mode="json")["corpus"] == address == there.corpus.location
+
+
+class QuotingError(Exception):
+    """As of a library: it quotes what it was given."""
+
+
+@pytest.mark.parametrize("kind", [QuotingError, ValueError, FileNotFoundError, PermissionError, TimeoutError, OSError])
+def test_no_error_of_a_library_shows_a_secret(
+    server: FileServer,
+    secret: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
+) -> None:
+    def refuse(path: str, *_: Any) -> None:
+        raise kind(f"cannot open {path!r}, headers {sorted(FORMS)}")
+
+    monkeypatch.setattr("fsspec.url_to_fs", lambda place, **_: (SimpleNamespace(cat_file=refuse), place))
+    address = f"{server.address}?sig={secret}"
+    with (
+        caplog.at_level("INFO"),
+        pytest.raises(UserError, match=r"/manifest.json\?sig=\$\{REREAD_TEST\}: ") as refused,
+    ):
+        opened(address, **cache(tmp_path, 1 << 20))
+    shown = "".join(traceback.format_exception(refused.value)) + caplog.text
+    assert not [form for form in FORMS if form in shown]
+
+
+@pytest.mark.parametrize(
+    "address", ["http://me:{}@127.0.0.1:9", "http://{}/corpus", "http://127.0.0.1/{}?sig={}", "ftps://{}/x"]
+)
+def test_a_secret_is_in_no_line_of_an_address_that_does_not_answer(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.0)
+    with caplog.at_level("INFO"), pytest.raises(UserError, match="REREAD_TEST") as refused:
+        opened(address.replace("{}", secret), **cache(tmp_path, 1 << 20))
+    shown = "".join(traceback.format_exception(refused.value)) + caplog.text
+    assert not [form for form in FORMS if form in shown]
+
+
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UserError, match=r"s3://bucket/corpus: cannot be opened here \(Install s3fs to access S3\)"):
         opened("s3://bucket/corpus", **cache(tmp_path, 1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "opener", "error", "status"),
+    [
+        ("hdfs", "fsspec.implementations.arrow.HadoopFileSystem", OSError("Unable to load libjvm\ndlopen failed"), 2),
+        ("ftp", "fsspec.implementations.ftp.FTPFileSystem", ftplib.error_perm("530 Login incorrect"), 2),
+        ("ftp", "fsspec.implementations.ftp.FTPFileSystem", ConnectionRefusedError(111, "Connection refused"), 1),
+        ("reference", "fsspec.implementations.reference.ReferenceFileSystem", TypeError("missing 1 argument"), 2),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, opener: str, error: Exception, status: int
+) -> None:
+    """hdfs without Java, an FTP server that refuses. The libraries connect when they are opened, before the tries."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(f"{opener}.__init__", refuse)
+    with pytest.raises(UserError, match=rf"^{scheme}://host/corpus: cannot be opened here \(") as refused:
+        opened(f"{scheme}://host/corpus", **cache(tmp_path, 1 << 20))
+    assert "\n" not in str(refused.value) and refused.value.status == status
 
 
 @pytest.mark.parametrize("name", ["../train.tar", "a b.tar", "$(touch x).tar", "x;y"])

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError
+from reread.training.exchange.convert import convert
+from reread.training.models import model_spec
+from reread.training.models.build import model_config
+from reread.training.models.nezha.convert import FORMS
+from reread.training.models.transformer_xl import TransformerXLForCausalLM
 from tests.conftest import GOLDEN
-from training.exchange.convert import convert
-from training.models import model_spec
-from training.models.build import model_config
-from training.models.nezha.convert import FORMS
-from training.models.transformer_xl import TransformerXLForCausalLM
 
 NUMBERS = GOLDEN / "transfo_xl.npz"
 

@@ -16,12 +16,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
-from preprocessing.errors import UserError
-from tests.conftest import GOLDEN, shared
-from tests.training.exchange.test_paddle import variable
-from training.exchange.convert import convert
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, ErnieDocModel
-from training.models.ernie_doc.convert import (
+from reread.preprocessing.errors import UserError
+from reread.training.exchange.convert import convert
+from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining, ErnieDocModel
+from reread.training.models.ernie_doc.convert import (
     PADDLENLP,
     config_from_paddlenlp,
     config_from_roberta,
@@ -29,6 +27,8 @@ from training.models.ernie_doc.convert import (
     from_roberta,
     from_static,
 )
+from tests.conftest import GOLDEN, shared
+from tests.training.exchange.test_paddle import variable
 
 NUMBERS = GOLDEN / "ernie_doc.npz"
 VOCABULARY = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "中", "国", "a", "##a", "[UNK]"]
@@ -391,7 +391,7 @@ def test_an_english_vocabulary_of_numbers_needs_and_uses_gpt2s_bpe(
 
 @pytest.mark.slow
 def test_the_released_english_vocabulary_is_read(tmp_path: Path, model: ErnieDocForPreTraining) -> None:
-    from training.exchange.tokenizer import copy_tokenizer, frame_tokenizer
+    from reread.training.exchange.tokenizer import copy_tokenizer, frame_tokenizer
 
     for theirs, name in (("ernie-doc-base-en.vocab.txt", "vocab.txt"), ("gpt2.encoder.json", "encoder.json")):
         (tmp_path / name).write_bytes(shared(f"vocab/{theirs}").read_bytes())

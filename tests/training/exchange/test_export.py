@@ -16,25 +16,25 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import nn
 
-from preprocessing.config import CleanSettings, TokenizerSettings, VocabularySettings
-from preprocessing.errors import UserError
-from preprocessing.files import unfinished
-from preprocessing.text.clean import Cleaner
-from preprocessing.tokens.tokenizer import load_tokenizer
-from preprocessing.tokens.vocabulary import train_vocabulary
-from preprocessing.tokens.wordlevel import train_words
+from reread.preprocessing.config import CleanSettings, TokenizerSettings, VocabularySettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import unfinished
+from reread.preprocessing.text.clean import Cleaner
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
+from reread.preprocessing.tokens.vocabulary import train_vocabulary
+from reread.preprocessing.tokens.wordlevel import train_words
+from reread.training.data.kinds import KINDS
+from reread.training.exchange import export
+from reread.training.exchange.export import model_card, write_huggingface
+from reread.training.models import MODELS, model_spec
+from reread.training.models.build import copy_projections
+from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
+from reread.training.models.longformer import LongformerConfig, LongformerForMaskedLM
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
+from reread.training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
+from reread.training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
+from reread.training.objectives import OBJECTIVES
 from tests.elsewhere import run_elsewhere
-from training.data.kinds import KINDS
-from training.exchange import export
-from training.exchange.export import model_card, write_huggingface
-from training.models import MODELS, model_spec
-from training.models.build import copy_projections
-from training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
-from training.models.longformer import LongformerConfig, LongformerForMaskedLM
-from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM
-from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
-from training.objectives import OBJECTIVES
 
 FORMS: list[dict[str, Any]] = [
     {"max_relative_position": 3, "hidden_act": "gelu_new"},
@@ -316,7 +316,7 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
         "heads.py",
         "model.safetensors",
         "modeling_nezha.py",
-        "reading.py",
+        "head_options.py",
         "tokenizer_config.json",
         "vocab.txt",
     }
@@ -380,7 +380,7 @@ def test_a_failed_export_leaves_nothing_behind(
     settings = tokenizer / "tokenizer_config.json"
     settings.rename(tokenizer / "whole")
     settings.write_text("{")
-    with pytest.raises(ValueError, match="Expecting"):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: not readable as JSON \(Expecting"):
         write_huggingface(tmp_path / "out", pretraining(), tokenizer, "card")
     assert not list(tmp_path.glob("*out*"))
     (tokenizer / "whole").rename(settings)
@@ -388,10 +388,13 @@ def test_a_failed_export_leaves_nothing_behind(
     assert [path.name for path in tmp_path.glob("*out*")] == ["out"]
 
 
+TAGGED = "---\ntags: [reread]\n---\n"
+
+
 def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) -> None:
-    write_huggingface(tmp_path / "out", pretraining(), None, "first")
-    write_huggingface(tmp_path / "out", pretraining(), None, "second")
-    assert (tmp_path / "out" / "README.md").read_text() == "second"
+    write_huggingface(tmp_path / "out", pretraining(), None, TAGGED + "first")
+    write_huggingface(tmp_path / "out", pretraining(), None, TAGGED + "second")
+    assert (tmp_path / "out" / "README.md").read_text() == TAGGED + "second"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("someone else's model")
     with pytest.raises(UserError, match="is not an exported model"):
@@ -400,14 +403,14 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
 
 
 def test_only_what_a_killed_export_left_is_removed_beside_it(tmp_path: Path) -> None:
-    write_huggingface(tmp_path / "out", pretraining(), None, "first")
+    write_huggingface(tmp_path / "out", pretraining(), None, TAGGED + "first")
     for name in ("out.old", "out.tmp"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis").write_text("mine")
     left = unfinished(tmp_path / "out") / "new"
     left.mkdir(parents=True)
     (left / "model.safetensors").write_text("half")
-    write_huggingface(tmp_path / "out", pretraining(), None, "second")
+    write_huggingface(tmp_path / "out", pretraining(), None, TAGGED + "second")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.old", "out.tmp"]
     assert [(tmp_path / name / "thesis").read_text() for name in ("out.old", "out.tmp")] == ["mine", "mine"]
 
@@ -415,7 +418,7 @@ def test_only_what_a_killed_export_left_is_removed_beside_it(tmp_path: Path) -> 
 def test_an_export_that_cannot_be_put_in_place_leaves_the_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_huggingface(tmp_path / "out", pretraining(), None, "first")
+    write_huggingface(tmp_path / "out", pretraining(), None, TAGGED + "first")
     rename = Path.rename
 
     def fail(path: Path, target: Path) -> Path:
@@ -425,12 +428,12 @@ def test_an_export_that_cannot_be_put_in_place_leaves_the_earlier_one(
 
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(OSError, match="Input/output"):
-        write_huggingface(tmp_path / "out", pretraining(), None, "second")
-    assert (tmp_path / "out" / "README.md").read_text() == "first"
+        write_huggingface(tmp_path / "out", pretraining(), None, TAGGED + "second")
+    assert (tmp_path / "out" / "README.md").read_text() == TAGGED + "first"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_export_without_code_is_known_by_its_tag(tmp_path: Path) -> None:
+def test_an_export_is_known_by_its_tag(tmp_path: Path) -> None:
     card = card_of("longformer", "packed", "Pretrained.", {})
     write_huggingface(tmp_path / "out", longformer(), None, card)
     write_huggingface(tmp_path / "out", longformer(), None, card + "second")
@@ -514,7 +517,7 @@ torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torc
         "adaptive.py",
         "blocks.py",
         "heads.py",
-        "reading.py",
+        "head_options.py",
         *own,
     }
 

@@ -13,14 +13,14 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from preprocessing.config import TokenizerSettings, VocabularySettings
-from preprocessing.tokens.tokenizer import load_tokenizer
-from preprocessing.tokens.vocabulary import train_vocabulary
-from preprocessing.tokens.wordlevel import train_words
+from reread.preprocessing.config import TokenizerSettings, VocabularySettings
+from reread.preprocessing.tokens.tokenizer import load_tokenizer
+from reread.preprocessing.tokens.vocabulary import train_vocabulary
+from reread.preprocessing.tokens.wordlevel import train_words
+from reread.training.exchange.export import write_huggingface
+from reread.training.models import MODELS, model_spec
+from reread.training.models.usage import usage_of
 from tests.training.models.test_heads import SIZES, build
-from training.exchange.export import write_huggingface
-from training.models import MODELS, model_spec
-from training.models.usage import usage_of
 
 AUTO = {
     "masked_lm": "AutoModelForMaskedLM",
@@ -32,7 +32,10 @@ AUTO = {
     "choose": "AutoModelForMultipleChoice",
 }
 SIZES_OF_WORDS = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
-EXPORTS = [(name, objective) for name in MODELS for objective in model_spec(name).heads]
+EXPORTS: list[tuple[str, str, dict[str, Any]]] = [
+    *((name, objective, {}) for name in MODELS for objective in model_spec(name).heads),
+    ("nezha", "classify", {"classifier_pooling": "mean"}),
+]
 READING = {"length": 12, "step": 5}
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
 LABELS = {0: "no", 1: "yes", 2: "both"}
@@ -56,7 +59,7 @@ def export(
     request: pytest.FixtureRequest, tmp_path: Path, tokenizers: dict[str, Path]
 ) -> tuple[str, str, Any, Any, Path]:
     """The model's and the objective's name, the trained model, the same loaded from its export, and the folder."""
-    name, objective = request.param
+    name, objective, given = request.param
     values: dict[str, Any] = {}
     if name == "transformer_xl":
         torch.manual_seed(0)
@@ -71,7 +74,7 @@ def export(
             values |= {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
         if objective == "classify":
             values["problem_type"] = "single_label_classification"
-        trained = build(name, objective, **values).float()
+        trained = build(name, objective, **values, **given).float()
     kind = {"longformer": "bpe", "transformer_xl": "words"}.get(
         name, "words" if objective == "causal_lm" else "wordpiece"
     )
@@ -122,7 +125,9 @@ def labels_of(objective: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("export", EXPORTS, indirect=True, ids=["-".join(pair) for pair in EXPORTS])
+@pytest.mark.parametrize(
+    "export", EXPORTS, indirect=True, ids=["-".join([*names, *given.values()]) for *names, given in EXPORTS]
+)
 def test_what_users_try_first_works(export: tuple[str, str, Any, Any, Path], tmp_path: Path) -> None:
     name, objective, trained, model, folder = export
     tokenizer = AutoTokenizer.from_pretrained(folder, **({} if name == "longformer" else {"trust_remote_code": True}))

@@ -15,18 +15,18 @@ from transformers import AutoTokenizer, BertConfig, BertForPreTraining
 from transformers import LongformerForMaskedLM as TransformersLongformer
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from preprocessing.errors import UserError
+from reread.pipeline.cli import app
+from reread.preprocessing.errors import UserError
+from reread.training.config import OptimizerSettings
+from reread.training.exchange.convert import convert
+from reread.training.models.build import freeze
+from reread.training.models.longformer import LongformerForMaskedLM
+from reread.training.models.longformer.spec import COPIED
+from reread.training.optim.build import build_optimizer
+from reread.training.optim.precision import MasterWeights
+from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.mesh import Mesh
 from tests.conftest import GOLDEN
-from training.config import OptimizerSettings
-from training.exchange.convert import convert
-from training.models.build import freeze
-from training.models.longformer import LongformerForMaskedLM
-from training.models.longformer.spec import COPIED
-from training.optim.build import build_optimizer
-from training.optim.precision import MasterWeights
-from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import Mesh
 
 TABLE = "longformer.embeddings.position_embeddings.weight"
 BERT: dict[str, Any] = {

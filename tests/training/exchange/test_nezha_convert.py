@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.exchange.convert import convert
-from training.models.nezha import NezhaConfig, NezhaForPreTraining
-from training.models.nezha.convert import config_values, from_huggingface_like, from_tensorflow
+from reread.preprocessing.errors import UserError
+from reread.training.exchange.convert import convert
+from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
+from reread.training.models.nezha.convert import config_values, from_huggingface_like, from_tensorflow
+from tests.conftest import extra
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "中", "国", "##a", "a"]
 SIZES: dict[str, Any] = {
@@ -267,7 +268,7 @@ def test_a_tensorflow_checkpoint_without_tensorflow_names_the_extra(tmp_path: Pa
 
 
 def test_a_tensorflow_checkpoint_becomes_the_same_model(tmp_path: Path, transformers_names: dict[str, Tensor]) -> None:
-    tensorflow = pytest.importorskip("tensorflow", reason="the extra reread[tensorflow] is not installed")
+    tensorflow = extra("tensorflow", "tensorflow")
     v1 = tensorflow.compat.v1
     folder = source_folder(tmp_path / "source", TENSORFLOW)
     with v1.Graph().as_default(), v1.Session() as session:

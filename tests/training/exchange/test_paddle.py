@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from preprocessing.errors import UserError
-from training.exchange.paddle import NAMES, SPLIT, StaticFolder, read_pdparams, read_variable
+from reread.preprocessing.errors import UserError
+from reread.training.exchange.paddle import NAMES, SPLIT, StaticFolder, read_pdparams, read_variable
 
 RNG = np.random.default_rng(0)
 STATE: dict[str, NDArray[Any]] = {

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForMaskedLM
 
-from preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError
+from reread.training.exchange.convert import convert
+from reread.training.exchange.export import write_huggingface
+from reread.training.models.build import build_model
+from reread.training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM, RanModel
+from reread.training.models.ran.convert import FORMS, config_from_rannet, from_rannet
 from tests.conftest import GOLDEN
-from training.exchange.convert import convert
-from training.exchange.export import write_huggingface
-from training.models.build import build_model
-from training.models.ran import RanConfig, RanForCausalLM, RanForMaskedLM, RanModel
-from training.models.ran.convert import FORMS, config_from_rannet, from_rannet
 
 
 def golden(length: int) -> dict[str, NDArray[Any]]:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reread.training.models.transformer_xl import TransformerXLConfig, TransformerXLModel
 from tests.training.models.test_heads import SIZES, body_of, build, rows
-from training.models.transformer_xl import TransformerXLConfig, TransformerXLModel
 
 
 def sinusoid(place: int, size: int) -> Tensor:

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from preprocessing.errors import UserError
-from training.models import model_spec
-from training.models.bounds import settings_of
-from training.models.build import model_config
-
-MODELS = ["nezha", "ernie_doc", "transformer_xl", "ran", "longformer"]
+from reread.preprocessing.errors import UserError
+from reread.training.models import MODELS, model_spec
+from reread.training.models.bounds import settings_of
+from reread.training.models.build import model_config
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from preprocessing.errors import UserError
-from training.assembly import compile_layers
-from training.models.nezha import NezhaConfig, NezhaModel
-from training.parallel.mesh import Mesh
+from reread.preprocessing.errors import UserError
+from reread.training.assembly import compile_layers
+from reread.training.models.nezha import NezhaConfig, NezhaModel
+from reread.training.parallel.mesh import Mesh
 
 
 def nezha() -> Any:

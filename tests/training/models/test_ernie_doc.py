@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.conftest import GOLDEN
-from training.models.ernie_doc import (
+from reread.training.models.ernie_doc import (
     ErnieDocConfig,
     ErnieDocForMaskedLM,
     ErnieDocForPreTraining,
     ErnieDocModel,
     attention_ernie_doc,
 )
-from training.models.ernie_doc.spec import flops
+from reread.training.models.ernie_doc.spec import flops
+from tests.conftest import GOLDEN
 
 NUMBERS = GOLDEN / "ernie_doc.npz"
 RENAMED = {

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from reread.training.exchange.export import write_huggingface
+from reread.training.models.ernie_doc import ErnieDocForPreTraining
 from tests.elsewhere import run_elsewhere
 from tests.training.models.test_ernie_doc import LENGTH, assert_near, model, read_all, segments, tiny
-from training.exchange.export import write_huggingface
-from training.models.ernie_doc import ErnieDocForPreTraining
 
 
 def document(tokens: int, seed: int = 0) -> Tensor:

@@ -1,5 +1,6 @@
 """The four heads of each model: what they compute, what they learn from, and what they take from pretraining."""
 
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from training.models import model_spec
+from reread.training.models import model_spec
 
 SIZES: dict[str, dict[str, Any]] = {
     "nezha": {"num_attention_heads": 2, "intermediate_size": 24, "max_relative_position": 3},
@@ -84,6 +85,37 @@ def test_logits_are_a_linear_map_of_the_encoders_output(name: str, task: str) ->
         assert len(output.mems[0]) == 2
     low = model.bfloat16()(**{key: value[None] if task == "choose" else value for key, value in batch.items()})
     assert all(x.dtype == torch.float32 for key, x in low.items() if "logits" in key)
+
+
+@pytest.mark.parametrize("name", ["nezha", "ernie_doc"])
+@pytest.mark.parametrize("task", ["classify", "choose"])
+def test_a_pooled_mean_is_that_of_the_states_of_all_tokens(name: str, task: str) -> None:
+    """1/n sum_t h_t by hand, of rows with 9 and 5 tokens in 9 and in 12 columns; nothing else reads the states."""
+    model = build(name, task, num_labels=3, classifier_pooling="mean")
+    body = body_of(model)
+    assert body.pooler is None
+    for width in (9, 12):
+        batch = rows(9, 5, width=9)
+        batch = {key: F.pad(value, (0, width - 9)) for key, value in batch.items()}
+        expected = []
+        for ids, length in zip(batch["input_ids"], (9, 5), strict=True):
+            states = body(ids[None, :length]).last_hidden_state[0].tolist()
+            mean = [sum(states[token][unit] for token in range(length)) / length for unit in range(16)]
+            weight, bias = model.classifier.weight.tolist(), model.classifier.bias.tolist()
+            expected.append([sum(map(operator.mul, row, mean)) + b for row, b in zip(weight, bias, strict=True)])
+        given = {key: value[None] if task == "choose" else value for key, value in batch.items()}
+        logits = model(**given).logits
+        wanted = torch.tensor(expected, dtype=torch.float64).view_as(logits)
+        torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-12)
+    whole = rows(9, width=9)  # without a mask all are tokens
+    given = whole if task == "classify" else {key: value[None] for key, value in whole.items()}
+    torch.testing.assert_close(model(given["input_ids"]).logits, model(**given).logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["nezha", "ernie_doc"])
+def test_a_pooling_that_is_not_known_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="classifier_pooling is cls or mean, not 'max'"):
+        build(name, "classify", classifier_pooling="max")
 
 
 OURS_AND_THEIRS = {

@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 from transformers import LongformerForMaskedLM as TheirLongformerForMaskedLM
 
+from reread.training.models.longformer import (
+    LongformerConfig,
+    LongformerForMaskedLM,
+    LongformerModel,
+    attention_longformer,
+)
+from reread.training.models.longformer.attention_longformer import Chunks, Sight
+from reread.training.models.longformer.spec import COPIED, flops, longest
 from tests.conftest import GOLDEN
-from training.models.longformer import LongformerConfig, LongformerForMaskedLM, LongformerModel, attention_longformer
-from training.models.longformer.attention_longformer import Chunks, Sight
-from training.models.longformer.spec import COPIED, flops, longest
 
 VOCABULARY, PAD = 40, 1
 
@@ -137,8 +142,8 @@ def plain_attention(attention: Any, hidden: Tensor, sight: Sight) -> Tensor:
     places = torch.arange(hidden.shape[1])
     real = torch.ones(hidden.shape[:2], dtype=torch.bool) if sight.real is None else sight.real
     chosen = torch.zeros_like(real)
-    if sight.places is not None:
-        chosen = chosen.scatter(1, sight.places, sight.chosen)
+    if sight.positions is not None:
+        chosen = chosen.scatter(1, sight.positions, sight.chosen)
     near = ((places - places[:, None]).abs() <= attention.window) | chosen[:, None]
     results = []
     for seen, suffix in ((near & real[:, None], ""), (real[:, None].expand_as(near), "_global")):

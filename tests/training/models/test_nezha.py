@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from tests.conftest import GOLDEN
-from training.models import model_spec
-from training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining, NezhaModel
-from training.models.nezha.attention_nezha import (
+from reread.preprocessing.errors import UserError
+from reread.training.models import model_spec
+from reread.training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining, NezhaModel
+from reread.training.models.nezha.attention_nezha import (
     MASKED,
     Rotations,
     Tables,
@@ -20,6 +19,7 @@ from training.models.nezha.attention_nezha import (
     rotated_attention,
     sinusoids,
 )
+from tests.conftest import GOLDEN
 
 NUMBERS = GOLDEN / "nezha.npz"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.training.models import ran_equations
-from training.models.ran import (
+from reread.training.models.ran import (
     RanConfig,
     RanForCausalLM,
     RanForMaskedLM,
     RanForSequenceClassification,
     RanModel,
 )
-from training.models.ran.attention_ran import RanLayer
-from training.models.ran.windows_ran import Windows
+from reread.training.models.ran.attention_ran import RanLayer
+from reread.training.models.ran.windows_ran import Windows
+from tests.training.models import ran_equations
 
 WINDOW = 8
 PROFILES: list[dict[str, Any]] = [{"profile": "rannet"}, {"profile": "paper"}]

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.recipe import load_recipe
-from tests.training.models.test_ran import LENGTHS, PROFILES, build, mask_of, prefixes, some_ids, tiny
-from training.models.ran import (
+from reread.pipeline.recipe.load import load_recipe
+from reread.training.models.ran import (
     RanConfig,
     RanForCausalLM,
     RanForMaskedLM,
@@ -21,7 +20,8 @@ from training.models.ran import (
     RanModel,
     attention_ran,
 )
-from training.models.ran.spec import TENSOR_PLAN, flops
+from reread.training.models.ran.spec import TENSOR_PLAN, flops
+from tests.training.models.test_ran import LENGTHS, PROFILES, build, mask_of, prefixes, some_ids, tiny
 
 WORDS: dict[str, Any] = {"cutoffs": [10, 25], "div_val": 2}
 """Of an adaptive language model."""

@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.config import TrainSettings
+from reread.training.data.batch import IGNORED
+from reread.training.data.masking.masking import span_boundaries
+from reread.training.evaluation import evaluate_run
+from reread.training.exchange.convert import convert
+from reread.training.exchange.export import write_huggingface
+from reread.training.models.build import build_model
+from reread.training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining
+from reread.training.models.nezha.spec import flops
+from reread.training.objectives.masked_lm import MaskedLMObjective
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
+from reread.training.trainer import train
 from tests.conftest import span_values
 from tests.elsewhere import run_elsewhere
-from tests.training.data.test_masking import make_rows, run
-from training.checkpoint.store import CheckpointStore
-from training.config import TrainSettings
-from training.data.masking import span_boundaries
-from training.data.rows import IGNORED
-from training.evaluation import evaluate_run
-from training.exchange.convert import convert
-from training.exchange.export import write_huggingface
-from training.metrics import read_metrics
-from training.models.build import build_model
-from training.models.nezha import NezhaConfig, NezhaForMaskedLM, NezhaForPreTraining
-from training.models.nezha.spec import flops
-from training.objectives.masked_lm import MaskedLMObjective
-from training.parallel.mesh import Mesh
-from training.trainer import train
+from tests.training.data.masking.test_masking import make_rows, run
 
 LENGTH = 40
 

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError
+from reread.training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
+from reread.training.models.transformer_xl.attention_transformer_xl import TransformerXLSelfAttention, sinusoids
+from reread.training.models.transformer_xl.convert import config_from_transformers, from_transformers
+from reread.training.models.transformer_xl.spec import flops
 from tests.conftest import GOLDEN
-from training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM
-from training.models.transformer_xl.attention_transformer_xl import TransformerXLSelfAttention, sinusoids
-from training.models.transformer_xl.convert import config_from_transformers, from_transformers
-from training.models.transformer_xl.spec import flops
 
 NUMBERS = GOLDEN / "transfo_xl.npz"
 SEGATRON = ("segatron-exact", "segatron-official")

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.random_corpus import write_corpus
-from preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
+from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import open_dataset
+from reread.training.models import model_spec
+from reread.training.models.build import build_model, model_config
+from reread.training.objectives.causal_lm import CausalLMObjective
+from reread.training.parallel.mesh import Mesh
 from tests.conftest import ran_stream_values, stream_values
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.models import model_spec
-from training.models.build import build_model, model_config
-from training.objectives.causal_lm import CausalLMObjective
-from training.parallel.mesh import Mesh
 
 VOCABULARY, LENGTH, MEMORY = 60, 8, 24
 KINDS = {"transformer_xl": stream_values, "ran": ran_stream_values}

@@ -11,23 +11,23 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.random_corpus import write_corpus
-from preprocessing.corpus import CONTINUES_WORD, SENTENCE_END
+from reread.preprocessing.corpus import CONTINUES_WORD, SENTENCE_END
+from reread.training.assembly import head_of
+from reread.training.config import TrainSettings
+from reread.training.data.batch import IGNORED
+from reread.training.data.kinds import open_dataset
+from reread.training.data.order.order import locate
+from reread.training.data.rows.lanes import LEARN, SKIM
+from reread.training.models import model_spec
+from reread.training.models.build import build_model, model_config
+from reread.training.objectives import objective_of
+from reread.training.objectives.documents import DocumentObjective
+from reread.training.optim.build import steps_taken
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
+from reread.training.run.progress import Window
+from reread.training.trainer import Trainer
 from tests.conftest import document_values
-from training.assembly import head_of
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.data.lanes import LEARN, SKIM
-from training.data.order import locate
-from training.data.rows import IGNORED
-from training.metrics import read_metrics
-from training.models import model_spec
-from training.models.build import build_model, model_config
-from training.objectives import objective_of
-from training.objectives.documents import DocumentObjective
-from training.optim.build import steps_taken
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
-from training.window import Window
 
 VOCABULARY = 200
 LENGTHS = [5, 130, 40, 22, 75, 23, 100, 60]
@@ -40,7 +40,7 @@ Documents = list[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 @pytest.fixture(autouse=True)
 def few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep lanes from drawing many more steps than are read here."""
-    monkeypatch.setattr("training.data.lanes.ROWS_AT_ONCE", 32)
+    monkeypatch.setattr("reread.training.data.rows.lanes.ROWS_AT_ONCE", 32)
 
 
 def documents(lengths: list[int], altered: int | None = None) -> Documents:

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.random_corpus import write_corpus
-from preprocessing.corpus import SENTENCE_END
+from reread.preprocessing.corpus import SENTENCE_END
+from reread.training.config import TrainSettings
+from reread.training.objectives.memory import LaneMemory
+from reread.training.parallel.mesh import Mesh
+from reread.training.trainer import Trainer
 from tests.conftest import document_values
-from training.config import TrainSettings
-from training.objectives.memory import LaneMemory
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
 
 LANES, SLOTS, WIDTH = 5, 3, 4
 SHAPES = [(LANES, SLOTS, WIDTH), (SLOTS, LANES, WIDTH)]

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import open_dataset
+from reread.training.data.mixture import part_seed
+from reread.training.parallel.mesh import Mesh
+from reread.training.trainer import Trainer
 from tests.conftest import document_values
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.data.mixture import part_seed
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
 
 
 @pytest.mark.parametrize("limit", [None, 3])

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reread.training.config import TrainSettings
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
+from reread.training.trainer import Trainer
 from tests.tasks import task_values, write_lines, write_tokenizer
-from training.config import TrainSettings
-from training.metrics import read_metrics
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from reread.training.assembly import Assembly, resolved_with
+from reread.training.config import TrainSettings
+from reread.training.data.batch import IGNORED
+from reread.training.models import model_spec
+from reread.training.models.build import model_config
+from reread.training.parallel.mesh import Mesh
+from reread.training.trainer import Trainer
 from tests.conftest import (
     document_values,
     longformer_values,
@@ -16,19 +23,12 @@ from tests.conftest import (
     stream_values,
     train_values,
 )
-from training.assembly import Assembly
-from training.config import TrainSettings
-from training.data.rows import IGNORED
-from training.models import model_spec
-from training.models.build import model_config
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
 
 
 def assembled(values: dict[str, Any]) -> Assembly:
     settings = TrainSettings.parse({**values, "global_batch": values["micro_batch"]}, "test")
     config = model_config(model_spec(settings.model["type"]), settings.model, 5000, None)
-    return Assembly(settings, config, Mesh(), torch.float32)
+    return Assembly(resolved_with(settings, config), Mesh(), torch.float32)
 
 
 def without(values: dict[str, Any], section: str, **changes: Any) -> dict[str, Any]:

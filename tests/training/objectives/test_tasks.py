@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,19 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from preprocessing.labelled.examples import (
-    Answer,
-    AnswerExample,
-    ChooseExample,
-    ClassifyExample,
-    Example,
-    TagExample,
-)
-from tests.tasks import LETTERS, number_of, objective_of, task_values, write_lines, write_tokenizer
-from training.config import TrainSettings
-from training.objectives.task import TaskObjective
-from training.parallel.mesh import Mesh
-from training.trainer import Trainer
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample
+from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.rank import RankExample
+from reread.preprocessing.labelled.tasks.tag import TagExample
+from reread.training.assembly import Assembly, resolve
+from reread.training.config import TrainSettings
+from reread.training.objectives.classify import ClassifyObjective
+from reread.training.objectives.task import TaskObjective
+from reread.training.parallel.mesh import Mesh
+from reread.training.trainer import Trainer
+from tests.tasks import LETTERS, dataset_of, number_of, objective_of, task_values, write_lines, write_tokenizer
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
 TASKS = ["classify", "tag", "answer", "choose"]
@@ -156,6 +157,24 @@ def test_a_number_is_a_squared_error(tokenizer: Path) -> None:
     agrees(found, [error**2 for error in errors], sum(abs(error) < 0.5 for error in errors))
 
 
+@pytest.mark.parametrize("model", ["nezha", "ernie_doc", "ran", "longformer"])
+def test_predictions_of_numbers_begin_at_their_mean(tokenizer: Path, model: str) -> None:
+    """The predictions of random weights lie near the mean of the targets; a head that was trained stays as it is."""
+    numbers = {"a": 40.0, "b": 41.0, "c": 42.0, "d": 43.0, "e": 44.0}
+    examples = [ClassifyExample(name, "", text, None, numbers[name]) for name, text in texts().items()]
+    values = task_values(model, "classify", tokenizer, sequence_length=32, answer="number")
+    settings, dataset = TrainSettings.parse(values, "test"), dataset_of(values, examples)
+    resolved = resolve(settings, dataset.vocab_size, None, dataset.special)
+    began = Assembly(resolved, Mesh(), torch.float32, dataset=dataset, held_out=dataset)
+    predicted = [float(one[0]) for one in cast(TaskObjective, began.objective).predict(dataset).values()]
+    assert len(predicted) == 5 and predicted == pytest.approx([42.0] * 5, abs=2)
+    (name,) = (name for name, value in began.masters.named_parameters() if value.tolist() == [42.0])
+    bias = began.model.get_parameter(name).data
+    bias += 1
+    ClassifyObjective.begin(began.model, dataset)
+    assert bias.tolist() == [43.0]
+
+
 @pytest.mark.parametrize("model", ["nezha", "ernie_doc"])
 def test_a_tag_is_a_cross_entropy_in_the_window_with_most_context(tokenizer: Path, model: str) -> None:
     """Ten words in windows of six, three apart: the owner of each word is written out here."""
@@ -282,6 +301,30 @@ def test_options_share_a_softmax_in_each_window(tokenizer: Path, model: str) -> 
     agrees(found, losses, good)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_passages_share_a_softmax_whose_target_is_their_share_of_the_grades(tokenizer: Path, model: str) -> None:
+    grades = {"a": {"p": 3, "q": 0, "r": 1}, "b": {"q": 1, "s": 0}, "c": {"p": 0, "r": 0, "s": 2}}
+    examples = [
+        RankExample(query, "", f"{query} ?", tuple(f"{name} x" for name in of), tuple(map(float, of.values())))
+        for query, of in grades.items()
+    ]
+    calls, found = measured(task_values(model, "rank", tokenizer, sequence_length=16), examples, 1)
+    units: dict[str, dict[str, float]] = defaultdict(dict)
+    for tokens, logits in calls:
+        (passage,) = (one for one in tokens if one in "pqrs")
+        (query,) = (one for one in tokens if one in "abc")
+        units[query][passage] = float(logits[0])
+    losses, good = [], 0
+    for query, scores in units.items():
+        names, total = list(scores), sum(grades[query].values())
+        assert set(names) == set(grades[query])
+        each = [grades[query][name] / total * surprise(scores.values(), n) for n, name in enumerate(names)]
+        losses.append(sum(each))
+        good += grades[query][max(scores, key=scores.__getitem__)] > 0
+    assert found["predicted"] == 3 and found["correct"] == good
+    assert found["loss"] == pytest.approx(sum(losses) / 3, rel=1e-6)  # shares are float32
+
+
 def test_counts_of_ranks_add_up_to_the_whole_step(tokenizer: Path) -> None:
     labels = list("abcde")
     examples = [ClassifyExample(name, "", text, None, name) for name, text in texts().items()]
@@ -351,14 +394,21 @@ def gradient_of(objective: TaskObjective) -> tuple[float, list[Tensor]]:
     return loss, [parameter.grad for parameter in objective.model.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("kind", TASKS)
-def test_padding_and_company_change_nothing(tokenizer: Path, model: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "kind", "pooling"),
+    [
+        *((model, kind, None) for model in MODELS for kind in TASKS),
+        *((model, kind, "mean") for model in ("nezha", "ernie_doc") for kind in ("classify", "choose")),
+    ],
+)
+def test_padding_and_company_change_nothing(tokenizer: Path, model: str, kind: str, pooling: str | None) -> None:
     """One document is ten times as long as the shortest: outputs, loss and gradients are those of documents alone."""
     examples = examples_of(kind, (4, 40, 9, 17, 5))
     task: dict[str, Any] = {"sequence_length": 20, "labels": ["p", "q", "r"] if kind in ("classify", "tag") else []}
     if kind == "answer":
         task["occurrences"] = "all"
+    if pooling:
+        task["pooling"] = pooling
     found = {}
     for size in (1, 5):
         values = task_values(model, kind, tokenizer, **task) | {"global_batch": 5, "micro_batch": size}
@@ -371,6 +421,15 @@ def test_padding_and_company_change_nothing(tokenizer: Path, model: str, kind: s
     assert loss_together == pytest.approx(loss, rel=1e-11)
     for one, other in zip(gradients, gradients_together, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_text_without_tokens_is_read_alone_as_beside_another(tokenizer: Path, model: str) -> None:
+    """As one of a zero-width space, which BERT's normalisation removes; RAN's row has no special token either."""
+    values = task_values(model, "classify", tokenizer, sequence_length=20, labels=["p", "q"])
+    examples = [ClassifyExample("0", "", "\u200b", None, "p"), ClassifyExample("1", "", words(9), None, "q")]
+    alone, beside = (outputs_of(objective_of(values, found))[0] for found in (examples[:1], examples))
+    same_outputs(alone, beside)
 
 
 def test_a_model_with_one_token_type_reads_pairs_and_options(tokenizer: Path) -> None:
@@ -473,6 +532,29 @@ def test_longformers_global_tokens_are_those_of_the_task(tokenizer: Path, kind: 
         else:
             real = [place for place, one in enumerate(ids) if one != number_of("[PAD]")]
             assert [mask[place] for place in real] == [expected(place) for place in real]
+
+
+@pytest.mark.parametrize("changed", ["train", "dev", "test"])
+def test_a_file_that_changed_between_two_attempts_is_refused(changed: str, tokenizer: Path, tmp_path: Path) -> None:
+    files = {
+        name: str(write_lines(tmp_path / f"{name}.jsonl", [{"text": f"a {one}", "label": one} for one in "xy"]))
+        for name in ("train", "dev", "test")
+    }
+    values = task_values("nezha", "classify", tokenizer, labels=["x", "y"], sequence_length=8, **files)
+    values |= {"steps": 1, "global_batch": 2, "micro_batch": 2}
+
+    def attempt(steps: int) -> None:
+        Trainer(TrainSettings.parse({**values, "steps": steps}, "test"), tmp_path / "run", Mesh()).train()
+
+    attempt(1)
+    write_lines(Path(files[changed]), [{"text": f"a {one}", "label": one} for one in "xyx"])
+    with pytest.raises(UserError, match=f"{changed}.*changed since the run began") as caught:
+        attempt(2)
+    assert "begin a new run with name=" in str(caught.value) and "\n" not in str(caught.value)
+    moved = Path(files[changed]).rename(tmp_path / "moved.jsonl")  # with its old content it may be anywhere
+    write_lines(moved, [{"text": f"a {one}", "label": one} for one in "xy"])
+    values["data"][changed] = str(moved)
+    attempt(2)
 
 
 def test_a_task_without_held_out_examples_is_logged_with_its_own_setting(

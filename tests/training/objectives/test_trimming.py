@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from reread.training.assembly import head_of
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import open_dataset
+from reread.training.models import model_spec
+from reread.training.models.build import build_model, model_config
+from reread.training.objectives import objective_of
+from reread.training.objectives.objective import Objective
+from reread.training.parallel.mesh import Mesh
 from tests.conftest import document_values, longformer_values, ran_values, span_values, train_values
 from tests.corpora import VOCABULARY, make_corpus
-from training.assembly import head_of
-from training.config import TrainSettings
-from training.data.kinds import open_dataset
-from training.models import model_spec
-from training.models.build import build_model, model_config
-from training.objectives import objective_of
-from training.objectives.objective import Objective
-from training.parallel.mesh import Mesh
 
 COLUMNS = 48
 FAMILIES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {

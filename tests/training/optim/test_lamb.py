@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from reread.training.config import OptimizerSettings
+from reread.training.optim import lamb
+from reread.training.optim.build import _why_not_apex, build_optimizer, set_steps_taken, steps_taken
+from reread.training.optim.lamb import Lamb
+from reread.training.parallel.mesh import Mesh
 from tests.conftest import GOLDEN
-from training.config import OptimizerSettings
-from training.optim import lamb
-from training.optim.build import _why_not_apex, build_optimizer, set_steps_taken, steps_taken
-from training.optim.lamb import Lamb
-from training.parallel.mesh import Mesh
 
 NUMBERS = GOLDEN / "lamb_nezha.npz"
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from preprocessing.labelled.examples import ClassifyExample
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.training.config import OptimizerSettings
+from reread.training.optim.build import build_optimizer
+from reread.training.optim.precision import MasterWeights
+from reread.training.parallel.mesh import Mesh
 from tests.tasks import objective_of, task_values, write_tokenizer
-from training.config import OptimizerSettings
-from training.optim.build import build_optimizer
-from training.optim.precision import MasterWeights
-from training.parallel.mesh import Mesh
 
 RATE, DECAY = 0.125, 0.5
 

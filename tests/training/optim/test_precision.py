@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from preprocessing.errors import UserError
-from training.optim.precision import LossScale, MasterWeights, resolve_precision
-from training.parallel.gradients import GradientBuckets
-from training.parallel.mesh import Mesh
+from reread.preprocessing.errors import UserError
+from reread.training.optim.precision import LossScale, MasterWeights, resolve_precision
+from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.mesh import Mesh
 
 
 def managed(scale: float, steps: list[bool]) -> list[float]:

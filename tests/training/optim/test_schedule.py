@@ -1,11 +1,12 @@
 """The learning rate follows NEZHA's line, and no update is wasted."""
 
 import math
+from typing import get_args
 
 import pytest
 
-from training.config import ScheduleSettings
-from training.optim.schedule import learning_rate
+from reread.training.config import ScheduleSettings
+from reread.training.optim.schedule import learning_rate
 
 
 def rates(total: int = 100, **settings) -> list[float]:
@@ -33,6 +34,11 @@ def test_polynomial_cosine_and_constant():
     assert rates(decay="polynomial", power=1.0, warmup_steps=7) == rates(decay="linear", warmup_steps=7)
     assert rates(decay="cosine", warmup_steps=20)[60] == pytest.approx(2.0 * (1 + math.cos(math.pi / 2)) / 2)
     assert set(rates(decay="constant")) == {2.0}
+
+
+def test_every_decay_of_the_settings_is_computed():
+    for decay in get_args(ScheduleSettings.model_fields["decay"].annotation):
+        assert all(0 <= rate <= 2.0 for rate in rates(decay=decay, warmup_steps=3))
 
 
 def test_a_run_that_is_all_warm_up_divides_by_nothing():

@@ -7,12 +7,12 @@ import socket
 import pytest
 import torch
 
-from preprocessing.errors import UserError
-from training.config import ParallelSettings
-from training.parallel.horovod import check_address, slot
-from training.parallel.mesh import Mesh
-from training.parallel.reduce import reducer
-from training.parallel.rendezvous import pin_ring
+from reread.preprocessing.errors import UserError
+from reread.training.config import ParallelSettings
+from reread.training.parallel.horovod import check_address, slot
+from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.reduce import reducer
+from reread.training.parallel.rendezvous import pin_ring
 
 TWO = {"world": 4, "tensor_size": 2, "data_size": 2}
 CUDA = torch.device("cuda")

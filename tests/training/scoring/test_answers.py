@@ -1,11 +1,11 @@
 """EM and F1 of answers: small cases by hand, and the human figures of CMRC2018 and DRCD."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from reread.training.scoring.answers import answer_f1, cmrc_units, exact_match, squad_normal, triviaqa_normal
 from tests.training.scoring.real_data import questions
-from training.scoring.answers import answer_f1, cmrc_units, exact_match, squad_normal, triviaqa_normal
 
 
 def score(answers: list[str], predicted: str | None, style) -> tuple[float, float]:
@@ -61,7 +61,6 @@ def test_the_chinese_f1_takes_the_longest_contiguous_run() -> None:
 
 
 @given(st.text("甲乙a 1，", min_size=1, max_size=12), st.text("甲乙a 1，", min_size=1, max_size=12))
-@settings(max_examples=60)
 def test_the_run_is_that_of_the_table_of_common_endings(one, other) -> None:
     a, b = cmrc_units(one), cmrc_units(other)
     longest = max(
@@ -86,7 +85,6 @@ answers_with_words = st.lists(st.text("甲乙ab,《 ", max_size=6).map("甲".__a
 
 
 @given(st.dictionaries(st.text("ab", max_size=3), answers_with_words, min_size=1))
-@settings(max_examples=60)
 def test_a_gold_answer_gives_100_in_any_order(gold) -> None:
     for style in ("squad", "triviaqa", "cmrc"):
         right = {name: answers[-1] if answers else "" for name, answers in gold.items()}

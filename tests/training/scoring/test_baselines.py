@@ -1,15 +1,12 @@
 """Baselines: small cases, and the figures of the real data that they are known for."""
 
-import importlib.util
 import sys
 
 import pytest
 
-from preprocessing.errors import UserError
-from tests.conftest import not_here
-from tests.training.scoring.real_data import peoples_daily, questions, rows
-from training.scoring.answers import answer_f1, exact_match
-from training.scoring.baselines import (
+from reread.preprocessing.errors import UserError
+from reread.training.scoring.answers import answer_f1, exact_match
+from reread.training.scoring.baselines import (
     BagOfGrams,
     KnownEntities,
     likeliest_clause,
@@ -17,8 +14,10 @@ from training.scoring.baselines import (
     majority,
     most_shared_option,
 )
-from training.scoring.classification import accuracy
-from training.scoring.entities import entity_scores
+from reread.training.scoring.classification import accuracy
+from reread.training.scoring.entities import entity_scores
+from tests.conftest import extra
+from tests.training.scoring.real_data import peoples_daily, questions, rows
 
 
 def test_the_first_of_equals_counts() -> None:
@@ -83,8 +82,7 @@ def test_without_scikit_learn_the_bag_is_one_line(monkeypatch) -> None:
 
 
 def test_the_bag_of_characters_on_chnsenticorp() -> None:
-    if importlib.util.find_spec("sklearn") is None:
-        not_here("scikit-learn", "the extra `baselines` is not installed")
+    extra("baselines", "sklearn")
     train, dev = rows("zh_chnsenticorp/train.tsv.xz"), rows("zh_chnsenticorp/dev.tsv.xz")
     bag = BagOfGrams([text for _, text in train], [label for label, _ in train], unit="char")
     predicted = bag.predict([text for _, text in dev])
@@ -93,3 +91,11 @@ def test_the_bag_of_characters_on_chnsenticorp() -> None:
     assert score == pytest.approx(90.9, abs=0.3)  # versions of scikit-learn stop at other places
     with pytest.raises(UserError, match="two labels or more"):
         BagOfGrams(["甲", "乙"], ["0", "0"], unit="char")
+
+
+def test_a_word_of_one_character_is_a_word_and_texts_without_any_are_one_line() -> None:
+    extra("baselines", "sklearn")
+    bag = BagOfGrams(["a b", "c d", "b a", "d c"], ["x", "y", "x", "y"], unit="word")
+    assert bag.predict(["b", "d", "a b"]) == ["x", "y", "x"]
+    with pytest.raises(UserError, match=r"bag-of-words baseline cannot be made \(empty vocabulary"):
+        BagOfGrams(["!", "?"], ["x", "y"], unit="word")

@@ -9,18 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocessing.errors import UserError
-from tests.training.scoring.real_data import rows, text_of
-from training.scoring.classification import (
+from reread.preprocessing.errors import UserError
+from reread.training.scoring.classification import (
     accuracy,
     auc,
     exact_sets,
     macro_f1,
+    mean_absolute_error,
     micro_f1,
     pearson,
     positive_f1,
+    root_mean_square_error,
     spearman,
 )
+from tests.training.scoring.real_data import rows, text_of
 
 LABELS = ("a", "b", "c")
 pairs_of_labels = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from((*LABELS, None))), min_size=1)
@@ -65,7 +67,7 @@ def test_a_prediction_without_gold_an_unknown_label_and_nothing_to_score_are_one
 
 
 def test_numbers_have_no_wrong_value_that_stands_for_a_missing_one() -> None:
-    for score in (pearson, spearman):
+    for score in (pearson, spearman, mean_absolute_error, root_mean_square_error):
         with pytest.raises(UserError, match="1 of 2 texts have no finite number predicted"):
             score(by_id([1.0, 2.0]), {"id0": 1.0})
         with pytest.raises(UserError, match="1 of 2 texts"):
@@ -99,9 +101,17 @@ def test_auc_is_how_often_a_positive_text_wins(pairs) -> None:
 
 def test_correlations_by_hand() -> None:
     gold, predicted = by_id([1.0, 2.0, 3.0, 4.0]), by_id([1.0, 3.0, 3.0, 9.0])
-    assert pearson(gold, predicted) == pytest.approx(100 * 12 / np.sqrt(5 * 36), rel=1e-12)
-    assert spearman(gold, predicted) == pytest.approx(100 * 4.5 / np.sqrt(5 * 4.5), rel=1e-12)  # ranks 1, 2.5, 2.5, 4
+    assert pearson(gold, predicted) == pytest.approx(12 / np.sqrt(5 * 36), rel=1e-12)
+    assert spearman(gold, predicted) == pytest.approx(4.5 / np.sqrt(5 * 4.5), rel=1e-12)  # ranks 1, 2.5, 2.5, 4
     assert pearson(gold, by_id([2.0] * 4)) == spearman(gold, by_id([2.0] * 4)) == 0
+
+
+def test_errors_are_in_the_unit_of_the_numbers() -> None:
+    gold, predicted = by_id([1.0, 2.0, 6.0, 5.0]), by_id([1.0, 4.0, 3.0, 6.0])
+    assert mean_absolute_error(gold, predicted) == 1.5
+    assert root_mean_square_error(gold, predicted) == pytest.approx(np.sqrt(3.5), rel=1e-15)
+    in_cents = [by_id(100 * value for value in side.values()) for side in (gold, predicted)]
+    assert mean_absolute_error(*in_cents) == 150 and spearman(*in_cents) == spearman(gold, predicted)
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=2), st.randoms(use_true_random=False))
@@ -109,9 +119,9 @@ def test_correlations_follow_their_definition_in_any_order(pairs, shuffler) -> N
     a, b = (list(side) for side in zip(*pairs, strict=True))
     gold, predicted = by_id(a), by_id(b)
     if len(set(a)) > 1 and len(set(b)) > 1:
-        assert pearson(gold, predicted) == pytest.approx(100 * np.corrcoef(a, b)[0, 1], rel=1e-9, abs=1e-9)
+        assert pearson(gold, predicted) == pytest.approx(np.corrcoef(a, b)[0, 1], rel=1e-9, abs=1e-11)
         ranks = [[sum(y < x for y in side) + sum(y == x for y in side) / 2 for x in side] for side in (a, b)]
-        assert spearman(gold, predicted) == pytest.approx(100 * np.corrcoef(*ranks)[0, 1], rel=1e-9, abs=1e-9)
+        assert spearman(gold, predicted) == pytest.approx(np.corrcoef(*ranks)[0, 1], rel=1e-9, abs=1e-11)
     names = list(gold)
     shuffler.shuffle(names)
     shuffled = {name: gold[name] for name in names}
@@ -120,10 +130,10 @@ def test_correlations_follow_their_definition_in_any_order(pairs, shuffler) -> N
 
 
 @given(st.lists(numbers, min_size=2).filter(lambda values: len(set(values)) > 1))
-def test_a_perfect_prediction_has_correlation_100(values) -> None:
+def test_a_perfect_prediction_has_correlation_1(values) -> None:
     gold = by_id(values)
-    assert pearson(gold, gold) == spearman(gold, gold) == 100
-    assert spearman(gold, by_id(value**3 for value in values)) == 100
+    assert pearson(gold, gold) == spearman(gold, gold) == 1
+    assert spearman(gold, by_id(value**3 for value in values)) == 1
 
 
 def test_majority_figures_of_the_real_data() -> None:

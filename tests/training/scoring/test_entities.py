@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocessing.errors import UserError
-from training.scoring.entities import Entity, entities, entity_scores, scheme_of, token_accuracy, token_f1
+from reread.preprocessing.errors import UserError
+from reread.training.scoring.entities import Entity, entities, entity_scores, scheme_of, token_accuracy, token_f1
 
 P01, P02, P12, L12, L13, L23, P23 = (
     Entity({"P": "PER", "L": "LOC"}[name[0]], int(name[1]), int(name[2]))

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError
+from reread.training.scoring.baselines import longest_option, majority, most_shared_option
+from reread.training.scoring.classification import accuracy
+from reread.training.scoring.options import pac, qac
 from tests.training.scoring.real_data import c3
-from training.scoring.baselines import longest_option, majority, most_shared_option
-from training.scoring.classification import accuracy
-from training.scoring.options import pac, qac
 
 
 def test_a_passage_is_right_if_all_its_blanks_are() -> None:

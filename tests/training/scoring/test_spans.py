@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.scoring.spans import Window, decode, max_context
+from reread.training.scoring.spans import Window, decode, max_context
 
 
 def windows_of(context: str, step: int, size: int, starts: np.ndarray, ends: np.ndarray) -> list[Window]:
@@ -17,9 +17,8 @@ def windows_of(context: str, step: int, size: int, starts: np.ndarray, ends: np.
     while begins[-1] + size < len(context):
         begins.append(begins[-1] + step)
     lengths = [min(size, len(context) - begin) for begin in begins]
-    index = max_context(begins, lengths)
     windows = []
-    for window, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
+    for begin, length in zip(begins, lengths, strict=True):
         outside = 4 + size - length
         place = np.arange(begin, begin + length)
         noise = np.full(outside, 50.0)  # question, pads and [SEP] are never an answer, whatever their logits
@@ -28,7 +27,7 @@ def windows_of(context: str, step: int, size: int, starts: np.ndarray, ends: np.
                 np.concatenate([[60.0], starts[place], noise]),
                 np.concatenate([[60.0], ends[place], noise]),
                 np.concatenate([[[-1, -1]], np.stack([place, place + 1], 1), np.full((outside, 2), -1)]),
-                np.concatenate([[False], index[place] == window, [False] * outside]),
+                begin,
             )
         )
     return windows
@@ -39,7 +38,7 @@ def test_a_planted_answer_is_found_through_any_windows(data) -> None:
     context = data.draw(st.text("甲乙丙丁戊己庚", min_size=1, max_size=60))
     size = data.draw(st.integers(1, 40))
     step = data.draw(st.integers(1, size))
-    length = data.draw(st.integers(1, max(1, (size - step) // 2)))
+    length = data.draw(st.integers(1, size - step + 1))  # the longest that some window holds wherever it stands
     start = data.draw(st.integers(0, max(0, len(context) - length)))
     end = min(start + length, len(context))
     seed = data.draw(st.integers(0, 9))
@@ -51,16 +50,25 @@ def test_a_planted_answer_is_found_through_any_windows(data) -> None:
     assert listed[0] == best
 
 
+def owner(windows: list[Window], first: int, last: int) -> int:
+    """The first window with the most context of the characters `first` to `last`, by BERT's formula for a token."""
+    values = []
+    for number, window in enumerate(windows):
+        held = [begin for begin, _ in window.offsets if begin >= 0]
+        if first in held and last in held:
+            values.append((min(first - held[0], held[-1] - last) + Fraction(len(held), 100), -number))
+    return -max(values)[1]
+
+
 def by_loops(windows: list[Window], context: str, n_best: int, longest: int) -> list[tuple[str, float]]:
     """All pairs of the best starts and ends of each window, one by one."""
     found = []
-    for window in windows:
+    for number, window in enumerate(windows):
         inside = [place for place in range(len(window.start)) if window.offsets[place][0] >= 0]
-        starts = [place for place in inside if window.is_max_context[place]]
-        starts = sorted(starts, key=lambda place: float(window.start[place]), reverse=True)[:n_best]
-        for first in starts:
+        for first in sorted(inside, key=lambda place: float(window.start[place]), reverse=True)[:n_best]:
             for last in sorted(inside, key=lambda place: float(window.end[place]), reverse=True)[:n_best]:
-                if first <= last < first + longest:
+                owned = first <= last and owner(windows, window.offsets[first][0], window.offsets[last][0]) == number
+                if owned and last < first + longest:
                     text = context[window.offsets[first][0] : window.offsets[last][1]]
                     found.append((text, float(window.start[first]) + float(window.end[last])))
     listed: dict[str, float] = {}
@@ -89,18 +97,32 @@ def test_the_best_spans_are_those_of_loops_over_all_pairs(data) -> None:
 
 
 def one_window(starts: list[float], ends: list[float], offsets: list[tuple[int, int]], **more) -> Window:
-    seen = np.array(more.pop("is_max_context", [True] * len(starts)))
-    return Window(np.array(starts), np.array(ends), np.array(offsets), seen, **more)
+    return Window(np.array(starts), np.array(ends), np.array(offsets), **more)
 
 
-def test_a_start_needs_max_context_and_an_end_does_not() -> None:
-    offsets = [(0, 1), (1, 2), (2, 3)]
-    first = one_window([9, 0, 1], [0, 0, 5], offsets, is_max_context=[False, True, True])
-    best, _ = decode([first], "abc")
-    assert (best.start, best.end) == (2, 3)
-    second = one_window([3, 0, 0], [0, 0, 4], offsets, is_max_context=[True, False, False])
-    best, _ = decode([first, second], "abc")
-    assert (best.start, best.end, best.score) == (0, 3, 7)
+def test_a_span_counts_in_the_window_where_it_has_most_context() -> None:
+    """Of 11 tokens the first window has 0 to 9 and the second 4 to 10. Token 6 has its most context in the first, which
+    does not hold an answer from 6 to 10, and tokens 6 to 9 have more of it in the second."""
+    context = "abcdefghijk"
+    offsets = [(place, place + 1) for place in range(11)]
+
+    def found(start: int, end: int, first: float, second: float) -> float:
+        logits = [np.zeros((2, 10)), np.zeros((2, 7))]
+        for one, begin, value in ((logits[0], 0, first), (logits[1], 4, second)):
+            for row, place in enumerate((start, end)):
+                if place - begin < one.shape[1]:
+                    one[row, place - begin] = value
+        windows = [
+            Window(logits[0][0], logits[0][1], np.array(offsets[:10]), 0),
+            Window(logits[1][0], logits[1][1], np.array(offsets[4:]), 4),
+        ]
+        best = decode(windows, context).best
+        assert best is not None and (best.start, best.end) == (start, end + 1)
+        return best.score
+
+    assert found(6, 10, 9, 9) == 18
+    assert found(6, 9, 9, 7) == 14  # 1 token behind it, against 0 in the first
+    assert found(6, 6, 9, 7) == 18  # 3 in the first, which is longer, against 2
 
 
 def test_an_answer_that_stands_twice_is_listed_once_at_its_best_place() -> None:
@@ -152,9 +174,9 @@ def test_where_nothing_may_be_an_answer_there_is_none() -> None:
 def test_logits_in_half_precision_are_added_without_rounding() -> None:
     offsets = [(0, 1), (1, 2)]
     start, end = np.array([2048, 0], np.float16), np.array([1, 2], np.float16)
-    window = Window(start, end, np.array(offsets), np.array([True, False]))
+    window = Window(start, end, np.array(offsets))
     assert decode([window], "ab").best.score == 2050
-    assert [span.score for span in decode([window], "ab").n_best] == [2050, 2049]
+    assert [span.score for span in decode([window], "ab").n_best] == [2050, 2049, 2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=6))

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from preprocessing.errors import UserError
-from training.scoring.task_scores import SCORES, chosen_score, scores
+from reread.preprocessing.errors import UserError
+from reread.training.scoring.task_scores import SCORES, chosen_score, formatted, scores
+from reread.training.trainer import LOWER_IS_BETTER
 
 PERFECT = {
     "classify-one": (
@@ -15,17 +16,19 @@ PERFECT = {
         {"labels": ("a", "b"), "positive": "b", "probabilities": {"1": 0.1, "2": 0.9}},
     ),
     "classify-set": ({"1": {"a"}, "2": {"a", "b"}}, {"1": ["a"], "2": ["b", "a"]}, {}),
-    "classify-number": ({"1": 1.0, "2": 2.0, "3": 4.0}, {"1": 10.0, "2": 20.0, "3": 40.0}, {}),
+    "classify-number": ({"1": 1.0, "2": 2.0, "3": 4.0}, {"1": 1.0, "2": 2.0, "3": 4.0}, {}),
     "tag": ({"1": ["B-X", "I-X", "O"]}, {"1": ["B-X", "I-X", "O"]}, {"scheme": "BIO"}),
     "answer": ({"1": ["甲", "乙丙"], "2": []}, {"1": "乙丙。", "2": ""}, {"style": "cmrc"}),
+    "rank": ({"1": [0, 1], "2": [2, 0, 1]}, {"1": [0.1, 0.2], "2": [3, 1, 2]}, {}),
     "choose": ({"1": 0, "2": 1}, {"1": 0, "2": 1}, {"groups": {"1": "x", "2": "x"}}),
 }
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_a_perfect_prediction_gives_100_in_every_score_of_every_kind(kind) -> None:
+def test_a_perfect_prediction_gives_the_best_of_every_score_of_every_kind(kind) -> None:
     gold, predicted, given = PERFECT[kind]
-    assert scores(kind, gold, predicted, **given) == dict.fromkeys(SCORES[kind], 100)
+    best = {"spearman": 1, "pearson": 1, "mae": 0, "rmse": 0}
+    assert scores(kind, gold, predicted, **given) == {name: best.get(name, 100) for name in SCORES[kind]}
 
 
 @pytest.mark.parametrize("kind", sorted(SCORES.keys() - {"classify-number"}))
@@ -64,15 +67,22 @@ def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
         "tag": "entity-f1",
         "answer": "f1",
         "choose": "accuracy",
+        "rank": "ndcg@10",
     }
-    assert all(score.higher_is_better for table in SCORES.values() for score in table.values())
+    lower = {name for table in SCORES.values() for name, score in table.items() if not score.higher_is_better}
+    assert lower == {"mae", "rmse"} and lower <= set(LOWER_IS_BETTER)
+    assert [formatted(*one) for one in (("spearman", 0.87654321), ("mae", 1234.56), ("f1", 87.654))] == [
+        "0.8765",
+        "1235",
+        "87.65",
+    ]
     assert chosen_score("answer", "em")[0] == "em"
     with pytest.raises(UserError, match="`tag` has no score `entity_f1`; did you mean `entity-f1`"):
         chosen_score("tag", "entity_f1")
 
 
 def test_scoring_needs_neither_torch_nor_scikit_learn() -> None:
-    names = ["answers", "baselines", "classification", "entities", "options", "spans", "task_scores"]
-    code = "".join(f"import training.scoring.{name}\n" for name in names)
+    names = ["answers", "baselines", "classification", "entities", "options", "ranking", "spans", "task_scores"]
+    code = "".join(f"import reread.training.scoring.{name}\n" for name in names)
     code += "import sys; sys.exit(bool({'torch', 'sklearn', 'transformers'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,16 +1,21 @@
 """A span of the text that answers a question."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from preprocessing.labelled.examples import AnswerExample
-from training.data.rows import Rows
-from training.data.tasks.dataset import Document, Mark, Member, Outputs, TaskDataset
-from training.data.tasks.settings import AnswerSettings
-from training.data.tasks.windows import Row
-from training.scoring.spans import Decoded, Window, decode
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.tasks.answer import NOWHERE, AnswerExample
+from reread.training.data.batch import Rows
+from reread.training.data.tasks.answer_settings import AnswerSettings
+from reread.training.data.tasks.dataset import SHOWN, Document, Mark, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.reach import within_reach
+from reread.training.data.tasks.windows import Row
+from reread.training.scoring.answers import answer_f1
+from reread.training.scoring.baselines import likeliest_clause
+from reread.training.scoring.spans import Decoded, Span, Window, decode
 
 
 class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
@@ -19,10 +24,31 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     def encode(self, examples: Sequence[AnswerExample]) -> list[Document]:
         questions = self.tokens([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
+        choices = [number for ids in self._choices.values() for number in ids]
+        room = self.settings.other_length or self.settings.sequence_length // 4  # where it is shared, at least so many
+        if len(choices) > room:
+            raise UserError(
+                f"task.other_length: {room} leaves no room beside {len(choices)} tokens of task.choices; raise it"
+            )
         return [
-            self.document(text, np.array(text.offsets).reshape(-1, 2), [[question.ids]])
+            self.document(text, np.array(text.offsets).reshape(-1, 2), [[[*choices, *question.ids]]])
             for question, text in zip(questions, texts, strict=True)
         ]
+
+    @cached_property
+    def _choices(self) -> dict[str, list[int]]:
+        """The tokens of each choice, which stand before the question."""
+        found = self.tokens(self.settings.choices)
+        return {choice: one.ids for choice, one in zip(self.settings.choices, found, strict=True)}
+
+    def _choice_places(self, window: int) -> dict[str, tuple[int, int]]:
+        """The first and the last token of each choice in a row whose window has `window` tokens."""
+        place = window + 1 if self.settings.frame == "segments" else int(self.settings.frame == "")
+        places = {}
+        for choice, ids in self._choices.items():
+            places[choice] = (place, place + len(ids) - 1)
+            place += len(ids)
+        return places
 
     def units(self, example: int, last_only: bool) -> list[list[Member]]:
         units = super().units(example, last_only)
@@ -39,10 +65,22 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
                 starts[row, first] = ends[row, last] = True
         if self.settings.without == "cls" and not self.settings.bare:
             answered = {units[row] for row in np.flatnonzero(starts.any(1))}
-            none = [unit not in answered for unit in units]
+            none = [
+                unit not in answered and not self._is_unreachable(member)
+                for unit, member in zip(units, members, strict=True)
+            ]
             place = self._cls(shape[1])
             starts[none, place] = ends[none, place] = True
         return {"starts": starts, "ends": ends}
+
+    def _is_unreachable(self, member: Member) -> bool:
+        """Whether the answer to learn has no place, which is not to have none: it is a choice that no training example
+        has, or does not stand where its file says."""
+        example = self.examples[member.example]
+        if not example.placed:
+            return bool(example.answers)
+        first = example.placed[0]
+        return first.start == NOWHERE and first.text not in ("", *self._choices)
 
     def _cls(self, length: int) -> int:
         return length - 1 if self.settings.frame == "segments" else 0
@@ -52,9 +90,13 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         `content` is the place of the window's first token."""
         document = self.documents[member.example]
         window, offsets = document.window(member.window), document.offsets
-        answers = self.examples[member.example].answers or ()
+        answers = self.examples[member.example].placed
         found = []
         for answer in answers if self.settings.occurrences == "all" else answers[:1]:
+            if answer.start == NOWHERE:
+                places = self._choice_places(window.stop - window.start)
+                found += [places[answer.text]] if answer.text in places else []
+                continue
             end = answer.start + len(answer.text)
             inside = np.flatnonzero((offsets[:, 1] > answer.start) & (offsets[:, 0] < end))
             if len(inside) and window.start <= inside[0] and inside[-1] < window.stop:
@@ -79,35 +121,59 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         """`outputs` are start and end logits [L, 2]."""
         document = self.documents[example]
         windows = []
+        chosen = dict.fromkeys(self._choices, -np.inf)
         for (_, number), logits in sorted(outputs.items()):
             content = self._content(Member(example, 0, number))
             window = document.window(number)
+            for choice, (first, last) in self._choice_places(window.stop - window.start).items():
+                chosen[choice] = max(chosen[choice], float(logits[first, 0] + logits[last, 1]))
             inside = slice(content, content + window.stop - window.start)
             offsets = np.full((len(logits), 2), -1)
             offsets[inside] = document.offsets[window]
-            is_best = np.zeros(len(logits), bool)
-            is_best[inside] = document.owners[window] == number
-            asked = self.settings.no_answer is not None and not self.settings.bare
-            null = float(logits[self._cls(len(logits))].sum()) if asked else None
-            windows.append(Window(logits[:, 0], logits[:, 1], offsets, is_best, null))
+            null = float(logits[self._cls(len(logits))].sum()) if self.settings.may_decline else None
+            windows.append(Window(logits[:, 0], logits[:, 1], offsets, window.start, null))
         return decode(
             windows,
             self.examples[example].text,
             longest=self.settings.answer_length,
             null_threshold=self.settings.no_answer or 0.0,
+            choices=list(chosen.values()),
         )
 
     def scored(self, example: int, prediction: Decoded) -> str:
-        best = prediction.best
-        return "" if best is None else self.examples[example].text[best.start : best.end]
+        return "" if prediction.best is None else self._text_of(example, prediction.best)
+
+    def _text_of(self, example: int, span: Span) -> str:
+        if span.start < 0:
+            return self.settings.choices[-1 - span.start]
+        return self.examples[example].text[span.start : span.end]
 
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
         return self._scores(predictions, style=self.settings.style)
 
+    def remarks(self) -> list[str]:
+        if any(one.answers is None for one in self.examples):
+            return super().remarks()
+        return [*super().remarks(), within_reach(self.settings, self.examples, self.documents)]
+
     def written(self, example: int, prediction: Decoded) -> dict[str, Any]:
-        text = self.examples[example].text
-        spans = [
-            {"text": text[one.start : one.end], "start": one.start, "end": one.end, "probability": one.probability}
-            for one in prediction.n_best[:5]
-        ]
+        spans = []
+        for one in prediction.n_best[:5]:
+            places = {"start": one.start, "end": one.end} if one.start >= 0 else {}
+            spans.append({"text": self._text_of(example, one), **places, "probability": one.probability})
         return {"answer": self.scored(example, prediction), "spans": spans}
+
+    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+        example, guess = self.examples[place], self.scored(place, prediction)
+        f1 = answer_f1({"": self.gold(example)}, {"": guess}, self.settings.style)
+        if f1 == 100:
+            return None
+        sure = prediction.best.probability if prediction.best else 0.0
+        begin = max(0, (example.answers[0].start if example.answers else 0) - SHOWN // 2)
+        text = f"{example.question}\n{'...' if begin else ''}{example.text[begin : begin + SHOWN]}"
+        gold = " / ".join(dict.fromkeys(one.text for one in example.answers or ())) or "no answer"
+        return Mistake(100 - f1 + sure, text, gold, guess or "no answer")
+
+    def baselines(self, train: Sequence[AnswerExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        clauses = [likeliest_clause(one.text, one.question) for one in self.examples]
+        yield "likeliest clause", {place: Decoded(Span(*clause, 0.0, 1.0), ()) for place, clause in enumerate(clauses)}

@@ -1,17 +1,35 @@
 """One of several options: each is read with the text, and the one with the highest logit is chosen."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.labelled.examples import ChooseExample
-from training.data.rows import Rows
-from training.data.tasks.classify import softmax
-from training.data.tasks.dataset import Document, Member, Outputs, TaskDataset
-from training.data.tasks.settings import ChooseSettings
-from training.data.tasks.windows import Row
+from reread.preprocessing.labelled.examples import Given
+from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.training.data.batch import Rows
+from reread.training.data.tasks.classify import softmax
+from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.settings import PooledSettings, TaskSettings
+from reread.training.data.tasks.windows import Row
+from reread.training.scoring.baselines import longest_option, majority, most_shared_option
+
+
+class ChooseSettings(PooledSettings):
+    """One of several options."""
+
+    elastic = TaskSettings.places | {"question", "options"}
+
+    kind: Literal["choose"]
+    question: str | None = None
+    """The question about each text that has none of its own, such as raw text."""
+    options: list[str] = []
+    """The options of each text that has none of its own."""
+
+    @property
+    def given(self) -> Given:
+        return Given(question=self.question, options=tuple(self.options))
 
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
@@ -57,3 +75,22 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
             "text": self.examples[example].options[number],
             "probabilities": [round(float(p), 6) for p in prediction],
         }
+
+    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+        example, guess = self.examples[place], self.scored(place, prediction)
+        assert example.label is not None
+        if guess == example.label:
+            return None
+        gold, made = (f"{example.options[one]} ({prediction[one]:.2f})" for one in (example.label, guess))
+        text = f"{example.question}\n{example.text[:SHOWN]}"
+        return Mistake(float(prediction[guess] - prediction[example.label]), text, gold, made)
+
+    def baselines(self, train: Sequence[ChooseExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        usual = majority(one.label for one in train if one.label is not None)
+        rules: dict[str, Callable[[Any], int]] = {
+            "best fixed option": lambda one: min(usual, len(one.options) - 1),
+            "longest option": lambda one: longest_option(one.options),
+            "option with most characters in the text": lambda one: most_shared_option(one.text, one.options),
+        }
+        for name, rule in rules.items():
+            yield name, {place: np.eye(len(one.options))[rule(one)] for place, one in enumerate(self.examples)}

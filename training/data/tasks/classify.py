@@ -1,16 +1,49 @@
 """Classification of one text or a pair: one label, a set of labels, or a number."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from preprocessing.labelled.examples import ClassifyExample
-from training.data.rows import Rows
-from training.data.tasks.dataset import Document, Member, Outputs, TaskDataset
-from training.data.tasks.settings import ClassifySettings
-from training.data.tasks.windows import Row
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.training.data.batch import Rows
+from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.settings import PooledSettings
+from reread.training.data.tasks.windows import Row
+from reread.training.scoring.baselines import BagOfGrams, majority
+from reread.training.scoring.task_scores import Kind
+
+MANY_LABELS = 20
+"""With more labels the bag of characters is a support vector machine, which is much faster there."""
+
+
+class ClassifySettings(PooledSettings):
+    """One text or a pair, and its label, its set of labels or its number."""
+
+    kind: Literal["classify"]
+    answer: Literal["one", "set", "number"] = "one"
+    """What a text has: one label, a set of labels, or a number."""
+    label_separator: str | None = Field(default=None, min_length=1)
+    """What stands between the labels of a set in one cell or text; null: a comma in a table."""
+    positive: str | None = None
+    """The one of two labels that `positive-f1` is of; null: the second."""
+
+    @property
+    def label_form(self) -> Literal["one", "set", "number"]:
+        return self.answer
+
+    @property
+    def has_classes(self) -> bool:
+        return self.answer != "number"
+
+    @property
+    def scored_as(self) -> Kind:
+        return cast(Kind, f"classify-{self.answer}")
 
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
@@ -73,8 +106,77 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
             given |= {"positive": positive, "probabilities": chances}
         return self._scores(predictions, **given)
 
+    @property
+    def has_confusion(self) -> bool:
+        return self.settings.answer == "one"
+
+    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
+        if self.settings.answer == "number":
+            return (), ()
+        gold, guess = self.examples[place].label, self.scored(place, prediction)
+        if self.settings.answer == "one":
+            return {(gold,)}, {(guess,)}
+        return {(label,) for label in gold}, {(label,) for label in guess}  # type: ignore[union-attr]
+
+    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+        kinds = {"one": self._wrong_label, "set": self._wrong_set, "number": self._error}
+        return kinds[self.settings.answer](self.examples[place], self.scored(place, prediction), prediction)
+
+    def _wrong_label(self, example: Any, guess: Any, prediction: Any) -> Mistake | None:
+        chances = dict(zip(self.settings.labels, map(float, prediction), strict=True))
+        if guess == example.label:
+            return None
+        gold = chances[example.label]
+        return Mistake(
+            chances[guess] - gold, _pair(example), f"{example.label} ({gold:.2f})", f"{guess} ({chances[guess]:.2f})"
+        )
+
+    @staticmethod
+    def _wrong_set(example: Any, guess: Any, prediction: Any) -> Mistake | None:
+        differ = set(example.label) ^ set(guess)
+        gold, made = (", ".join(sorted(labels)) or "none" for labels in (example.label, guess))
+        return Mistake(len(differ), _pair(example), gold, made) if differ else None
+
+    @staticmethod
+    def _error(example: Any, guess: Any, prediction: Any) -> Mistake:
+        return Mistake(abs(guess - example.label), _pair(example), f"{example.label:g}", f"{guess:.4g}")
+
+    def baselines(self, train: Sequence[ClassifyExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        kinds = {"one": self._usual_label, "set": self._usual_set, "number": self._mean}
+        yield from kinds[self.settings.answer](train)
+
+    def _usual_label(self, train: Sequence[ClassifyExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        chances = dict(zip(self.settings.labels, np.eye(len(self.settings.labels)), strict=True))
+        labels, places = [str(one.label) for one in train], range(len(self))
+        yield "majority", {place: chances[majority(labels)] for place in places}
+        if any(one.second is not None for one in train):
+            return  # a bag does not know which of the two texts a character is in
+        unit, name = ("char", "characters") if _mostly_chinese(train) else ("word", "words")
+        model = "logistic" if len(chances) <= MANY_LABELS else "svm"
+        bag = BagOfGrams([one.text for one in train], labels, unit=unit, model=model)  # type: ignore[arg-type]
+        found = bag.predict([one.text for one in self.examples])
+        yield f"bag of {name}", {place: chances[label] for place, label in enumerate(found)}
+
+    def _usual_set(self, train: Sequence[Any]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        usual = set(majority("\0".join(sorted(one.label)) for one in train).split("\0"))
+        chances = np.array([float(label in usual) for label in self.settings.labels])
+        yield "majority", dict.fromkeys(range(len(self)), chances)
+
+    def _mean(self, train: Sequence[Any]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        mean = statistics.fmean(one.label for one in train)
+        yield "mean", dict.fromkeys(range(len(self)), np.array([mean]))
+
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Over the last dimension."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)  # type: ignore[no-any-return]
+
+
+def _pair(example: ClassifyExample) -> str:
+    return "\n".join(text[:SHOWN] for text in (example.text, example.second) if text)
+
+
+def _mostly_chinese(examples: Sequence[ClassifyExample]) -> bool:
+    text = "".join(one.text for one in islice(examples, 1000))
+    return 2 * len(re.findall(r"[\u4e00-\u9fff]", text)) > len(re.findall(r"\w", text))

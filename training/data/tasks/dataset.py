@@ -1,10 +1,11 @@
 """Labelled documents as windows: which rows a step has, in which forward passes, and what is predicted from them."""
 
-import json
+import logging
+import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from hashlib import md5
 from pathlib import Path
@@ -12,22 +13,31 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
-from preprocessing.errors import UserError
-from preprocessing.labelled.examples import Example
-from preprocessing.labelled.read import read_examples
-from training.data.dataset import Dataset
-from training.data.order import locate
-from training.data.rows import Rows, share
-from training.data.tasks.settings import TaskSettings
-from training.data.tasks.windows import Framing, Row, padded, window_count
-from training.data.trimming import by_length, micro_batches, pieces
-from training.scoring.spans import max_context
-from training.scoring.task_scores import scores
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.source import STANDARD_INPUT
+from reread.preprocessing.labelled.splits import labels_of, with_labels
+from reread.preprocessing.tokens.base import read_backend, read_config
+from reread.training.data.batch import Rows, share
+from reread.training.data.dataset import Dataset
+from reread.training.data.order.order import locate
+from reread.training.data.rows.trimming import by_length, micro_batches, pieces
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.windows import Framing, Row, longest_of, padded, room_beside, window_count
+from reread.training.scoring.spans import max_context
+from reread.training.scoring.task_scores import scores
+
+log = logging.getLogger("reread")
 
 AnyTask = TypeVar("AnyTask", bound=TaskSettings)
 AnyExample = TypeVar("AnyExample", bound=Example)
+AnyRow = TypeVar("AnyRow")
+
+LITTLE = 0.9
+"""With a smaller share of the text read a line says so."""
 
 Outputs = Mapping[tuple[int, int], NDArray[np.float64]]
 """(option, window) -> the model's output for that row, without padding."""
@@ -80,22 +90,43 @@ class Mark(NamedTuple):
     name: str
 
 
+class Mistake(NamedTuple):
+    """A wrong prediction, for people."""
+
+    weight: float
+    """How wrong it is, compared with others of the same kind of task."""
+    text: str
+    gold: str
+    predicted: str
+
+
+Names = Collection[tuple[Any, ...]]
+SHOWN = 400
+"""Characters of a text in a list of mistakes."""
+
+
 class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     """The examples of one file; `len()` is their number."""
 
     is_question: ClassVar[bool] = False
     """Whether the other part of a row is a question, which stands first."""
 
+    any_pass: ClassVar[bool] = False
+    """Whether predictions for the options of an example, of which there may be many, may come from several passes."""
+
     def __init__(self, settings: AnyTask, seed: int, examples: Sequence[AnyExample]) -> None:
         if settings.tokenizer is None:
             raise UserError(f"task {settings.kind}: `reread finetune` trains it, from init=FOLDER")
         self.settings, self.seed, self.examples = settings, seed, examples
         self.tokenizer_folder = settings.tokenizer
-        self._tokenizer = Tokenizer.from_file(str(settings.tokenizer / "tokenizer.json"))
+        self._tokenizer = read_backend(settings.tokenizer / "tokenizer.json")
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self.vocab_size = self._tokenizer.get_vocab_size()
-        self.special = special_tokens(settings.tokenizer, self._tokenizer)
+        vocabulary = self._tokenizer.get_vocab()
+        self.vocab_size = len(vocabulary)
+        self.embeddings = max(vocabulary.values(), default=-1) + 1
+        """Rows that a model's embedding needs: ids may leave out numbers."""
+        self.special = special_tokens(settings.tokenizer, vocabulary)
         pair = 2 if self._tokenizer.id_to_token(self.special["cls"]) == "<s>" else 1
         self.framing = Framing(settings.frame, self.special["cls"], self.special["sep"], pair)
 
@@ -108,12 +139,12 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @property
     def corpus_fingerprint(self) -> str:  # type: ignore[override]
-        """A hash of the examples, wherever their file is."""
-        digest = md5()
-        for example in self.examples:
-            values = [getattr(example, name) for name in example.__slots__ if name != "place"]
-            digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
-        return digest.hexdigest()
+        return fingerprint_of(self.examples)
+
+    @cached_property
+    def compared(self) -> dict[str, str]:
+        splits = self.settings.splits.items()
+        return {f"task.{name}": fingerprint_of(examples_of(one, "validation")) for name, one in splits}
 
     @property
     def fingerprint(self) -> str:
@@ -168,14 +199,36 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
         """A prediction as `reread predict` writes it."""
 
+    @abstractmethod
+    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+        """What is wrong with the prediction for an example; None if it is right."""
+
+    @property
+    def has_confusion(self) -> bool:
+        """Whether each example has one class, for which another one can be taken."""
+        return False
+
+    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
+        """What gold and prediction name, each as (class, ...): labels, or entities with their places."""
+        return (), ()
+
+    @abstractmethod
+    def baselines(self, train: Sequence[AnyExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        """Name and predictions of baselines without a neural network, made from the training examples."""
+
+    def check_predicted(self) -> None:
+        """Raise `UserError` for what can be read, but is not what the model learned from."""
+
     def document(
         self, encoding: Encoding | list[int], offsets: NDArray[np.int64], options: list[list[list[int]]]
     ) -> Document:
         """Raises `UserError` if question and option leave no room in a window."""
         ids = encoding if isinstance(encoding, list) else encoding.ids
-        limit, settings = self.settings.other_length, self.settings
-        unread = sum(max(0, len(part) - limit) for option in options for part in option)
-        options = [[part[:limit] for part in option] for option in options]
+        settings = self.settings
+        longest = len(ids) if settings.longest is None else settings.longest
+        shown = [self._shown(option, min(len(ids), longest)) for option in options]
+        unread = max(0, len(ids) - longest) + _tokens(options) - _tokens(shown)
+        options = shown
         taken = max(self.framing.special(len(option)) + sum(map(len, option)) for option in options)
         room = settings.sequence_length - taken
         if room < 1:
@@ -183,10 +236,16 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
                 f"task.sequence_length: {settings.sequence_length} leaves no room beside {taken} tokens of question, "
                 "option and special tokens; raise it, or lower task.other_length"
             )
-        longest = len(ids) if settings.longest is None else settings.longest
-        unread += max(0, len(ids) - longest)
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
         return Document(ids[:longest], offsets[:longest], options, room, min(step, room), unread)
+
+    def _shown(self, parts: list[list[int]], text: int) -> list[list[int]]:
+        """What a row has of the parts beside a window of a text of `text` tokens."""
+        limit = self.settings.other_length
+        if limit is None:
+            room = self.settings.sequence_length - self.framing.special(len(parts))
+            limit = longest_of([len(part) for part in parts], room_beside(text, room))
+        return [part[:limit] for part in parts]
 
     def tokens(self, texts: Sequence[str]) -> list[Encoding]:
         encodings: list[Encoding] = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
@@ -225,7 +284,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         of a step with groups of `size` examples has more tokens than the largest of the first."""
         every = copy(self)
         every.settings = self.settings.model_copy(update={"learns": "all", "retrospective": False})
-        lengths = np.array([len(document.ids) for document in self.documents])
+        others = [max(sum(map(len, option)) for option in document.options) for document in self.documents]
+        lengths = np.array([len(one.ids) for one in self.documents]) + np.array(others)
         for group in pieces(by_length(np.arange(len(self)), lengths)[::-1], size):
             yield list(every.passes(group[::-1].tolist(), size, training=True))
 
@@ -249,20 +309,27 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
                     for lane, (example, option) in enumerate(lanes)
                     if window < self.documents[example].windows
                 ]
-                rows = self.rows([member for _, member in open_lanes], training)
-                rows["lane"] = np.array([lane for lane, _ in open_lanes])
-                rows["lanes"] = np.array([len(lanes)])
-                if last_only:
-                    ends = [window == self.documents[member.example].windows - 1 for _, member in open_lanes]
-                    rows["learns"] &= np.array(ends)
-                rows["learns"] &= not skims
-                yield rows
+                for together in self._divided(open_lanes, size, training):
+                    rows = self.rows([member for _, member in together], training)
+                    rows["lane"] = np.array([lane for lane, _ in together])
+                    rows["lanes"] = np.array([len(lanes)])
+                    if last_only:
+                        ends = [window == self.documents[member.example].windows - 1 for _, member in together]
+                        rows["learns"] &= np.array(ends)
+                    rows["learns"] &= not skims
+                    yield rows
+
+    def _divided(self, rows: list[AnyRow], size: int, training: bool) -> list[list[AnyRow]]:
+        """Rows that would be read in one pass, in several with at most `size` if a prediction allows it."""
+        most = size if self.any_pass and not training else max(1, len(rows))
+        return [rows[begin : begin + most] for begin in range(0, len(rows), most)]
 
     def _independent(self, group: Sequence[int], size: int, last_only: bool, training: bool) -> Iterator[Rows]:
         """Windows that know nothing of each other, those of a `unit` in one pass."""
         held: list[Member] = []
         for example in group:
-            for unit in self.units(example, last_only):
+            whole = self.units(example, last_only)
+            for unit in (part for one in whole for part in self._divided(one, size, training)):
                 if held and len(held) + len(unit) > size:
                     yield self.rows(held, training)
                     held = []
@@ -318,13 +385,28 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """The tokens of a row [1, L] of `preview` that have a label."""
         return []
 
+    def remarks(self) -> list[str]:
+        """What of the examples is lost and which setting would keep it, one line each."""
+        read, unread = self._read()
+        if read >= LITTLE * (read + unread):
+            return []
+        limits = {name: getattr(self.settings, name) for name in ("longest", "other_length")}
+        ways = [f"task.{name} ({value} now, null for no limit)" for name, value in limits.items() if value is not None]
+        ways.append(f"task.sequence_length ({self.settings.sequence_length} now)")
+        return [f"only {share(read, read + unread)} of the text is read; to read more, raise {' or '.join(ways)}"]
+
+    def _read(self) -> tuple[int, int]:
+        """The number of tokens of all examples that rows show, and of those that none shows."""
+        read = sum(len(document.ids) + _tokens(document.options) for document in self.documents)
+        return read, sum(document.unread for document in self.documents)
+
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         return self.reading()
 
     def reading(self) -> list[tuple[str, str]]:
         """How much of the text is read, and how often: (name, value)."""
-        read = sum(len(document.ids) for document in self.documents)
-        unread = sum(document.unread for document in self.documents)
+        read, unread = self._read()
+        texts = sum(len(document.ids) for document in self.documents)
         windows = [document.windows for document in self.documents]
         seen = sum(
             document.window(number).stop - document.window(number).start
@@ -336,27 +418,81 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             ("examples", f"{len(self):,}"),
             ("tokens read", f"{share(read, read + unread)} of {read + unread:,}; {cut:,} examples are cut"),
             ("windows an example", f"{np.mean(windows):.2f}, {max(windows):,} at most"),
-            ("times a token is read", f"{seen / max(read, 1):.2f}"),
+            ("times a token is read", f"{seen / max(texts, 1):.2f}"),
         ]
 
 
+def _tokens(options: list[list[list[int]]]) -> int:
+    return sum(len(part) for option in options for part in option)
+
+
+def fingerprint_of(examples: Sequence[Example]) -> str:
+    """A hash of examples, wherever their file is."""
+    digest = md5()
+    for example in examples:
+        values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "place")]
+        digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
+    return digest.hexdigest()
+
+
 def examples_of(settings: TaskSettings, split: str) -> list[Any]:
-    """The examples of `task.train` (split train) or `task.dev` (any other split); none where there is no file."""
-    path = settings.train if split == "train" else settings.dev
+    """The examples of a split; none where there is no file.
+
+    train: those of `task.train` that can be learned. predict: all of that file, without need of labels. validation:
+    those of `task.dev`, of which all are scored, also answers that are not where the file says. With `task.wrong=skip`
+    train and validation lack those without a label, and those with one that `task.labels`, or else the training
+    examples, lack.
+    """
+    path = settings.train if split in ("train", "predict") else settings.dev
     if path is None:
         return []
-    columns = tuple(settings.columns.items())
-    return _read(path, _stamp(path), settings.kind, settings.format, columns, settings.wrong, settings.label_form)
+    columns, separator = tuple(settings.columns.items()), getattr(settings, "label_separator", None)
+    how = {
+        "wrong": settings.wrong,
+        "misplaced": 1.0 if split == "predict" else getattr(settings, "misplaced", 1.0),
+        "labels": settings.label_form,
+        "join": settings.join,
+        "label_separator": separator,
+        "given": settings.given,
+    }
+    key = (path, _stamp(path), settings.kind, settings.format, columns, tuple(how.items()))
+    if split == "predict":
+        return _read(*key)
+    if settings.wrong == "skip":
+        known = settings.labels
+        if not known and settings.has_classes and split != "train":
+            known = labels_of(examples_of(settings, "train"))
+        found = _labelled(key, tuple(known))
+    else:
+        found = _read(*key)
+    if split == "train":
+        found = [one for one in found if one.can_be_learned]
+        if not found:
+            raise UserError(f"{path}: no example has an answer that can be learned; give others by task.train")
+    return found
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, wrong: Any, labels: Any) -> list[Any]:
+def _labelled(key: tuple[Any, ...], known: tuple[str, ...]) -> list[Any]:
+    """Those of `_read` that have labels, all of them `known`."""
+    kept, left_out = with_labels(_read(*key), known)
+    if not kept:
+        raise UserError(f"{left_out[0]}; no example is left in it")
+    if left_out:
+        log.warning("%s: %d examples are left out for their labels, the first: %s", key[0], len(left_out), left_out[0])
+    return kept
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, how: Any) -> list[Any]:
     """Read a file once, though settings, batches and scores all ask for its examples."""
-    return read_examples(path, kind, format, columns=dict(columns), wrong=wrong, labels=labels).examples
+    return read_examples(path, kind, format, columns=dict(columns), **dict(how)).examples
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> Any:
     """What changes with a file's content."""
+    if path == STANDARD_INPUT:
+        return sys.stdin
     try:
         found = path.stat()
     except OSError:
@@ -364,15 +500,17 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def special_tokens(folder: Path, tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids of pad, unk, cls, sep and mask by tokenizer_config.json, as far as they are there."""
-    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    found = {}
+def special_tokens(folder: Path, vocabulary: dict[str, int]) -> dict[str, int]:
+    """The ids of pad, unk, cls, sep and mask by tokenizer_config.json, as far as they are there.
+
+    Raises `UserError` if it cannot be read, or names no pad, cls or sep.
+    """
+    config, found = read_config(folder), {}
     for role in ("pad", "unk", "cls", "sep", "mask"):
         name = config.get(f"{role}_token")
-        number = tokenizer.token_to_id(name["content"] if isinstance(name, dict) else name) if name else None
-        if number is not None:
-            found[role] = number
+        name = name.get("content") if isinstance(name, dict) else name
+        if isinstance(name, str) and name in vocabulary:
+            found[role] = vocabulary[name]
     if missing := [role for role in ("pad", "cls", "sep") if role not in found]:
         raise UserError(f"init: {folder}: its tokenizer has no token for {', '.join(missing)}")
     return found

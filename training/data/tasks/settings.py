@@ -1,16 +1,34 @@
 """The `task` sections of fine-tuning recipes, which are the `data` sections of their runs."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from preprocessing.errors import UserError
-from training.data.rows import IGNORED, Rows
-from training.data.settings import LONGEST, DataSettings
-from training.scoring.task_scores import Kind
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.examples import NOTHING, Given
+from reread.preprocessing.settings import FieldPath
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.settings import LONGEST, DataSettings
+from reread.training.scoring.task_scores import Kind
+
+
+def _as_names(labels: Any) -> Any:
+    """Labels as a file's are read: the classes 0 and 1, true and false are names, too."""
+    if not isinstance(labels, list):
+        return labels
+    return [
+        (str(one).lower() if isinstance(one, bool) else str(one)) if isinstance(one, int) else one for one in labels
+    ]
+
+
+def _distinct(labels: list[str]) -> list[str]:
+    if twice := [name for name, count in Counter(labels).items() if count > 1]:
+        raise ValueError(f"names `{twice[0]}` twice")
+    return labels
 
 
 class TaskSettings(DataSettings):
@@ -19,7 +37,10 @@ class TaskSettings(DataSettings):
     `reread finetune` fills in what the model it starts from determines: `tokenizer`, `frame` and `labels`.
     """
 
-    elastic = frozenset({"train", "dev", "test", "tokenizer"})
+    places: ClassVar[frozenset[str]] = frozenset({"train", "dev", "test", "tokenizer"})
+    """Fields that say where files are. All others travel with an exported model (`travelling`)."""
+
+    elastic = places
 
     framings = (False, True)
 
@@ -34,19 +55,25 @@ class TaskSettings(DataSettings):
     test: Path | None = None
     """Examples that the chosen checkpoint is scored on, too; they choose nothing."""
     format: str | None = None
-    """Format of the files (preprocessing/labelled/formats.py); null: by their names."""
-    columns: Mapping[str, str] = {}
-    """`tsv` and `csv`: our field -> the column that holds it."""
+    """Format of the files; null: as their names and first bytes tell."""
+    columns: Mapping[str, FieldPath] = {}
+    """Our field -> where a row (`tsv`, `csv`) or a line (`clue`, `jsonl`) has it: a name, a path or a template, as
+    `input.text_field`; `[1]` is the second column of a table without header."""
+    join: str = "\n"
+    """What stands between the texts that a path such as `turns[].text` finds in a line."""
     wrong: Literal["refuse", "skip"] = "refuse"
-    """What happens to an example that is wrong, such as an answer that is not at its place."""
+    """What happens to an example that is wrong, such as a text that is empty, a row without a label, or with one that
+    `labels` or the training examples lack. Of what is skipped nothing is learned; answers that are not at their places
+    are scored."""
     sequence_length: int = Field(default=512, ge=8, le=LONGEST)
     """Tokens of a window, including special tokens, question and option."""
     step: int | None = Field(default=None, ge=1, le=LONGEST)
     """Tokens by which a window moves; null: by its whole room, or half of it where tokens are predicted."""
     longest: int | None = Field(default=None, ge=1, le=1 << 40)
     """Tokens of a document that are read at most; null: all."""
-    other_length: int = Field(default=64, ge=1, le=LONGEST)
-    """Tokens of question and option, or of the second text, that are read at most in each window."""
+    other_length: int | None = Field(default=None, ge=1, le=LONGEST)
+    """Tokens of the question, of an option, or of the second text, that are read at most in each window; null: all
+    that they need, but where the text needs it, too, at least half of a window is the text's."""
     learns: Literal["all", "last"] = "all"
     """Windows of a document that have a loss."""
     predict: Literal["mean", "last"] = "mean"
@@ -59,8 +86,8 @@ class TaskSettings(DataSettings):
     """Folder with the tokenizer of the model that is fine-tuned."""
     frame: Literal["", "segments", "bare"] = ""
     """`ModelSpec.frame` of that model."""
-    labels: list[str] = []
-    """The classes or tags in the order of their numbers."""
+    labels: Annotated[list[str], BeforeValidator(_as_names), AfterValidator(_distinct)] = []
+    """The classes or tags in the order of their numbers; others are refused. Empty: those of the training examples."""
 
     @property
     def place(self) -> Path:
@@ -77,13 +104,37 @@ class TaskSettings(DataSettings):
         return {name: self.model_copy(update={"dev": path}) for name, path in given.items() if path is not None}
 
     @property
+    def travelling(self) -> dict[str, Any]:
+        """What an exported model keeps, so that it predicts as its run does: every field but `places`."""
+        return self.model_dump(mode="json", exclude=set(self.places))
+
+    @property
     def label_form(self) -> Literal["one", "set", "number"]:
         """What an example's label is in the file."""
         return "one"
 
     @property
+    def has_classes(self) -> bool:
+        """Whether an example is labelled by `labels`."""
+        return False
+
+    @property
+    def given(self) -> Given:
+        """What is said of texts that come alone, such as raw text to predict for."""
+        return NOTHING
+
+    def found_in(self, train: Sequence[Any]) -> dict[str, Any]:
+        """The fields that follow from the training examples where the recipe does not give them."""
+        return {}
+
+    @property
+    def remarks(self) -> list[str]:
+        """Lines for the log on such fields."""
+        return []
+
+    @property
     def scored_as(self) -> Kind:
-        """The row of scores (`training.scoring.task_scores`)."""
+        """The row of scores (`reread.training.scoring.task_scores`)."""
         return cast(Kind, self.kind)
 
     @property
@@ -117,63 +168,10 @@ def _way_out(global_batch: int, ranks: int) -> str:
     return f"set it to at most {global_batch // ranks}"
 
 
-class ClassifySettings(TaskSettings):
-    """One text or a pair, and its label, its set of labels or its number."""
+class PooledSettings(TaskSettings):
+    """A task whose head reads one vector of a row."""
 
-    kind: Literal["classify"]
-    answer: Literal["one", "set", "number"] = "one"
-    """What a text has: one label, a set of labels, or a number."""
-    positive: str | None = None
-    """The one of two labels that `positive-f1` is of; null: the second."""
-
-    @property
-    def label_form(self) -> Literal["one", "set", "number"]:
-        return self.answer
-
-    @property
-    def scored_as(self) -> Kind:
-        return cast(Kind, f"classify-{self.answer}")
-
-
-class TagSettings(TaskSettings):
-    """A tag for each word or character."""
-
-    kind: Literal["tag"]
-    scheme: Literal["BIO", "BIOES"] = "BIO"
-    """How tags mark the beginning of an entity."""
-
-    @property
-    def overlaps(self) -> bool:
-        return True
-
-
-class AnswerSettings(TaskSettings):
-    """A span of the text that answers a question."""
-
-    kind: Literal["answer"]
-    occurrences: Literal["first", "all"] = "first"
-    """`first`: the first answer is learned; `all`: any of the answers' places, in any window of the document, is right
-    (Longformer's OR loss with a softmax over all windows: Beltagy et al. 2020, appendix D.1)."""
-    without: Literal["cls", "skip"] = "cls"
-    """A softmax, of a window or of a document, without the answer: its answer is [CLS], or it has no loss."""
-    no_answer: float | None = None
-    """A question has no answer if [CLS] exceeds the best span's score by this; null: all questions have answers."""
-    style: Literal["cmrc", "squad", "triviaqa"] = "squad"
-    """Whose EM and F1 are computed; `cmrc` is that of CMRC2018, DRCD and DuReader."""
-    answer_length: int = Field(default=100, ge=1, le=LONGEST)
-    """Tokens of the longest answer."""
-
-    @property
-    def one_softmax(self) -> bool:
-        """Whether the windows of a document share a softmax: with memory, they are read one after the other."""
-        return self.occurrences == "all" and self.frame != "segments"
-
-    @property
-    def overlaps(self) -> bool:
-        return True
-
-
-class ChooseSettings(TaskSettings):
-    """One of several options."""
-
-    kind: Literal["choose"]
+    pooling: Literal["cls", "mean"] | None = None
+    """What the head reads: the pooler's map of [CLS], or the mean of the last layer's states of all tokens; null: what
+    the model does (`classifier_pooling` in its configuration, [CLS] after pretraining). RAN has `model.pooling`, and
+    Longformer its global token."""

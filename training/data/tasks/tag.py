@@ -1,16 +1,53 @@
 """A tag for each word or character; the first piece of a word carries its tag (Devlin et al. 2019, section 5.3)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
-from preprocessing.labelled.examples import TagExample
-from training.data.rows import IGNORED, Rows
-from training.data.tasks.dataset import Document, Mark, Member, Outputs, TaskDataset
-from training.data.tasks.settings import TagSettings
-from training.data.tasks.windows import Row
-from training.scoring.entities import entities
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.examples import Given, Split
+from reread.preprocessing.labelled.tasks.tag import TagExample, split_of
+from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.tasks.dataset import SHOWN, Document, Mark, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.windows import Row
+from reread.training.scoring.baselines import KnownEntities
+from reread.training.scoring.entities import Entity, entities
+
+
+class TagSettings(TaskSettings):
+    """A tag for each word or character."""
+
+    elastic = TaskSettings.places | {"split"}
+
+    kind: Literal["tag"]
+    scheme: Literal["BIO", "BIOES"] = "BIO"
+    """How tags mark the beginning of an entity."""
+    split: Split | None = None
+    """What raw text to tag is split into: `characters`, or `words` as in BERT's basic tokenisation. null: `reread
+    finetune` finds out what the tokens of the training examples are."""
+
+    @property
+    def given(self) -> Given:
+        return Given(split=self.split)
+
+    @property
+    def has_classes(self) -> bool:
+        return True
+
+    @property
+    def overlaps(self) -> bool:
+        return True
+
+    def found_in(self, train: Sequence[TagExample]) -> dict[str, Any]:
+        return {"split": self.split or split_of(train)}
+
+    @property
+    def remarks(self) -> list[str]:
+        into = f"into {self.split}, as these tokens are" if self.split else "by nobody: these tokens are longer"
+        return [f"task.split: raw text to predict for is split {into}"]
 
 
 class TagDataset(TaskDataset[TagSettings, TagExample]):
@@ -85,4 +122,56 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         return self._scores(predictions, scheme=self.settings.scheme)
 
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
-        return {"tokens": self.examples[example].tokens, "tags": prediction}
+        one = self.examples[example]
+        found: dict[str, Any] = {"tokens": one.tokens, "tags": prediction, "spans": one.spans}
+        if self._names_entities:
+            found["entities"] = [self._entity(one, *entity) for entity in entities(prediction, self.settings.scheme)]
+        return found
+
+    @staticmethod
+    def _entity(example: TagExample, name: str, first: int, end: int) -> dict[str, Any]:
+        start, stop = example.spans[first][0], example.spans[end - 1][1]
+        return {"entity": name, "text": example.text[start:stop], "start": start, "end": stop}
+
+    @cached_property
+    def _names_entities(self) -> bool:
+        """Whether the tags are of the scheme; those of parts of speech are not."""
+        try:
+            entities(self.settings.labels, self.settings.scheme)
+        except UserError:
+            return False
+        return True
+
+    def check_predicted(self) -> None:
+        tags = {tag: example.place for example in self.examples for tag in example.tags or ()}
+        if tags and not tags.keys() & set(self.settings.labels):
+            tag, place = next(iter(tags.items()))
+            raise UserError(
+                f"{place}: `{tag}` is no tag of the model's, nor is any other in the file (task.format is "
+                f"{self.settings.format or 'null'}); plain text is read by task.format=document-per-line or "
+                "document-per-file"
+            )
+
+    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
+        gold, guess = (entities(tags, self.settings.scheme) for tags in (self.examples[place].tags or (), prediction))
+        return set(gold), set(guess)
+
+    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+        example = self.examples[place]
+        gold, guess = self.named(place, prediction)
+        differ = set(gold) ^ set(guess)
+        if not differ:
+            return None
+        return Mistake(len(differ), example.text[:SHOWN], *(_only(example, found, differ) for found in (gold, guess)))
+
+    def baselines(self, train: Sequence[TagExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+        known = KnownEntities(((one.tokens, one.tags or ()) for one in train), self.settings.scheme)
+        yield "known entities", {place: tuple(known.tags(one.tokens)) for place, one in enumerate(self.examples)}
+
+
+def _only(example: TagExample, found: Names, differ: Names) -> str:
+    """The entities that one side alone has, in order."""
+    only = sorted((Entity(*one) for one in found if one in differ), key=lambda one: one.start)
+    return (
+        ", ".join(f"{example.joiner.join(example.tokens[one.start : one.end])} = {one.type}" for one in only) or "none"
+    )

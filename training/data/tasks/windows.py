@@ -5,13 +5,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.data.rows import Rows
+from reread.training.data.batch import Rows
 
 
 def window_count(tokens: int, room: int, step: int) -> int:
     """Windows of `room` tokens, `step` apart, that cover `tokens` tokens: 1 if they fit, else as many as reach the
     end."""
     return 1 if tokens <= room else 1 + -(-(tokens - room) // step)
+
+
+def room_beside(text: int, room: int) -> int:
+    """Tokens of a row's `room` for the other parts beside a text of `text` tokens: what it does not need, and at least
+    half, since further windows read the rest of it."""
+    return max(room // 2, room - max(text, 1))
+
+
+def longest_of(lengths: Sequence[int], room: int) -> int:
+    """The length to which parts of `lengths` are cut to fit into `room` together: the longest alone are shortened, all
+    to the same length."""
+    rest = room
+    for number, length in enumerate(sorted(lengths)):
+        equal = rest // (len(lengths) - number)
+        if length > equal:
+            return equal
+        rest -= length
+    return max(lengths, default=0)
 
 
 class Row(NamedTuple):
@@ -63,10 +81,10 @@ class Framing(NamedTuple):
 
 
 def padded(rows: Sequence[Row], pad: int, frame: str) -> Rows:
-    """input_ids, attention_mask, token_type_ids int32 [B, L], as long as the longest row; a segment's [CLS] is in the
-    last place."""
+    """input_ids, attention_mask, token_type_ids int32 [B, L], as long as the longest row, and not empty, since a text
+    may have no token; a segment's [CLS] is in the last place."""
     lengths = [len(row.ids) for row in rows]
-    shape = (len(rows), max(lengths))
+    shape = (len(rows), max(1, *lengths))
     ids, mask, types = np.full(shape, pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         ids[number, :length], mask[number, :length], types[number, :length] = row.ids, 1, row.types

@@ -173,33 +173,36 @@ class _Attention(torch.autograd.Function):
         d_added = torch.zeros_like(added) if ctx.needs_input_grad[5] else None
         d_far = [torch.empty_like(one) for one in far]
         for block in _Block.all(length, k.shape[1]):
+            # The block's scores and probabilities, as in the forward pass
             part = slice(block.start, block.end)
             product = block.product(q, table)
             shifted = block.shifted(product)
             scores = torch.bmm(content[:, part], k.transpose(1, 2))
-            by_place = scores.view(shifted.shape)
-            by_place += shifted
+            by_position = scores.view(shifted.shape)
+            by_position += shifted
             if added is not None:
-                by_place += added
+                by_position += added
             if far:
-                by_place[..., -1] += far[1][:, :, part]
+                by_position[..., -1] += far[1][:, :, part]
                 if block.end == length:
-                    by_place[:, :, -1] += far[0]
+                    by_position[:, :, -1] += far[0]
             a = scores.softmax(-1)
+            # The gradient of the values, and of the scores, which it overwrites
             d_v.baddbmm_(a.transpose(1, 2), d_z[:, part])
             torch.bmm(d_z[:, part], v.transpose(1, 2), out=scores)
-            scores.sub_(means[:, part]).mul_(a)  # their gradient
+            scores.sub_(means[:, part]).mul_(a)
             del a
+            # From there to everything that the scores are made of
             d_content[:, part] = torch.bmm(scores, k)
             d_k.baddbmm_(scores.transpose(1, 2), content[:, part])
             if d_added is not None:
-                d_added += by_place.sum_to_size(d_added.shape)
+                d_added += by_position.sum_to_size(d_added.shape)
             if far:
-                d_far[1][:, :, part] = by_place[..., -1]
+                d_far[1][:, :, part] = by_position[..., -1]
                 if block.end == length:
-                    d_far[0].copy_(by_place[:, :, -1])
+                    d_far[0].copy_(by_position[:, :, -1])
             product.zero_()
-            shifted.copy_(by_place)
+            shifted.copy_(by_position)
             block.backward(product, q, table, d_q, d_table)
         d_content, d_k, d_v = (x.unflatten(0, (batch, heads)).transpose(1, 2) for x in (d_content, d_k, d_v))
         return d_content, d_q, d_k, d_v, d_table.transpose(0, 1), d_added, *d_far
@@ -258,18 +261,18 @@ def relative_probabilities(
     return (scores if mask is None else scores + mask).softmax(-1)
 
 
-def moved(weights: Tensor, places: Tensor) -> Tensor:
-    """a_ij [B, N, T, M + T] with the queries, and the keys behind the memory, that stand at `places` [B, T]."""
+def moved(weights: Tensor, positions: Tensor) -> Tensor:
+    """a_ij [B, N, T, M + T] with the queries, and the keys behind the memory, that stand at `positions` [B, T]."""
     slots = weights.shape[3] - weights.shape[2]
-    memory = torch.arange(slots, device=places.device).expand(len(places), -1)
-    keys = torch.cat([memory, places + slots], dim=1)
-    return weights.take_along_dim(places[:, None, :, None], dim=2).take_along_dim(keys[:, None, None], dim=3)
+    memory = torch.arange(slots, device=positions.device).expand(len(positions), -1)
+    keys = torch.cat([memory, positions + slots], dim=1)
+    return weights.take_along_dim(positions[:, None, :, None], dim=2).take_along_dim(keys[:, None, None], dim=3)
 
 
 class Update(NamedTuple):
     """Selects the states of [memory; segment] to remember: the last valid ones, with zeros before them if too few."""
 
-    places: Tensor
+    positions: Tensor
     """[B, slots, 1]."""
     empty: Tensor
     """[B, slots, 1], True where a slot stays empty."""
@@ -285,7 +288,7 @@ class Update(NamedTuple):
     def __call__(self, memory: Tensor | None, states: Tensor) -> Tensor:
         """memory [B, M, D], states [B, T, D] -> new memory [B, slots, D]."""
         states = states if memory is None else torch.cat([memory, states], dim=1)
-        return states.take_along_dim(self.places, dim=1).masked_fill_(self.empty, 0)
+        return states.take_along_dim(self.positions, dim=1).masked_fill_(self.empty, 0)
 
 
 class Surroundings(NamedTuple):

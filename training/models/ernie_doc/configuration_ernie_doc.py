@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ..reading import checked_reading
+from ..head_options import checked_pooling, checked_reading
 
 RECURRENCES = ("enhanced", "enhanced-above-first", "shifted", "none")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
@@ -27,6 +27,8 @@ class ErnieDocConfig(PretrainedConfig):
     intermediate_size: None is 4 * hidden_size.
     segment_length: tokens of the segments that `ErnieDocModel.read` cuts a document into; None is the longest.
     classifier_dropout: dropout of the heads of tasks; None is hidden_dropout_prob.
+    classifier_pooling: what heads of classes and options read, "cls" (the pooler's map of [CLS]) or "mean" (the mean of
+        the last layer's states of all tokens, without a pooler).
     reading: how the heads read texts longer than a segment, see `checked_reading`; None: rows as they are given.
     cls_token_id, sep_token_id: the tokens that `ErnieDocModel.read` puts at a segment's end, and needs.
 
@@ -48,6 +50,7 @@ class ErnieDocConfig(PretrainedConfig):
         hidden_dropout_prob: float = 0.1,
         attention_probs_dropout_prob: float = 0.1,
         classifier_dropout: float | None = 0.1,
+        classifier_pooling: str = "cls",
         reading: dict[str, Any] | None = None,
         max_position_embeddings: int = 512,
         segment_length: int | None = None,
@@ -73,6 +76,7 @@ class ErnieDocConfig(PretrainedConfig):
         self.hidden_dropout_prob = hidden_dropout_prob
         self.attention_probs_dropout_prob = attention_probs_dropout_prob
         self.classifier_dropout = classifier_dropout
+        self.classifier_pooling = checked_pooling(classifier_pooling)
         self.max_position_embeddings = max_position_embeddings
         self.segment_length = segment_length
         self.memory_length = memory_length

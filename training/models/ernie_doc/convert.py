@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.models.bounds import settings_of
-from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
-from training.models.forms import PADDLE, PADDLE_STATIC, TORCH, Form
+from reread.preprocessing.errors import UserError
+from reread.training.models.bounds import settings_of
+from reread.training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
+from reread.training.models.forms import PADDLE, PADDLE_STATIC, TORCH, Form
 
 log = logging.getLogger("reread")
 
@@ -262,8 +262,9 @@ def _is_paddlenlp(config: Mapping[str, Any]) -> str:
     values = _init_args(config)
     if "memory_len" in values:
         return "its configuration has memory_len"
-    classes = [values.get("init_class", ""), *(values.get("architectures") or ())]
-    return next((f"its class is {name}" for name in classes if name.startswith("ErnieDoc")), "")
+    named = values.get("architectures")
+    classes = [values.get("init_class", ""), *(named if isinstance(named, list) else ())]
+    return next((f"its class is {name}" for name in map(str, classes) if name.startswith("ErnieDoc")), "")
 
 
 def _is_of_type(kind: str, config: Mapping[str, Any]) -> str:

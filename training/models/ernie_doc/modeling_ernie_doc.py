@@ -29,7 +29,7 @@ from ..blocks import (
     ResidualOutput,
     Transform,
     at_least_float32,
-    at_places,
+    at_positions,
     attention_weights,
     chosen,
     cross_entropy,
@@ -276,6 +276,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         Raises ValueError for segments longer than `max_position_embeddings`, and with `official_memory`, which
         remembers padding, for a `gap`.
         """
+        # The segment's embeddings, and the memory before it
         given_once(input_ids, inputs_embeds)
         hidden = self.embeddings(self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
         batch, length = hidden.shape[:2]
@@ -284,6 +285,7 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             raise ValueError("official_memory remembers padding, so none can be left out")
         mems = self._given(mems or (self.empty_mems(batch) if official else ()), hidden.dtype)
         slots = mems[0].shape[1] if mems else 0
+        # What may be seen: tokens, and slots of memory that are not empty
         filled = mems[0].any(-1) if mems else hidden.new_ones(batch, 0, dtype=torch.bool)
         tokens = torch.ones(batch, length, dtype=torch.bool, device=hidden.device)
         tokens = tokens if attention_mask is None else attention_mask != 0
@@ -297,10 +299,12 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
             tokens = torch.ones_like(tokens)
         elif mems or attention_mask is not None:
             mask = (~torch.cat([filled, tokens], dim=1))[:, None, None].to(hidden.dtype) * MASKED
+        # Types and positions, which all layers share
         types = key_types = None
         if token_type_ids is not None:
             types, key_types = self.embeddings.types(), self._key_types(token_type_ids, slots).to(hidden.dtype)
         around = Surroundings(self.embeddings.positions(length + gap, slots), types, key_types, mask, gap)
+        # The layers, each of which also returns its new memory
         every = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         weights = attention_weights(output_attentions, self.config)
         states, mems = self.encoder(hidden, mems, around, torch.cat([filled, tokens], dim=1), every, weights)
@@ -391,7 +395,7 @@ class ErnieDocForPreTraining(ErnieDocPreTrainedModel):
     ) -> Any:
         """As `ErnieDocModel`, with labels [B, T] and reorder_labels [B], -100 where nothing is predicted.
 
-        masked_positions [n] int64, flat places in [B * T]: the head runs on these alone; labels are then [n].
+        masked_positions [n] int64, flat indices into [B * T]: the head runs on these alone; labels are then [n].
         Returns prediction_logits [B, T, V] or [n, V], reorder_logits [B, K], both float32, mems, and the sum of the
         mean losses whose labels are given.
         """
@@ -495,11 +499,11 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         self, windows: list[Windows], given: Mapping[str, Any], mems: tuple[Tensor, ...]
     ) -> tuple[list[list[Tensor]], tuple[Tensor, ...]]:
         logits: list[list[Tensor]] = [[] for _ in windows]
-        places = [one.places for one in windows]
-        for number in range(max(map(len, places))):
-            rows = [row for row, parts in enumerate(places) if number < len(parts)]
+        positions = [one.positions for one in windows]
+        for number in range(max(map(len, positions))):
+            rows = [row for row, parts in enumerate(positions) if number < len(parts)]
             index = torch.tensor(rows, device=given["input_ids"].device)
-            pairs = [(row, places[row][number]) for row in rows]
+            pairs = [(row, positions[row][number]) for row in rows]
             found, new = self.read_windows(pairs, given, tuple(memory[index] for memory in mems))
             pairs_of_memory = zip(mems, new, strict=True)
             mems = tuple(memory.index_copy(0, index, one.to(memory.dtype)) for memory, one in pairs_of_memory)
@@ -520,16 +524,16 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
         if mask is None:
             return super().encode(rows)
         order = (mask != 0).byte().argsort(dim=1, descending=True, stable=True)
-        places = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
-        encoded = super().encode({name: at_places(x, order) if name in places else x for name, x in rows.items()})
+        by_token = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
+        encoded = super().encode({name: at_positions(x, order) if name in by_token else x for name, x in rows.items()})
         hidden = encoded.last_hidden_state
-        if self.pooling:
+        if (pooler := getattr(self, self.base_model_prefix).pooler) is not None:
             cls = (mask != 0).sum(1, keepdim=True).clamp(min=1) - 1
-            encoded.pooler_output = getattr(self, self.base_model_prefix).pooler(at_places(hidden, cls))
+            encoded.pooler_output = pooler(at_positions(hidden, cls))
         back = order.argsort(dim=1)
-        encoded.last_hidden_state = at_places(hidden, back)
+        encoded.last_hidden_state = at_positions(hidden, back)
         if encoded.hidden_states is not None:
-            encoded.hidden_states = tuple(at_places(states, back) for states in encoded.hidden_states)
+            encoded.hidden_states = tuple(at_positions(states, back) for states in encoded.hidden_states)
         if encoded.attentions is not None:
             encoded.attentions = tuple(moved(weights, back) for weights in encoded.attentions)
         return encoded

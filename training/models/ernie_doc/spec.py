@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-from training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
-from training.models.ernie_doc.modeling_ernie_doc import (
+from reread.training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
+from reread.training.models.ernie_doc.modeling_ernie_doc import (
     ErnieDocForMultipleChoice,
     ErnieDocForPreTraining,
     ErnieDocForQuestionAnswering,
     ErnieDocForSequenceClassification,
     ErnieDocForTokenClassification,
 )
-from training.models.spec import ModelSpec
+from reread.training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -57,7 +57,7 @@ with torch.no_grad():  # else the second pass keeps what gradients need, of the 
 ```
 
 To go segment by segment, give each call the `mems` that the call before returned; none begin a document. A segment is
-its tokens, [SEP] and, in the last place, [CLS], which is how the tokenizer puts a single text."""
+its tokens, [SEP] and, in the last position, [CLS], which is how the tokenizer puts a single text."""
 
 
 SPEC = ModelSpec(
@@ -69,6 +69,7 @@ SPEC = ModelSpec(
         "tag": ErnieDocForTokenClassification,
         "answer": ErnieDocForQuestionAnswering,
         "choose": ErnieDocForMultipleChoice,
+        "rank": ErnieDocForSequenceClassification,
     },
     TENSOR_PLAN,
     flops,

@@ -2,7 +2,7 @@
 
 from transformers import LongformerConfig
 
-from training.models.longformer.modeling_longformer import (
+from reread.training.models.longformer.modeling_longformer import (
     LongformerForMaskedLM,
     LongformerForMultipleChoice,
     LongformerForQuestionAnswering,

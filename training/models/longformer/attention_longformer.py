@@ -80,10 +80,10 @@ class Sight:
 
     real: Tensor | None = None
     """bool [B, L]: False at padding; None without padding."""
-    places: Tensor | None = None
-    """int64 [B, G]: places of the global tokens, then other places; None without global tokens."""
+    positions: Tensor | None = None
+    """int64 [B, G]: positions of the global tokens, then other positions; None without global tokens."""
     chosen: Tensor
-    """bool [B, G]: whether a place is that of a global token."""
+    """bool [B, G]: whether a position is that of a global token."""
 
     def __init__(self, marks: Tensor | None, may_be_global: bool = True) -> None:
         self._masks: dict[tuple[int, torch.dtype], Tensor | None] = {}
@@ -100,7 +100,7 @@ class Sight:
             self.real = marks > 0
         if most:
             most = min(-(-most // 16) * 16, marks.shape[1])  # for aligned tensors
-            self.places = (marks > 1).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+            self.positions = (marks > 1).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
             self.chosen = torch.arange(most, device=marks.device) < count[:, None]
 
     def local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
@@ -114,17 +114,17 @@ class Sight:
         return self._masks[key]
 
     def _local(self, chunks: Chunks, like: Tensor) -> Tensor | None:
-        if self.real is None and self.places is None and chunks.length <= chunks.window + 1:
+        if self.real is None and self.positions is None and chunks.length <= chunks.window + 1:
             return None
         seen = chunks.near(like.device).repeat(len(like), 1, 1)
         by_window = self.real
-        if self.places is not None:
+        if self.positions is not None:
             if by_window is None:
                 by_window = torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
-            by_window = by_window.scatter(1, self.places, by_window.gather(1, self.places) & ~self.chosen)
+            by_window = by_window.scatter(1, self.positions, by_window.gather(1, self.positions) & ~self.chosen)
         if by_window is not None:
             seen = seen & chunks.keys(by_window)[:, None]
-        if self.places is not None:
+        if self.positions is not None:
             columns = self.chosen.repeat_interleave(chunks.count, 0)[:, None].expand(-1, chunks.size, -1)
             seen = torch.cat([seen, columns], dim=-1)
         seen = seen | ~seen.any(-1, keepdim=True)  # padding among padding: cuDNN's gradient of a masked row is NaN
@@ -144,9 +144,9 @@ def _term(seen: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, MASKED)
 
 
-def _take(x: Tensor, places: Tensor) -> Tensor:
-    """x [B, L, n], places [B, G] -> [B, G, n]."""
-    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+def _take(x: Tensor, positions: Tensor) -> Tensor:
+    """x [B, L, n], positions [B, G] -> [B, G, n]."""
+    return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
 
 
 class LongformerSelfAttention(nn.Module):
@@ -167,10 +167,10 @@ class LongformerSelfAttention(nn.Module):
     def forward(self, hidden: Tensor, sight: Sight) -> Tensor:
         """hidden [B, L, D] -> [B, L, D], or this device's heads of it; zeros for padding."""
         z = self._local(hidden, sight)
-        if sight.places is not None:
-            rows = self._global(hidden, sight.places, sight)
-            rows = torch.where(sight.chosen[..., None], rows, _take(z, sight.places))
-            z = z.scatter(1, sight.places[..., None].expand_as(rows), rows)
+        if sight.positions is not None:
+            rows = self._global(hidden, sight.positions, sight)
+            rows = torch.where(sight.chosen[..., None], rows, _take(z, sight.positions))
+            z = z.scatter(1, sight.positions[..., None].expand_as(rows), rows)
         return z if sight.real is None else z.masked_fill(~sight.real[..., None], 0.0)
 
     def _local(self, hidden: Tensor, sight: Sight) -> Tensor:
@@ -178,14 +178,14 @@ class LongformerSelfAttention(nn.Module):
         q, k, v = self.query(hidden), self.key(hidden), self.value(hidden)
         chunks = Chunks(hidden.shape[1], self.window)
         keys = [chunks.keys(x) for x in (k, v)]
-        if sight.places is not None:
-            columns = [_take(x, sight.places).repeat_interleave(chunks.count, 0) for x in (k, v)]
+        if sight.positions is not None:
+            columns = [_take(x, sight.positions).repeat_interleave(chunks.count, 0) for x in (k, v)]
             keys = [torch.cat(pair, dim=1) for pair in zip(keys, columns, strict=True)]
         return chunks.rows(self._attend(chunks.queries(q), keys[0], keys[1], sight.local(chunks, q)))
 
-    def _global(self, hidden: Tensor, places: Tensor, sight: Sight) -> Tensor:
+    def _global(self, hidden: Tensor, positions: Tensor, sight: Sight) -> Tensor:
         """[B, G, D]: global tokens attend to all tokens, with projections of their own."""
-        q = self.query_global(_take(hidden, places))
+        q = self.query_global(_take(hidden, positions))
         return self._attend(q, self.key_global(hidden), self.value_global(hidden), sight.whole(q))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from preprocessing.errors import UserError, nearest
-from training.models.forms import TORCH, Form
-from training.models.longformer.spec import COPIED
+from reread.preprocessing.errors import UserError, nearest
+from reread.training.models.forms import TORCH, Form
+from reread.training.models.longformer.spec import COPIED
 
 log = logging.getLogger("reread")
 
@@ -222,7 +222,8 @@ def _kind(source: Mapping[str, Any]) -> str:
     """The model_type, guessed for old configurations, which lack it; Google's have no `architectures` either."""
     if "model_type" in source:
         return str(source["model_type"])
-    names = " ".join(source.get("architectures") or ())
+    named = source.get("architectures")
+    names = " ".join(map(str, named)) if isinstance(named, list) else ""
     return "roberta" if "Roberta" in names else "bert" if "Bert" in names or "type_vocab_size" in source else ""
 
 

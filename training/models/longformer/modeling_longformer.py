@@ -264,7 +264,7 @@ class LongformerForMaskedLM(LongformerPreTrainedModel):
     ) -> Any:
         """As `LongformerModel`, with labels [B, L], -100 where nothing is predicted.
 
-        masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n].
+        masked_positions [n] int64, flat indices into [B * L]: the head runs on these alone; labels are then [n].
         Returns logits [B, L, V] or [n, V], float32, and the mean loss if labels are given.
         """
         encoded = self.longformer(
@@ -347,7 +347,7 @@ class LongformerForSequenceClassification(LongformerHead, ForSequenceClassificat
     def linear(self, config: Any) -> nn.Module:
         return LongformerClassificationHead(config)
 
-    def logits(self, encoded: Any) -> Tensor:
+    def logits(self, encoded: Any, mask: Tensor | None) -> Tensor:
         return at_least_float32(getattr(self, self.layer)(encoded.last_hidden_state))
 
     def global_tokens(self, input_ids: Tensor) -> Tensor | None:
@@ -397,7 +397,7 @@ class LongformerForMultipleChoice(LongformerHead, ForMultipleChoice):
     """One of several options, with a row for each; what follows the text and its separators is global."""
 
     def global_tokens(self, input_ids: Tensor) -> Tensor | None:
-        """Places from the first token behind the first separator on: RoBERTa puts two there, and BERT one."""
+        """Positions from the first token behind the first separator on: RoBERTa puts two there, and BERT one."""
         separators = self.separators(input_ids)
         behind = (separators.cumsum(1) > 0) & ~separators
         return behind.int().cummax(dim=1).values.bool()

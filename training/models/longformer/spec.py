@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from transformers import LongformerConfig
 
-from training.models.longformer.modeling_longformer import (
+from reread.training.models.longformer.modeling_longformer import (
     LongformerForMaskedLM,
     LongformerForMultipleChoice,
     LongformerForQuestionAnswering,
@@ -12,7 +12,7 @@ from training.models.longformer.modeling_longformer import (
     LongformerForTokenClassification,
     windows,
 )
-from training.models.spec import ModelSpec
+from reread.training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -61,6 +61,7 @@ _USAGE_OF_TASKS = {
     "classify": f"Its first token is global. {_LENGTH}",
     "tag": f"No token is global. {_LENGTH}",
     "answer": f"The question is global. {_SEPARATORS} the question. {_LENGTH}",
+    "rank": "Its first token is global.",
     "choose": f"What follows the text is global. {_SEPARATORS} question and option. {_LENGTH}",
 }
 
@@ -74,6 +75,7 @@ SPEC = ModelSpec(
         "tag": LongformerForTokenClassification,
         "answer": LongformerForQuestionAnswering,
         "choose": LongformerForMultipleChoice,
+        "rank": LongformerForSequenceClassification,
     },
     TENSOR_PLAN,
     flops,

@@ -1,7 +1,7 @@
 """NEZHA (Wei et al. 2019, arXiv:1909.00204)."""
 
-from training.models.nezha.configuration_nezha import NezhaConfig
-from training.models.nezha.modeling_nezha import (
+from reread.training.models.nezha.configuration_nezha import NezhaConfig
+from reread.training.models.nezha.modeling_nezha import (
     NezhaForMaskedLM,
     NezhaForMultipleChoice,
     NezhaForPreTraining,

@@ -82,8 +82,8 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, binned: Tensor) -> Tensor:
         length, clip = binned.shape[-2], binned.shape[-1] // 2
-        places = torch.arange(length, device=binned.device)
-        columns = (places - places[:, None]).clamp(-clip, clip) + clip
+        positions = torch.arange(length, device=binned.device)
+        columns = (positions - positions[:, None]).clamp(-clip, clip) + clip
         ctx.clip = clip
         return binned.gather(-1, columns.expand(*binned.shape[:-1], length))
 
@@ -101,12 +101,12 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, square: Tensor, clip: int) -> Tensor:
         length = square.shape[-1]
-        places = torch.arange(length, device=square.device)
-        columns = places[:, None] + torch.arange(-clip, clip + 1, device=square.device)
+        positions = torch.arange(length, device=square.device)
+        columns = positions[:, None] + torch.arange(-clip, clip + 1, device=square.device)
         inside = (columns >= 0) & (columns < length)
         binned = square.gather(-1, columns.clamp(0, length - 1).expand(*square.shape[:-1], -1)) * inside
         if length > clip + 1:
-            distances = places - places[:, None]
+            distances = positions - positions[:, None]
             beyond = torch.stack([distances < -clip, distances > clip], dim=-1).to(square.dtype)
             ends = torch.einsum("...ij,ije->...ie", square, beyond)
             binned[..., 0] += ends[..., 0]

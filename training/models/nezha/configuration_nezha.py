@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ..reading import checked_reading
+from ..head_options import checked_pooling, checked_reading
 
 POSITION_TYPES = ("functional", "parametric_absolute", "parametric_relative")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
@@ -27,6 +27,8 @@ class NezhaConfig(PretrainedConfig):
     span_boundary: whether `NezhaForPreTraining` also predicts the tokens of masked spans from the two tokens around
         them (SpanBERT, section 3.2).
     classifier_dropout: dropout of the heads of tasks; None is hidden_dropout_prob.
+    classifier_pooling: what heads of classes and options read, "cls" (the pooler's map of [CLS]) or "mean" (the mean of
+        the last layer's states of all tokens, without a pooler).
     reading: how the heads read texts longer than a window, see `checked_reading`; None: rows as they are given.
     cls_token_id, sep_token_id: the tokens that frame a row; a head that reads in windows needs the latter.
     hidden_act: "gelu" is the exact form; "gelu_new" the tanh form that the TensorFlow releases were trained with.
@@ -55,6 +57,7 @@ class NezhaConfig(PretrainedConfig):
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-12,
         classifier_dropout: float | None = 0.1,
+        classifier_pooling: str = "cls",
         reading: dict[str, Any] | None = None,
         use_cache: bool = True,
         pad_token_id: int = 0,
@@ -79,6 +82,7 @@ class NezhaConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps
         self.classifier_dropout = classifier_dropout
+        self.classifier_pooling = checked_pooling(classifier_pooling)
         self.reading = checked_reading(reading, self.longest)
         self.use_cache = use_cache
         self._check(tie_word_embeddings)

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.models.bounds import settings_of
-from training.models.forms import TENSORFLOW as TENSORFLOW_FILES
-from training.models.forms import TORCH, Form
-from training.models.nezha.configuration_nezha import NezhaConfig
+from reread.preprocessing.errors import UserError
+from reread.training.models.bounds import settings_of
+from reread.training.models.forms import TENSORFLOW as TENSORFLOW_FILES
+from reread.training.models.forms import TORCH, Form
+from reread.training.models.nezha.configuration_nezha import NezhaConfig
 
 log = logging.getLogger("reread")
 

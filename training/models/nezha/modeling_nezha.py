@@ -119,9 +119,9 @@ class NezhaEncoder(nn.Module):
             table = sinusoids(torch.arange(2 * clip + 1, device=like.device), head_size).to(real)
             return Tables(table, table)
         # Nothing is clipped; tables of clipped checkpoints begin at -K, which shifts the argument by K
-        places = torch.arange(length, device=like.device)
-        features = sinusoids(places + (clip or 0), head_size).to(real)
-        sines, cosines = sinusoids(places, head_size).to(real).unflatten(-1, (-1, 2)).unbind(-1)
+        positions = torch.arange(length, device=like.device)
+        features = sinusoids(positions + (clip or 0), head_size).to(real)
+        sines, cosines = sinusoids(positions, head_size).to(real).unflatten(-1, (-1, 2)).unbind(-1)
         return Rotations(features, torch.stack([cosines, sines], dim=-1))
 
 
@@ -150,7 +150,7 @@ class NezhaSpanBoundary(nn.Module):
         self.outer = Transform(config, config.hidden_size, config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, boundaries: Tensor) -> Tensor:
-        """hidden [B, L, D]; boundaries [3, n]: places s - 1 and e + 1 in [B * L], and i - s -> y [n, D]."""
+        """hidden [B, L, D]; boundaries [3, n]: positions s - 1 and e + 1 in [B * L], and i - s -> y [n, D]."""
         before, behind, inside = boundaries
         positions = self.position_embeddings(inside.clamp(max=SPAN_POSITIONS - 1))
         return self.outer(self.inner(torch.cat([chosen(hidden, before), chosen(hidden, behind), positions], dim=-1)))
@@ -289,10 +289,10 @@ class NezhaForPreTraining(NezhaPreTrainedModel):
     ) -> Any:
         """As `NezhaModel`, with labels [B, L] (-100 where nothing is predicted) and next_sentence_label [B].
 
-        masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n].
+        masked_positions [n] int64, flat indices into [B * L]: the head runs on these alone; labels are then [n].
         next_sentence_label: 0 where the second sentence follows the first, 1 where it is a random one.
         span_boundaries [3, n] int64, of a model with `span_boundary` and for each of the masked_positions: the flat
-        places of the tokens before and after its span, and how many tokens of the span are before it.
+        indices of the tokens before and after its span, and how many tokens of the span are before it.
         Returns prediction_logits [B, L, V] or [n, V], seq_relationship_logits [B, 2] and, with span_boundaries,
         span_logits [n, V], all float32, and the sum of the mean losses whose labels are given; labels are those of
         span_logits, too.

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-from training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
-from training.models.nezha.modeling_nezha import (
+from reread.training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
+from reread.training.models.nezha.modeling_nezha import (
     NezhaForMultipleChoice,
     NezhaForPreTraining,
     NezhaForQuestionAnswering,
     NezhaForSequenceClassification,
     NezhaForTokenClassification,
 )
-from training.models.spec import ModelSpec
+from reread.training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -52,6 +52,7 @@ SPEC = ModelSpec(
         "tag": NezhaForTokenClassification,
         "answer": NezhaForQuestionAnswering,
         "choose": NezhaForMultipleChoice,
+        "rank": NezhaForSequenceClassification,
     },
     TENSOR_PLAN,
     flops,

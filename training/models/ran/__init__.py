@@ -1,7 +1,7 @@
 """RAN, the Recurrent Attention Network (Li et al. 2023, arXiv:2306.06843)."""
 
-from training.models.ran.configuration_ran import RanConfig
-from training.models.ran.modeling_ran import (
+from reread.training.models.ran.configuration_ran import RanConfig
+from reread.training.models.ran.modeling_ran import (
     RanForCausalLM,
     RanForMaskedLM,
     RanForMultipleChoice,

@@ -226,7 +226,7 @@ class RanLayer(nn.Module):
 
     def probabilities(self, hidden: Tensor, cell: Tensor, windows: Windows) -> Tensor:
         """Of each token, for the arguments of `forward` and without dropout, the attention to the cell before its
-        window and to the P places of its window [B, N, L, 1 + P], at least float32."""
+        window and to the P positions of its window [B, N, L, 1 + P], at least float32."""
         q, key, _, mask, _ = self._attend(self.dropout(self.LayerNorm(hidden)), cell, windows)
         a = _probabilities(q, key, mask)  # [B * n, N, P, 1 + P]
         a = a.unflatten(0, (len(hidden), -1)).transpose(2, 3).flatten(3)

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ..reading import checked_reading
+from ..head_options import checked_reading
 
 PROFILES: dict[str, dict[str, Any]] = {
     "rannet": {

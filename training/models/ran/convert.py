@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.models.forms import TENSORFLOW as TENSORFLOW_FILES
-from training.models.forms import TORCH, Form
+from reread.preprocessing.errors import UserError
+from reread.training.models.forms import TENSORFLOW as TENSORFLOW_FILES
+from reread.training.models.forms import TORCH, Form
 
 log = logging.getLogger("reread")
 

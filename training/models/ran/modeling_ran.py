@@ -254,7 +254,7 @@ class RanModel(RanPreTrainedModel):
         """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
 
         inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are the probabilities
-        [B, N, L, 1 + P] of the cell before a token's window and of the places of its window, and not of memory review.
+        [B, N, L, 1 + P] of the cell before a token's window and of the window's positions, and not of memory review.
         causal: tokens see the tokens before them in their window, and the cells of the windows before.
         segment_ids [B, L]: a prefix mask, see `Windows.of`. All tokens review the windows that are all prefix.
         mems: for causal and prefix masks, those returned for the text before; rows of zeros are empty.
@@ -265,6 +265,7 @@ class RanModel(RanPreTrainedModel):
         masks `mems`, one tensor [layers, B, D] without gradient. Raises ValueError for mems without such a mask or of
         another shape.
         """
+        # Check what is given: memory only makes sense where tokens see nothing after them.
         given_once(input_ids, inputs_embeds)
         words = self.embeddings.table(input_ids) if inputs_embeds is None else inputs_embeds
         ordered = causal or segment_ids is not None
@@ -273,6 +274,7 @@ class RanModel(RanPreTrainedModel):
         expected = (self.config.num_hidden_layers, len(words), self.config.hidden_size)
         if mems and [tuple(tensor.shape) for tensor in mems] != [expected]:
             raise ValueError(f"mems are one tensor {list(expected)}, not {[list(tensor.shape) for tensor in mems]}")
+        # Cut the rows into windows, and begin with the cells of the text before.
         hidden = self.embeddings(words)
         tokens = None if attention_mask is None else attention_mask != 0
         windows = Windows.of(self.config, hidden, tokens, segment_ids, causal)
@@ -284,6 +286,7 @@ class RanModel(RanPreTrainedModel):
         states, cells, raw = self.encoder(hidden, memory, windows, every, weights)
         if memory is not None and windows.filled is not None:  # a row of nothing but padding keeps its memory
             cells = torch.where(windows.filled.any(1)[:, None], cells, memory)
+        # The pooled vector, from the states and the last layer's last cell
         pooled = None
         if self.pooler is not None:
             counted = None if self.config.official_padding else tokens
@@ -339,7 +342,7 @@ class RanForMaskedLM(RanLanguageModel):
     ) -> Any:
         """As `RanModel`, with labels [B, L], -100 where nothing is predicted; logits [B, L, V] in float32.
 
-        masked_positions [n] int64, flat places in [B * L]: the head runs on these alone; labels are then [n] and
+        masked_positions [n] int64, flat indices into [B * L]: the head runs on these alone; labels are then [n] and
         logits [n, V].
         """
         encoded = self.ran(

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from training.models.ran.configuration_ran import RanConfig
-from training.models.ran.modeling_ran import (
+from reread.training.models.ran.configuration_ran import RanConfig
+from reread.training.models.ran.modeling_ran import (
     RanForCausalLM,
     RanForMaskedLM,
     RanForMultipleChoice,
@@ -11,7 +11,7 @@ from training.models.ran.modeling_ran import (
     RanForSequenceClassification,
     RanForTokenClassification,
 )
-from training.models.spec import ModelSpec
+from reread.training.models.spec import ModelSpec
 
 TENSOR_PLAN = {
     "*.word_embeddings": "vocabulary",
@@ -81,6 +81,7 @@ SPEC = ModelSpec(
         "tag": RanForTokenClassification,
         "answer": RanForQuestionAnswering,
         "choose": RanForMultipleChoice,
+        "rank": RanForSequenceClassification,
     },
     TENSOR_PLAN,
     flops,

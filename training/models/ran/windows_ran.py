@@ -1,7 +1,7 @@
 """How a batch is cut into RAN's windows, which tokens see which, and rotary positions; copied beside exported weights.
 
-Shapes: B rows, L tokens, D hidden size, h head size, n windows, W `window_size`, P places in a window: W, or more where
-the end of a text is read with its last full window.
+Shapes: B rows, L tokens, D hidden size, h head size, n windows, W `window_size`, P positions in a window: W, or more
+where the end of a text is read with its last full window.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from .configuration_ran import RanConfig
 
 @dataclass(frozen=True)
 class Windows:
-    """The places of a batch's tokens in windows, and the masks. Nothing here waits for the device."""
+    """The positions of a batch's tokens in windows, and the masks. Nothing here waits for the device."""
 
     size: int
     """W, or L in a shorter batch."""
@@ -25,10 +25,10 @@ class Windows:
     tail: int
     """P - W."""
     rotary: Tensor | None
-    """Cosines and sines of the angles at places 1 to P, [P, h / 2, 2] (Su et al. 2021, section 3.4); the cell is at
+    """Cosines and sines of the angles at positions 1 to P, [P, h / 2, 2] (Su et al. 2021, section 3.4); the cell is at
     0."""
-    places: Tensor | None = None
-    """[B, L], each token's place among the n * P; None if tail is 0."""
+    positions: Tensor | None = None
+    """[B, L], each token's position among the n * P; None if tail is 0."""
     filled: Tensor | None = None
     """[B, n], whether a window has tokens; None if all have."""
     keys: Tensor | None = None
@@ -51,6 +51,7 @@ class Windows:
         With segment ids a token sees those whose cumulative sum of ids is no greater than its own: ids of 0 are a
         prefix in which all see each other, and from the first 1 on each token sees the prefix and the tokens before it.
         """
+        # The number of windows, their size, and the tail by which the last one may be longer
         (rows, length), device = like.shape[:2], like.device
         ordered = causal or segment_ids is not None
         size = min(config.window_size, length)
@@ -65,11 +66,12 @@ class Windows:
             tail = max(length - count * size, 0)
         last = _windows(ends, size, shortest) - 1
         index, number = torch.arange(length, device=device), torch.arange(count, device=device)
-        places = None
+        positions = None
         if tail:
             window = torch.minimum(index // size, last)  # padding may stand anywhere
-            places = (window * (size + tail) + index - window * size).expand(rows, -1)
-        windows = cls(size, count, tail, _rotary(config, size + tail, like), places, ordered=ordered)
+            positions = (window * (size + tail) + index - window * size).expand(rows, -1)
+        windows = cls(size, count, tail, _rotary(config, size + tail, like), positions, ordered=ordered)
+        # Which of the n * P positions hold a token: these are the keys that can be seen, and the windows to review.
         at = number[:, None] * size + torch.arange(size + tail, device=device)  # [n, P], the token that may stand there
         there = (at < ends[..., None]) & (torch.minimum(at // size, last[..., None]) == number[:, None])
         if tokens is not None:
@@ -83,6 +85,7 @@ class Windows:
             windows = replace(windows, filled=filled, reviewed=reviewed[:, None, None])
         elif tokens is not None:
             windows = replace(windows, blank=tokens[..., None])
+        # A causal or a prefix mask
         if not ordered:
             return windows
         order = segment_ids.cumsum(1) if segment_ids is not None else index.expand(rows, -1) + 1
@@ -115,9 +118,9 @@ class Windows:
     def join(self, x: Tensor, length: int) -> Tensor:
         """[B, n, P, D] -> [B, L, D]."""
         x = x.flatten(1, 2)
-        if self.places is None:
+        if self.positions is None:
             return x[:, :length]
-        return x.gather(1, self.places[..., None].expand(-1, -1, x.shape[-1]))
+        return x.gather(1, self.positions[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def _windows(length: Any, size: int, shortest: int) -> Any:
@@ -126,11 +129,11 @@ def _windows(length: Any, size: int, shortest: int) -> Any:
     return full + ((length % size >= shortest) | (full == 0))
 
 
-def _rotary(config: RanConfig, places: int, like: Tensor) -> Tensor | None:
+def _rotary(config: RanConfig, positions: int, like: Tensor) -> Tensor | None:
     """The angles in float64, rounded once; not a buffer, since one that is not in the checkpoint loads as garbage."""
     if not config.rotary:
         return None
     columns = torch.arange(0, config.head_size, 2, device=like.device, dtype=torch.float64)
-    angles = torch.arange(1, places + 1, device=like.device)[:, None] * 10000.0 ** (-columns / config.head_size)
+    angles = torch.arange(1, positions + 1, device=like.device)[:, None] * 10000.0 ** (-columns / config.head_size)
     dtype = torch.promote_types(like.dtype, torch.float32)
     return torch.stack([angles.cos(), angles.sin()], dim=-1).to(dtype)

@@ -28,7 +28,7 @@ class TransformerXLConfig(PretrainedConfig):
         masks them, which is the authors' memory that begins with no slots at all.
     clamp_len: the distance of two tokens counts at most this much; None is no limit. Distances of sentences and
         paragraphs are never clamped.
-    same_length: every token sees `mem_len` tokens, itself included, whatever its place in the segment. This and
+    same_length: every token sees `mem_len` tokens, itself included, whatever its position in the segment. This and
         clamp_len apply in evaluation mode only: the authors set both for evaluation and neither in training.
     positions: "token"; or Segatron's (Bai et al. 2021), which add distances in sentences and in paragraphs:
         "segatron-exact" between the two tokens, "segatron-official" as the released code computes them, by the

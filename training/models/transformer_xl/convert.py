@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from preprocessing.errors import UserError
-from training.models.forms import TORCH, Form
+from reread.preprocessing.errors import UserError
+from reread.training.models.forms import TORCH, Form
 
 log = logging.getLogger("reread")
 

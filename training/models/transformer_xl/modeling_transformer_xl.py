@@ -176,12 +176,14 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         output_attentions: whether to return each layer's probabilities [B, N, T, S], at least float32.
         Raises ValueError for mems of another model, or if the ends are missing.
         """
+        # Embeddings, and the memory of each layer
         config = self.config
         length = config.mem_len if mem_len is None else mem_len
         given_once(input_ids, inputs_embeds)
         hidden = self.dropout(self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
         memories, past = self._recall(mems, hidden, length)
         memory_length, seen = memories[0].shape[1], hidden.shape[1]
+        # Segatron's indices of tokens, sentences and paragraphs, counted on from the memory
         indices = None
         if past is not None:
             if sentence_ends is None or paragraph_ends is None:
@@ -194,6 +196,7 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             "positions": self._positions(memory_length, seen, indices, like=hidden),
             "masked": self._masked(memories[-1], seen, length),
         }
+        # The layers; the new memory of each is its input, or its output with the enhanced recurrence.
         new, weights = [], attention_weights(output_attentions, config)
         layer: Any
         for number, (layer, memory) in enumerate(zip(self.layer, memories, strict=True)):
@@ -230,8 +233,8 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
     def _masked(self, memory: Tensor, seen: int, length: int) -> Tensor:
         """True where a query must not look [T, S] or [B, 1, T, S]: later tokens, empty slots, beyond same_length."""
         past = memory.shape[1]
-        places = torch.arange(past + seen, device=memory.device)
-        distances = places[past:, None] - places
+        positions = torch.arange(past + seen, device=memory.device)
+        distances = positions[past:, None] - positions
         masked = distances < 0
         if self.config.same_length and not self.training and length:
             masked = masked | (distances >= length)
@@ -256,16 +259,16 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             return Positions(F.dropout(tokens.to(like.dtype), dropout))
         streams = list(zip(indices[..., 1:].unbind(-1), config.widths[1:], strict=True))
         if config.positions == "segatron-official":
-            places = torch.arange(past + seen + 1, device=like.device)
+            positions = torch.arange(past + seen + 1, device=like.device)
             parts = [tokens.expand(len(indices), -1, -1)]
             for index, width in streams:
                 to_last = F.pad(index[:, -1:] - index, (1, 0))
-                parts.append(F.embedding(to_last, sinusoids(places, width)))
+                parts.append(F.embedding(to_last, sinusoids(positions, width)))
             return Positions(F.dropout(torch.cat(parts, dim=-1).to(like.dtype), dropout))
-        places = torch.arange(-past, seen, device=like.device)
+        positions = torch.arange(-past, seen, device=like.device)
         both = []
         for index, width in streams:
-            table = sinusoids(places, width).to(torch.promote_types(like.dtype, torch.float32))
+            table = sinusoids(positions, width).to(torch.promote_types(like.dtype, torch.float32))
             keys = F.embedding(index + past, table)[:, None]
             queries = keys[..., past:, :]
             # Sine and cosine of a key and frequency are dropped together, so that for all queries R(d) itself is

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from training.models.spec import ModelSpec
-from training.models.transformer_xl.configuration_transformer_xl import TransformerXLConfig
-from training.models.transformer_xl.modeling_transformer_xl import TransformerXLForCausalLM
+from reread.training.models.spec import ModelSpec
+from reread.training.models.transformer_xl.configuration_transformer_xl import TransformerXLConfig
+from reread.training.models.transformer_xl.modeling_transformer_xl import TransformerXLForCausalLM
 
 TENSOR_PLAN = {
     "transformer.content_bias": "heads",

@@ -8,21 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example as explicit
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from preprocessing.errors import UserError
-from preprocessing.labelled.examples import Answer, AnswerExample, ChooseExample, ClassifyExample, TagExample
-from preprocessing.tokens.wordpiece import WordPiece
-from training.data.rows import IGNORED
-from training.data.tasks.answer import AnswerDataset
-from training.data.tasks.choose import ChooseDataset
-from training.data.tasks.classify import ClassifyDataset
-from training.data.tasks.dataset import TaskDataset
-from training.data.tasks.settings import AnswerSettings, ChooseSettings, ClassifySettings, TagSettings
-from training.data.tasks.tag import TagDataset
-from training.data.tasks.windows import window_count
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample
+from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.tag import TagExample
+from reread.preprocessing.tokens.wordpiece import WordPiece
+from reread.training.data.batch import IGNORED
+from reread.training.data.tasks.answer import AnswerDataset
+from reread.training.data.tasks.answer_settings import AnswerSettings
+from reread.training.data.tasks.choose import ChooseDataset, ChooseSettings
+from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.tag import TagDataset, TagSettings
+from reread.training.data.tasks.windows import longest_of, window_count
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -79,8 +83,8 @@ def test_an_exported_tokenizer_frames_two_texts_as_training_does(
     tokenizer: Path, tmp_path: Path, frame: str, kind: str
 ) -> None:
     """transformers gives a question before its text, but behind it to a tokenizer that pads on the left."""
-    from training.exchange.tokenizer import FRAMES as TEMPLATES
-    from training.exchange.tokenizer import frame_tokenizer
+    from reread.training.exchange.tokenizer import FRAMES as TEMPLATES
+    from reread.training.exchange.tokenizer import frame_tokenizer
 
     folder = shutil.copytree(tokenizer, tmp_path / "export")
     frame_tokenizer(folder, f"{frame} {kind}" if f"{frame} {kind}" in TEMPLATES else frame)
@@ -105,14 +109,79 @@ def test_longest_leaves_text_out_and_the_table_tells_how_much(tokenizer: Path) -
     assert dict(data.reading())["tokens read"] == "44.44 % of 45; 1 examples are cut"
 
 
+@pytest.mark.parametrize(
+    ("text", "second", "shown"),
+    [
+        (3, 4, (3, 4)),
+        (3, 40, (3, 14)),  # what the text does not need
+        (40, 3, (14, 3)),
+        (40, 40, (9, 8)),  # half, and further windows of the text
+        (40, 8, (9, 8)),
+    ],
+)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_the_room_is_shared_by_need(
+    tokenizer: Path, frame: str, text: int, second: int, shown: tuple[int, int]
+) -> None:
+    """17 tokens beside the special ones: no token is left out that has room."""
+    special = 1 if frame == "bare" else 3
+    given = settings(ClassifySettings, tokenizer, frame, 17 + special, labels=["a"])
+    data = ClassifyDataset(given, 0, [ClassifyExample("x", "", words(text), words(second), "a")])
+    (document,) = data.documents
+    assert (min(document.room, len(document.ids)), len(document.options[0][0])) == shown
+    assert document.unread == second - shown[1] and len(document.ids) == text
+    assert all(rows["input_ids"].shape[1] <= 17 + special for rows in data.passes([0], 9, training=True))
+
+
+def test_question_and_option_are_cut_to_one_length_where_both_are_long(tokenizer: Path) -> None:
+    assert [longest_of(lengths, 20) for lengths in ([5, 9], [5, 90], [90, 5], [90, 90], [], [30])] == [
+        9,
+        15,
+        15,
+        10,
+        0,
+        20,
+    ]
+    options = (words(3), words(30))
+    example = ChooseExample("x", "", words(50), words(12), options, 0)
+    (document,) = ChooseDataset(settings(ChooseSettings, tokenizer, "", 44), 0, [example]).documents
+    assert [[len(part) for part in option] for option in document.options] == [[12, 3], [10, 10]]
+    assert document.room == 20
+
+
+def test_little_that_is_read_is_a_line_with_what_to_set(tokenizer: Path) -> None:
+    pair = ClassifyExample("x", "", words(20), words(80), "a")
+
+    def remarks(**given: Any) -> list[str]:
+        return ClassifyDataset(settings(ClassifySettings, tokenizer, "", labels=["a"], **given), 0, [pair]).remarks()
+
+    assert remarks(length=103) == []
+    assert remarks(length=93) == []  # 90 of 100
+    assert remarks(length=92) == ["only 89.00 % of the text is read; to read more, raise task.sequence_length (92 now)"]
+    assert remarks(length=200, other_length=64) == [
+        "only 84.00 % of the text is read; to read more, raise task.other_length (64 now, null for no limit) or "
+        "task.sequence_length (200 now)"
+    ]
+    assert "raise task.longest (5 now, null for no limit) or task.seq" in remarks(length=200, longest=5)[0]
+
+
+def test_the_longest_pass_has_the_longest_pair(tokenizer: Path) -> None:
+    """By the text alone the second would be taken, of a third of the tokens."""
+    pairs = [ClassifyExample("x", "", words(10), words(80), "a"), ClassifyExample("y", "", words(20), words(10), "a")]
+    data = ClassifyDataset(settings(ClassifySettings, tokenizer, "", 200, labels=["a"]), 0, pairs)
+    assert next(data.longest(1))[0]["input_ids"].shape == (1, 93)
+
+
 def test_a_question_that_fills_the_window_is_one_line(tokenizer: Path) -> None:
-    data = AnswerDataset(settings(AnswerSettings, tokenizer, "", 12), 0, [AnswerExample("q", "", "a b", words(30))])
+    given = settings(AnswerSettings, tokenizer, "", 12, other_length=64)
+    data = AnswerDataset(given, 0, [AnswerExample("q", "", "a b", words(30))])
     with pytest.raises(UserError, match=r"task\.sequence_length: 12 leaves no room beside 33 tokens"):
         data.verify()
 
 
 @pytest.mark.parametrize("frame", FRAMES)
 @given(length=st.integers(1, 50), where=st.integers(0, 49), size=st.integers(1, 6), room=st.integers(9, 20))
+@explicit(length=10, where=6, size=4, room=14)  # the window of the answer's first token does not hold its last
 def test_gold_logits_give_the_gold_answer_through_any_windows(
     tokenizer: Path, frame: str, length: int, where: int, size: int, room: int
 ) -> None:
@@ -126,6 +195,42 @@ def test_gold_logits_give_the_gold_answer_through_any_windows(
     prediction = data.decode(0, outputs)
     assert data.scored(0, prediction) == gold
     assert data.scores({0: prediction}) == {"f1": 100, "em": 100, "average": 100}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("occurrences", ["first", "all"])
+def test_gold_logits_give_choices_spans_and_no_answer(tokenizer: Path, frame: str, occurrences: str) -> None:
+    """Of texts of several windows. A choice that no training example has is neither learned nor taken for no answer."""
+    answers = {
+        "yes": (Answer(-1, "YES"),),
+        "no": (Answer(-1, "NO"), Answer(-1, "NO")),
+        "span": (Answer(4, "c d"),),
+        "nothing": (),
+        "divided": (Answer(-1, ""), Answer(-1, "YES")),
+    }
+    examples = [AnswerExample(name, "", words(30), "a ?", gold) for name, gold in answers.items()]
+    values = {"choices": ["YES", "NO"], "no_answer": 0.0 if frame != "bare" else None, "occurrences": occurrences}
+    data = AnswerDataset(settings(AnswerSettings, tokenizer, frame, 20, **values), 0, examples)
+    found = {}
+    for number, example in enumerate(examples):
+        outputs = oracle(data, lambda rows, row: np.stack([rows["starts"][row], rows["ends"][row]], -1) * 10.0, number)
+        found[example.id] = data.scored(number, data.decode(number, outputs))
+    expected = {"yes": "YES", "no": "NO", "span": "c d"}
+    if frame != "bare":
+        expected |= {"nothing": "", "divided": "" if occurrences == "first" else "YES"}
+    assert {name: found[name] for name in expected} == expected
+    outputs = oracle(data, lambda rows, row: np.stack([rows["starts"][row], rows["ends"][row]], -1) * 10.0)
+    spans = data.written(0, data.decode(0, outputs))["spans"]
+    assert spans[0].keys() == {"text", "probability"} and spans[0]["text"] == "YES"
+    assert spans[-1].keys() == {"text", "start", "end", "probability"}
+    without = AnswerDataset(settings(AnswerSettings, tokenizer, frame, 20, choices=["NO"]), 0, examples)
+    assert not any(rows["starts"].any() for rows in without.passes([0], 8, training=True))
+
+
+def test_choices_that_do_not_fit_are_one_line(tokenizer: Path) -> None:
+    values = settings(AnswerSettings, tokenizer, "", 20, choices=["a b c", "d"], other_length=3)
+    with pytest.raises(UserError, match=r"task\.other_length: 3 leaves no room beside 4 tokens of task\.choices"):
+        AnswerDataset(values, 0, [AnswerExample("q", "", "a b", "c ?")]).verify()
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -162,10 +267,12 @@ def test_the_order_of_options_changes_no_prediction(tokenizer: Path) -> None:
     assert chosen == ["d e f", "d e f"]
 
 
-def oracle(data: TaskDataset[Any, Any], output: Callable[[Any, int], Any]) -> dict[tuple[int, int], Any]:
+def oracle(
+    data: TaskDataset[Any, Any], output: Callable[[Any, int], Any], example: int = 0
+) -> dict[tuple[int, int], Any]:
     """What a model would give that knows the targets: (option, window) -> `output`, without padding."""
     found = {}
-    for rows in data.passes([0], 4, training=True):
+    for rows in data.passes([example], 4, training=True):
         for row in range(len(rows["example"])):
             value = np.asarray(output(rows, row), float)
             real = rows["attention_mask"][row] == 1

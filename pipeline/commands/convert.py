@@ -1,0 +1,15 @@
+"""`reread convert`: released weights to a Hugging Face folder that training starts from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reread.preprocessing.errors import writing
+
+
+def convert(source: Path, output: Path, model: str, options: Mapping[str, Any]) -> None:
+    """Write `output` from the weights in `source`; options that are None have their defaults."""
+    from reread.training.exchange.convert import convert as convert_weights
+
+    with writing(output):
+        convert_weights(source, output, model, **{name: value for name, value in options.items() if value is not None})

@@ -1,0 +1,28 @@
+"""`reread plan`: estimates memory, the best parallel split, time and disk space of a recipe before it runs."""
+
+from reread.pipeline.recipe.layers import fine_tunes
+from reread.pipeline.recipe.load import load_recipe, recipe_values
+from reread.pipeline.recipe.shell import refuse_commands
+from reread.pipeline.recipe.task import finetune_recipe
+from reread.pipeline.recipe.then import following
+
+
+def plan(
+    name: str, overrides: list[str], machines: tuple[int, str, int, str], share: float, allow_pipe: bool = False
+) -> None:
+    """Print the estimate for `machines` (GPUs, GPU, GPUs a machine, network) that reach `share` of a GPU's peak.
+
+    Raises `UserError` for a corpus that a command reads, unless `allow_pipe`.
+    """
+    tunes = fine_tunes(recipe_values(name, overrides, "train"))
+    recipe = finetune_recipe(name, overrides) if tunes else load_recipe(name, overrides, "train")
+    from reread.pipeline.estimate.hardware import cluster  # which imports torch
+    from reread.pipeline.estimate.summary import print_estimate, print_finetuning_estimate
+
+    where = cluster(*machines)
+    if recipe.train is not None and not allow_pipe:
+        refuse_commands(recipe.train.data)
+    if tunes:
+        print_finetuning_estimate(recipe, where, share)
+    else:
+        print_estimate(recipe, where, share, [one.recipe for one in following(recipe)])

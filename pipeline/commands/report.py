@@ -1,0 +1,15 @@
+"""`reread report`: one page about runs."""
+
+from pathlib import Path
+
+from reread.preprocessing.errors import writing
+
+
+def report(runs: list[Path], output: Path | None) -> None:
+    """Write the page and print the last figures. By default RUN/report.html, for several runs ./report.html."""
+    from reread.pipeline.report.page import print_figures, print_papers, write_report
+
+    with writing(output or runs[0]):
+        found, _ = write_report(runs, output)
+    print_figures(found)
+    print_papers(found)

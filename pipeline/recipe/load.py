@@ -1,0 +1,139 @@
+"""Reading a recipe, changing it by `key=value`, checking it, and writing it to a run."""
+
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reread.pipeline.recipe.layers import (
+    SCALE,
+    TASK,
+    data_kind,
+    fine_tunes,
+    is_task,
+    merge,
+    recipe_layers,
+    split_scale,
+    values_of,
+)
+from reread.pipeline.recipe.schema import Recipe
+from reread.pipeline.recipe.values import as_yaml, read_override
+from reread.preprocessing.config import PreprocessSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
+from reread.preprocessing.settings import Settings
+from reread.training.config import TrainSettings
+from reread.training.run.files import RUNS, RunFile
+
+
+def load_recipe(
+    recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
+) -> Recipe:
+    """Read a recipe by its built-in name or its path, apply `key=value` overrides and check it.
+
+    A key is dotted from the root (`train.steps=100`); the keys of `section` may leave its name out (`steps=100`).
+    `scale=NAME` applies values of the recipe's `scales` before the other overrides, and also in the recipes of `then`.
+    Values in `beneath` hold where the recipe sets none.
+    Raises `UserError` naming the recipe and each wrong key with the nearest right one, and for a recipe that only
+    `reread finetune` can complete.
+    """
+    values = recipe_values(recipe, overrides, section, beneath)
+    if fine_tunes(values) and values["train"]["data"].get("tokenizer") is None:  # that of the model to fine-tune
+        raise UserError(
+            f"recipe {recipe}: fine-tunes a model; start it by "
+            f"`reread finetune {recipe} init=FOLDER task.train=FILE task.dev=FILE`"
+        )
+    return Recipe.parse(values, f"recipe {recipe}")
+
+
+def recipe_values(
+    recipe: str, overrides: list[str], section: str | None = None, beneath: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The values of `load_recipe` before they are checked."""
+    scale, others = split_scale(overrides)
+    values = reduce(merge, (given for _, given in recipe_layers(recipe, scale)), beneath or {})
+    apply_overrides(values, others, section)
+    if scale is not None and isinstance(values.get("then"), list):
+        values["then"] = [_at_scale(one, scale) for one in values["then"]]
+    return values
+
+
+def _at_scale(following: Any, scale: str) -> Any:
+    """An entry of `then` whose recipe is read at the scale of this one."""
+    if not isinstance(following, dict) or not isinstance(following.get("overrides", []), list):
+        return following  # the settings refuse it
+    return {**following, "overrides": [f"{SCALE}={scale}", *following.get("overrides", [])]}
+
+
+def apply_overrides(values: dict[str, Any], overrides: list[str], section: str | None = None) -> None:
+    """Set `a.b=value` in nested `values`; a value that is not YAML is text: `input.paths=*.txt`.
+
+    A key that does not begin with a field of a recipe belongs to `section`. If `section` lacks it and the other of
+    `preprocess` and `train` has it, it belongs there.
+    """
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator:
+            raise UserError(f"`{override}`: an override is written key=value, for example train.steps=100")
+        path = key.split(".")
+        if path[0] == TASK:
+            if path[1:] != ["kind"] and (kind := data_kind(values)) and not is_task(kind):
+                raise UserError(f"`{override}`: only fine-tuning has a task, and this pretrains (data.kind: {kind})")
+            path = ["train", "data", *path[1:]]
+        elif section and path[0] not in Recipe.model_fields:
+            path = [_section_of(path[0], section), *path]
+        _assign(values, path, read_override(text, f"`{override}`"), override)
+
+
+def _section_of(key: str, section: str) -> str:
+    """The section of a key that names none: `preprocess` or `train` if only one of them has the key, else `section`."""
+    sections: dict[str, type[Settings]] = {"preprocess": PreprocessSettings, "train": TrainSettings}
+    having = [name for name, settings in sections.items() if key in settings.model_fields]
+    return having[0] if len(having) == 1 and section in sections else section
+
+
+def override(key: str, path: Path | str) -> str:
+    """`key=path` for `apply_overrides`, quoted where YAML needs it."""
+    return f"{key}={as_yaml(str(path))}"
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write the resolved recipe: with this file alone the run can be started again."""
+    values = recipe.model_dump(mode="json")
+    write_atomically(path, yaml.safe_dump(values, allow_unicode=True, sort_keys=False).encode())
+
+
+def written_recipe(path: Path) -> Recipe:
+    """A recipe that `write_recipe` wrote. Raises `UserError` for anything else."""
+    return Recipe.parse(values_of(path), str(path))
+
+
+def _assign(values: dict[str, Any], path: list[str], value: Any, override: str) -> None:
+    for depth, part in enumerate(path[:-1], 1):
+        values = values.setdefault(part, {})
+        if isinstance(values, list):
+            key, _, inner = override.partition("=")
+            for name in reversed(path[depth:]):
+                key, inner = key.removesuffix(f".{name}"), f"{{{name}: {inner}}}"
+            raise UserError(
+                f"`{override}`: `{part}` is a list of sections here, and none of them is named; replace all of it by "
+                f"{key}='[{inner}]', or change the recipe's file"
+            )
+        if not isinstance(values, dict):
+            raise UserError(f"`{override}`: `{part}` holds a value, not a section")
+    values[path[-1]] = value
+
+
+def recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe that a run was last started with, with overrides; a task is read with the run's own tokenizer."""
+    path, named = RunFile.RECIPE.of(run), RUNS / run
+    if not path.exists():
+        way_out = f"give {named}, the run" if RunFile.RECIPE.of(named).exists() else "is it a run of `reread train`?"
+        raise UserError(f"{path}: not there; {way_out}")
+    values = written_recipe(path).model_dump(mode="json")
+    if fine_tunes(values):
+        values["train"]["data"]["tokenizer"] = str(RunFile.MODEL.of(run))
+    apply_overrides(values, list(overrides), "train")
+    return Recipe.parse(values, str(path))

@@ -1,0 +1,148 @@
+"""The sections of a recipe and their typed settings."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from reread.pipeline.recipe.slurm import SlurmSettings
+from reread.preprocessing.config import OneOrMore, PreprocessSettings
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.settings import Line, Name, Settings
+from reread.training.config import TrainSettings
+
+
+def _of_a_folder(name: str) -> str:
+    if name in (".", ".."):
+        raise ValueError("is the name of a folder in runs/, not a path to another")
+    return name
+
+
+class Ablation(Settings):
+    """One row of a table of ablations: the recipe with some overrides, and its published figures."""
+
+    name: Line
+    """The row of the table, and the end of the name of its run folder."""
+    overrides: list[str] = []
+    """Overrides of `train`, as on the command line."""
+    published: dict[str, float] = {}
+    """The paper's figures by name."""
+
+
+class Conversion(Settings):
+    """Options of `reread convert` for this recipe's type of model; null: the default."""
+
+    length: int | None = Field(default=None, ge=1, le=1 << 20)
+    """`longformer`: tokens that the model reads."""
+    window: int | None = Field(default=None, ge=1, le=1 << 20)
+    """`longformer`: width of local attention in tokens, both sides together."""
+    positions: str | None = None
+    """`longformer`: positions are `copied` from the short model, or `random`."""
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class Start(Settings):
+    """How `train.init` is made if it does not exist: by converting released weights, or those of another recipe."""
+
+    recipe: str | None = None
+    """Recipe to train first: a built-in name, or a path relative to this recipe's file, as for `base`."""
+    weights: Path | None = None
+    """Folder or file of weights that `reread convert` reads, instead of a recipe."""
+    overrides: list[str] = []
+    """Overrides of that recipe, as on the command line. It is trained on the corpus of this recipe."""
+    convert: Conversion = Conversion()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Start":
+        if (self.recipe is None) == (self.weights is None):
+            raise ValueError("give either recipe or weights")
+        return self
+
+
+class Published(Settings):
+    """A paper's scores, printed beside ours."""
+
+    model: Line
+    """Name of the model in the paper."""
+    scores: dict[str, float]
+    """Score -> value, in the units of ours."""
+    differs: Line = ""
+    """What differs from the paper: split, size, number of seeds."""
+
+
+class Finetuning(Settings):
+    """How long `reread finetune` trains, in epochs; it computes the steps of `train` from the examples."""
+
+    epochs: float = Field(default=3.0, gt=0, le=1_000_000)
+    """Number of epochs, passes over the training examples."""
+    warmup_share: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises."""
+    evaluations: float = Field(default=1.0, gt=0, le=1_000_000)
+    """Evaluations in each epoch; after each of them the best checkpoint so far is kept."""
+    seeds: int = Field(default=1, ge=1, le=10_000)
+    """Number of runs, with seeds train.seed, train.seed + 1, ...; mean and standard deviation are printed."""
+    published: list[Published] = []
+    """Scores of papers on this task."""
+    published_sizes: list[int] = []
+    """Number of examples of each held-out file that the `published` scores were measured on. The scores are shown if a
+    scored file has as many examples, or up to a tenth fewer, since faulty ones may be left out; empty: always."""
+
+
+class Following(Settings):
+    """A fine-tuning after pretraining, of the model that this recipe makes."""
+
+    recipe: str
+    """Name of a recipe of `reread finetune`, or a path relative to this recipe's file, as for `base`."""
+    train: Path | None = None
+    """File or folder of training examples below the folder `tasks`; it may be compressed (train.tsv.xz). If this or
+    `dev` does not exist, the task is left out and one line says so."""
+    dev: Path | None = None
+    """The same for the examples by which the checkpoint is chosen."""
+    test: Path | None = None
+    """The same for labelled examples that the chosen checkpoint is also scored on; left out if it does not exist."""
+    owner: Line = ""
+    """The data's name, authors and homepage, printed if the data do not exist."""
+    overrides: list[str] = []
+    """Overrides of that recipe, as on the command line: task.train=FILE, task.dev=FILE."""
+    random: bool = False
+    """Whether `reread run` also trains the task from random weights and prints both scores, to show what pretraining
+    gains."""
+
+
+class Recipe(Settings):
+    """A recipe of `reread run`; if the section `preprocess` or `train` is absent, that step is skipped."""
+
+    name: Annotated[Name, AfterValidator(_of_a_folder)] = Field(min_length=1, max_length=150)
+    """Name of the run, whose folder is runs/<name>."""
+    description: str = ""
+    """One line for `reread recipes` and the report."""
+    preprocess: PreprocessSettings | None = None
+    start: Start | None = None
+    train: TrainSettings | None = None
+    finetune: Finetuning | None = None
+    then: list[Following] = []
+    """Tasks that `reread run` fine-tunes the model for after pretraining, each in runs/<name>-<that recipe's name>."""
+    tasks: Path = Path("tasks")
+    """The folder of the labelled data that `then` names by `train` and `dev`."""
+    published: list[Published] = []
+    """The paper's figures for the pretrained model; `reread run` computes ours on all held-out text."""
+    slurm: SlurmSettings | None = None
+    """Settings of `reread run --slurm`; they replace those of slurm/site.yaml."""
+    ablations: list[Ablation] = []
+    """The rows of `reread ablate`."""
+    examples: Annotated[list[str], OneOrMore] = []
+    """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
+
+
+def train_section(recipe: Recipe) -> TrainSettings:
+    if recipe.train is None:
+        raise UserError(f"recipe {recipe.name}: has no `train` section")
+    return recipe.train
+
+
+def preprocess_section(recipe: Recipe) -> PreprocessSettings:
+    if recipe.preprocess is None:
+        raise UserError(f"recipe {recipe.name}: has no `preprocess` section")
+    return recipe.preprocess

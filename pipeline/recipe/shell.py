@@ -1,0 +1,31 @@
+"""The shell commands in a recipe: those of `pipe:` addresses."""
+
+import logging
+
+from reread.pipeline.recipe.schema import Recipe
+from reread.preprocessing.errors import UserError
+from reread.training.data.settings import CorpusSettings, DataSettings
+
+log = logging.getLogger("reread")
+
+
+def refuse_commands(data: DataSettings) -> None:
+    """Raises `UserError` if opening the data would run a command of the recipe."""
+    if isinstance(data, CorpusSettings) and data.commands:
+        raise UserError(
+            f"{data.commands[0]}: opening it runs a command on this machine, which may be anything in a recipe of "
+            "somebody else; read it, and give --allow-pipe to run it"
+        )
+
+
+def commands_line(recipe: Recipe) -> str:
+    """The line of the log about the commands that run when the corpus of a recipe is read; empty if there are none."""
+    data = recipe.train.data if recipe.train else None
+    if not isinstance(data, CorpusSettings) or not data.commands:
+        return ""
+    return f"recipe {recipe.name}: a recipe can run commands on this machine; this one runs {', '.join(data.commands)}"
+
+
+def log_commands(recipe: Recipe) -> None:
+    if line := commands_line(recipe):
+        log.warning("%s", line)

@@ -1,0 +1,152 @@
+"""The recipe of a fine-tuning, completed from its model and its examples, and its runs, one for each seed."""
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from reread.pipeline.recipe.layers import fine_tunes
+from reread.pipeline.recipe.load import recipe_values
+from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.splits import check_labels, labels_of
+from reread.training.data.kinds import KINDS
+from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.models import MODELS, model_spec
+from reread.training.run.files import RUNS, RunFile, find_run, has_checkpoints
+from reread.training.scoring.task_scores import chosen_score
+
+log = logging.getLogger("reread")
+
+
+WINDOW = 512
+"""Tokens of a window if the model has no limit of positions."""
+
+
+def seed_runs(recipe: Recipe, overrides: list[str]) -> list[tuple[str, list[str]]]:
+    """The name of each seed's run, and its overrides."""
+    assert recipe.finetune is not None
+    seeds, first = recipe.finetune.seeds, train_section(recipe).seed
+    runs = [recipe.name] if seeds == 1 else [f"{recipe.name}-seed{first + number}" for number in range(seeds)]
+    return [
+        (run, [*overrides, f"train.seed={first + number}", f"name={run}", "finetune.seeds=1"])
+        for number, run in enumerate(runs)
+    ]
+
+
+def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None = None) -> Recipe:
+    """The recipe, completed by what follows from `train.init` and the examples: model, tokenizer, labels, steps,
+    warm-up.
+
+    `pretraining` is the recipe that makes `train.init`; until its run has begun the tokenizer is not known. Raises
+    `UserError` for a recipe without a task, examples that are wrong, and a label that the training examples lack.
+    """
+    values = recipe_values(name, overrides, "train")
+    chosen = Recipe.parse({key: value for key, value in values.items() if key != "train"}, f"recipe {name}")
+    finetuning = chosen.finetune
+    if finetuning is None or not fine_tunes(values):
+        kinds = [kind for kind, row in KINDS.items() if issubclass(row.settings, TaskSettings)]
+        raise UserError(
+            f"recipe {name}: `reread finetune` needs a section `finetune` and a `task` whose kind is "
+            f"one of {', '.join(kinds)}"
+        )
+    train, task = values["train"], values["train"]["data"]
+    if "train" not in task:
+        raise UserError(f"recipe {name}: task.train: the file of training examples; give task.train=FILE")
+    if not isinstance(given := train.get("model", {}), dict):
+        raise UserError(f"recipe {name}: train.model: a section with keys, for example model.classifier_dropout=0")
+    init, folder = _start(train, RUNS / chosen.name, pretraining)
+    if folder is None and pretraining is not None:
+        model = str(train_section(pretraining).model.get("type", ""))
+    else:
+        assert folder is not None
+        model = _type_of(folder)
+    filled = {
+        "steps": 0,
+        "global_batch": 32,
+        "activation_checkpointing": "auto",
+        **train,
+        "init": str(init),
+        "model": {**given, "type": model},
+        "data": {**task, "tokenizer": folder and str(folder)},
+    }
+    settings = train_section(Recipe.parse({**values, "train": filled}, f"recipe {name}"))
+    assert isinstance(settings.data, TaskSettings)
+    examples, held_out = (examples_of(settings.data, split) for split in ("train", "validation"))
+    stated = settings.data.labels
+    labels = filled["data"]["labels"] = stated or labels_of(examples)
+    filled["data"] |= settings.data.found_in(examples)
+    for of_split in (examples, *(examples_of(one, "validation") for one in settings.data.splits.values())):
+        check_labels(labels, of_split, bool(stated))
+    # What follows imports torch, which takes seconds: mistakes in files are found before.
+    filled["data"]["frame"] = model_spec(model).frame
+    if "sequence_length" not in task and folder is not None:
+        filled["data"]["sequence_length"] = _window(model, folder)
+    an_epoch = len(examples) / settings.global_batch
+    steps = settings.steps if "steps" in train else math.ceil(finetuning.epochs * an_epoch)
+    every = max(1, round(an_epoch / finetuning.evaluations))
+    filled = {
+        "validate_every": every,
+        "checkpoint": {"every_steps": every, "keep": 1},
+        **filled,
+        "best_by": chosen_score(settings.data.scored_as, settings.best_by)[0] if held_out else None,
+        "steps": steps,
+        "schedule": {"warmup_steps": round(finetuning.warmup_share * steps), **train.get("schedule", {})},
+    }
+    return Recipe.parse({**values, "train": filled}, f"recipe {name}")
+
+
+def export_missing(recipe: Recipe) -> bool:
+    init = train_section(recipe).init
+    begun = all(has_checkpoints(RUNS / run) for run, _ in seed_runs(recipe, []))
+    return not begun and init is not None and not (init / "config.json").exists() and has_checkpoints(init.parent)
+
+
+def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tuple[Path, Path | None]:
+    """`train.init`, and the folder with config.json and tokenizer of that model, None until `pretraining` has begun.
+
+    A run has these in RUN/model, and its weights in RUN/export, which `make_export` makes. A fine-tuning that has begun
+    has its own RUN/model. Raises `UserError` if there is no model.
+    """
+    if train.get("init") is None:
+        raise UserError("init: the model to fine-tune; give init=FOLDER, a run, an export or a converted model")
+    init = folder = find_run(Path(str(train["init"])))
+    if pretraining is not None or RunFile.CHECKPOINTS.of(init).exists():
+        folder = next((one for one in (RunFile.MODEL.of(init), RunFile.EXPORT.of(init)) if one.exists()), init)
+        init = RunFile.EXPORT.of(init)
+    if has_checkpoints(run) and (RunFile.MODEL.of(run) / "config.json").exists():
+        folder = RunFile.MODEL.of(run)
+    if (folder / "config.json").exists():
+        return init, folder
+    if pretraining is None:
+        raise UserError(f"init: {init} holds no config.json; give a run, an export, or a folder of `reread convert`")
+    return init, None
+
+
+def _window(model: str, folder: Path) -> int:
+    """Tokens of a window if the recipe does not set them: as many as the model in `folder` has positions."""
+    from reread.training.models.build import model_config
+
+    spec = model_spec(model)
+    longest = spec.longest(model_config(spec, {}, 1, folder))
+    reason = "where its positions end" if longest else "since its positions do not end"
+    log.info("task.sequence_length: %d tokens, %s", longest or WINDOW, reason)
+    return longest or WINDOW
+
+
+def _type_of(folder: Path) -> str:
+    """The name in `MODELS` of the model in `folder`. Raises `UserError` for any other model."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind = str(config["model_type"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise UserError(f"init: {path}: not the configuration of a model ({error!r})") from None
+    model = kind.removeprefix("reread_")
+    if model not in MODELS:
+        from reread.training.models.forms import way_out  # which imports torch
+
+        raise UserError(f"init: {folder} holds a model of type {kind}; {way_out(folder, config)}")
+    return model

@@ -1,0 +1,110 @@
+"""The runs and the data of a recipe's `then`."""
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from reread.pipeline.recipe.check import check_model, check_same_run
+from reread.pipeline.recipe.load import override, recipe_values
+from reread.pipeline.recipe.schema import Following, Recipe, train_section
+from reread.pipeline.recipe.task import finetune_recipe, seed_runs
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.input.streams import SUFFIXES
+from reread.training.parallel.process import this_process
+from reread.training.run.files import RUNS
+
+
+def following_run(recipe: Recipe, one: Following) -> str:
+    """The name of the run of a fine-tuning after `recipe`."""
+    return f"{recipe.name}-{recipe_values(one.recipe, one.overrides, 'train').get('name')}"
+
+
+def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | None]]:
+    """Split (train, dev, test) that an entry of `then` names -> its path, and the file or folder that exists.
+
+    The latter may have the suffix of a compressed file; None if none exists.
+    """
+    stated = {"train": one.train, "dev": one.dev, "test": one.test}
+    places = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
+    return {
+        split: (path, next((found for end in ("", *SUFFIXES) if (found := Path(f"{path}{end}")).exists()), None))
+        for split, path in places.items()
+    }
+
+
+def missing_data(one: Following, files: dict[str, tuple[Path, Path | None]]) -> str:
+    """A sentence on the files that the task needs and that do not exist: who offers them, and their format. Empty if
+    none is missing."""
+    missing = [str(stated) for split, (stated, path) in files.items() if path is None and split != "test"]
+    if not missing:
+        return ""
+    absent = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there"
+    description = str(recipe_values(one.recipe, one.overrides, "train").get("description", ""))
+    form = description[description.find("Files") :] if "Files" in description else ""
+    return ". ".join(part for part in (absent, one.owner, form) if part)
+
+
+log = logging.getLogger("reread")
+
+
+class Finetuning(NamedTuple):
+    """One entry of `then`."""
+
+    name: str
+    """Name of the recipe, as on the command line."""
+    overrides: list[str]
+    """Its overrides, which also set the name of the run and the model that it starts from."""
+    recipe: Recipe
+    random: bool
+    """Whether the task is also trained from random weights."""
+
+
+def following(recipe: Recipe) -> list[Finetuning]:
+    """The fine-tunings of `recipe.then` whose data exist, checked as far as possible without the model.
+
+    One line is logged for each of the others. Raises `UserError` for one that cannot work, and under torchrun or srun,
+    because each fine-tuning starts its own processes.
+    """
+    if not recipe.then:
+        return []
+    if this_process().launcher:
+        raise UserError(
+            f"recipe {recipe.name}: has `then`, whose tasks start their own processes; run it without torchrun or "
+            "srun and set train.parallel.processes, or set then=[]"
+        )
+    found: list[Finetuning] = []
+    for one in recipe.then:
+        files = task_files(recipe, one)
+        if missing := missing_data(one, files):
+            log.info("then: %s is left out: %s", one.recipe, missing)
+            continue
+        if "test" in files and files["test"][1] is None:
+            log.info("then: %s is scored on dev alone: %s is not there", one.recipe, files["test"][0])
+        data = [override(f"task.{split}", path) for split, (_, path) in files.items() if path is not None]
+        run = following_run(recipe, one)
+        own = run.removeprefix(f"{recipe.name}-")
+        given = [*data, *one.overrides, f"name={run}", override("init", RUNS / recipe.name)]
+        child = finetune_recipe(one.recipe, given, recipe)
+        if child.name in [other.recipe.name for other in found]:
+            raise UserError(
+                f"recipe {recipe.name}: two of `then` are named {own}; add name=... to the overrides of one"
+            )
+        _check(child, recipe)
+        for of_one, of_seed in seed_runs(child, given):
+            check_same_run(RUNS / of_one, finetune_recipe(one.recipe, of_seed, recipe))
+        if one.random and (recipe.train is None or recipe.train.init or recipe.train.from_run):
+            raise UserError(
+                f"recipe {recipe.name}: then: {own}: random is true, but only a model that train.model alone describes "
+                "can have random weights; leave out random, init and from"
+            )
+        found.append(Finetuning(one.recipe, given, child, one.random))
+    return found
+
+
+def _check(child: Recipe, recipe: Recipe) -> None:
+    """Raises `UserError` if the model that `recipe` makes cannot learn the task."""
+    pretraining, settings = train_section(recipe), train_section(child)
+    if pretraining.init is None:  # else its size is not known before it has been converted
+        model = {**pretraining.model, **settings.model}
+        child = child.model_copy(update={"train": settings.model_copy(update={"init": None, "model": model})})
+    check_model(child)

@@ -1,0 +1,103 @@
+"""`answer`: a question about a text, answered by spans of the text."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from reread.preprocessing.labelled.examples import Example, Notes
+from reread.preprocessing.labelled.line import TaskLine, asked
+from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.settings import Settings
+
+NOWHERE, MISPLACED = -1, -2
+"""`start` of an answer that is no part of the text, and of one that does not stand where its file says."""
+CHOICES = ("YES", "NO")
+"""The answers that are no part of a text (CAIL2019)."""
+_SHOWN = 60
+"""Characters of a wrong answer that its line shows."""
+
+
+class Answer(NamedTuple):
+    start: int
+    """In characters of the context; `NOWHERE` for one of `CHOICES`, and for "", no answer, beside other annotators';
+    `MISPLACED` for one that is scored alone."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerExample(Example):
+    """A question about a text, answered by spans of the text."""
+
+    read = ("text", "question")
+
+    text: str
+    question: str
+    answers: tuple[Answer, ...] | None = None
+    """Empty: the text does not answer the question. None: unlabelled."""
+
+    @property
+    def placed(self) -> tuple[Answer, ...]:
+        """The answers that can be learned."""
+        return tuple(answer for answer in self.answers or () if answer.start != MISPLACED)
+
+    @property
+    def target(self) -> tuple[Answer, ...] | None:
+        return self.answers
+
+    @property
+    def texts(self) -> dict[str, str]:
+        return {"text": self.text, "question": self.question}
+
+    @property
+    def content(self) -> Hashable:
+        return self.text, self.question
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        return [(self.text, self.question)]
+
+    @property
+    def can_be_learned(self) -> bool:
+        return bool(self.placed) or not self.answers
+
+    def checked(self, notes: Notes) -> "AnswerExample | None":
+        if not self.answers:
+            return self
+        kept = []
+        for number, answer in enumerate(self.answers, 1):
+            which = f"answer {number} of {len(self.answers)}"
+            if answer.start == NOWHERE and answer.text in ("", *CHOICES):
+                kept.append(answer)
+            elif not answer.text:
+                notes.mistake(self.place, f"{which} is empty")
+            elif answer.start >= 0 and self.text.startswith(answer.text, answer.start):
+                kept.append(answer)
+            else:
+                elsewhere = self.text.find(answer.text)
+                hint = f"it stands at {elsewhere}" if elsewhere >= 0 else "the text does not hold it"
+                quoted = answer.text if len(answer.text) <= _SHOWN else answer.text[:_SHOWN] + "..."
+                reason = f"{which}, `{quoted}`, does not stand at character {answer.start}; {hint}"
+                notes.misplace(self.place, reason)
+                kept.append(Answer(MISPLACED, answer.text))
+        return replace(self, answers=tuple(kept)) if kept else None
+
+
+class _Span(Settings):
+    start: int
+    text: str
+
+
+class AnswerLine(TaskLine):
+    text: str
+    question: str | None = None
+    answers: tuple[_Span, ...] | None = None
+
+    def example(self, source: Source, identity: str, place: str) -> AnswerExample:
+        spans = None if self.answers is None else tuple(Answer(span.start, span.text) for span in self.answers)
+        return AnswerExample(identity, place, self.text, asked(source, self.question), spans)
+
+
+def choices_of(train: Sequence[AnswerExample]) -> list[str]:
+    """The answers of the training examples that are no part of their texts, such as YES and NO."""
+    answers = {answer for example in train for answer in example.answers or ()}
+    return [choice for choice in CHOICES if (NOWHERE, choice) in answers]

@@ -1,0 +1,79 @@
+"""`choose`: a question about a text, answered by one of several options."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.line import TaskLine, asked
+from reread.preprocessing.labelled.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseExample(Example):
+    """A question about a text, answered by one of several options; it may name a place in the text as `[BLANK3]`."""
+
+    read = ("text", "question", "options")
+
+    text: str
+    question: str
+    options: tuple[str, ...]
+    label: int | None = None
+    """The right option, counted from 0. None: unlabelled."""
+    group: str | None = None
+    """The passage: questions with the same group belong together."""
+
+    @property
+    def target(self) -> int | None:
+        return self.label
+
+    @property
+    def texts(self) -> dict[str, str]:
+        return {"text": self.text, **{f"option {number}": option for number, option in enumerate(self.options)}}
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The question, which CAIL2019-SCM has not."""
+        return {"question": self.question}
+
+    @property
+    def content(self) -> Hashable:
+        return self.text, self.question
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        return [(self.text, self.question, option) for option in self.options]
+
+    @property
+    def names(self) -> Iterator[tuple[str, str]]:
+        yield "id", self.id
+        if self.group is not None:
+            yield "group", self.group
+
+    @property
+    def problem(self) -> str | None:
+        count = len(self.options)
+        if count < 2:
+            return f"{count} options; a choice needs two or more"
+        if self.label is not None and not 0 <= self.label < count:
+            return f"label {self.label} for {count} options; they are counted from 0 to {count - 1}"
+        return None
+
+
+class ChooseLine(TaskLine):
+    text: str
+    question: str | None = None
+    options: tuple[str, ...] | None = None
+    label: int | None = None
+    group: str | None = None
+
+    def example(self, source: Source, identity: str, place: str) -> ChooseExample:
+        question, options = asked(source, self.question), _offered(source, self.options)
+        return ChooseExample(identity, place, self.text, question, options, self.label, self.group)
+
+
+def _offered(source: Source, options: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """The options of a question. Raises ValueError if there are none."""
+    found = source.given.options if options is None else options
+    if options is None and not found:
+        raise ValueError("a text without options; task.options='[..., ...]' offers all such texts the same")
+    return found

@@ -1,0 +1,5 @@
+"""`python -m reread` and `torchrun -m reread`: the `reread` command."""
+
+from reread.pipeline.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""What a recipe of a task takes from the model and the data at hand: the length of a window, whose scores are shown."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from reread.pipeline.display.scores import published_for
+from reread.pipeline.recipe.load import load_recipe
+from reread.pipeline.recipe.schema import Published, train_section
+from reread.pipeline.recipe.task import finetune_recipe
+from tests.pipeline.commands import test_finetuning
+
+folder = test_finetuning.folder  # a model and examples
+
+
+@pytest.mark.parametrize(
+    ("config", "stated", "length"),
+    [
+        ({"model_type": "nezha"}, [], 512),
+        ({"model_type": "nezha", "position_type": "parametric_absolute", "max_position_embeddings": 64}, [], 64),
+        ({"model_type": "longformer", "max_position_embeddings": 4098, "pad_token_id": 1}, [], 4096),
+        ({"model_type": "longformer", "max_position_embeddings": 4098, "pad_token_id": 1}, [256], 256),
+        ({"model_type": "ran"}, [], 512),
+    ],
+)
+def test_a_recipe_of_four_lines_reads_what_the_model_can(
+    config: dict[str, Any], stated: list[int], length: int, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    task = {"kind": "classify", "train": "train.jsonl", "dev": "dev.jsonl"}
+    task |= {"sequence_length": stated[0]} if stated else {}
+    (folder / "mine.yaml").write_text(
+        yaml.safe_dump({"name": "mine", "task": task, "finetune": {"epochs": 5}, "train": {"init": "model"}})
+    )
+    with caplog.at_level("INFO", "reread"):
+        train = train_section(finetune_recipe("mine.yaml", []))
+    assert train.data.sequence_length == length  # type: ignore[attr-defined]
+    assert (train.optimizer.name, train.optimizer.learning_rate, train.steps) == ("adam", 3e-5, 2)
+    assert any(f"task.sequence_length: {length} tokens" in line for line in caplog.messages) == (not stated)
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [
+        ({"dev": 1200}, True),
+        ({"dev": 300, "test": 1200}, True),
+        ({"dev": 1090}, True),  # wrong examples left out
+        ({"dev": 1201}, False),
+        ({"dev": 1000, "test": 1000}, False),
+        ({}, False),
+    ],
+)
+def test_the_papers_scores_are_shown_where_the_data_are_theirs(
+    counts: dict[str, int], shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = ["task.train=train.tsv", "task.tokenizer=model", "steps=1", "model.type=nezha"]
+    recipe = load_recipe("nezha-chnsenticorp", given, "train")
+    assert recipe.finetune is not None
+    with caplog.at_level("INFO", "reread"):
+        assert published_for(recipe, counts) == (recipe.finetune.published if shown else [])
+    assert ("the papers' scores are not shown" in caplog.text) == (not shown)
+    own = recipe.finetune.model_copy(update={"published_sizes": [], "published": [Published(model="A", scores={})]})
+    assert published_for(recipe.model_copy(update={"finetune": own}), counts) == own.published
+    neutral = load_recipe("classify", given, "train")
+    assert published_for(neutral, {"dev": 1200}) == []

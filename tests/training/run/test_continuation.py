@@ -1,0 +1,150 @@
+"""`train.from_run`: a run that begins where another one stands."""
+
+import json
+import logging
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reread.preprocessing.errors import UserError
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.config import TrainSettings
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import read_metrics
+from reread.training.trainer import train
+from tests.conftest import document_values, stream_values, train_values
+
+KINDS = {"rows": train_values, "documents": document_values, "stream": stream_values}
+SHORT: dict[str, Any] = {"steps": 4, "validate_every": 8, "checkpoint": {"every_steps": 2, "keep": 9}}
+
+
+def run(values: dict[str, Any], folder: Path, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    train(TrainSettings.parse({**values, **changes}, "test"), folder)
+    return folder
+
+
+def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    return CheckpointStore(folder / "checkpoints", 9, Mesh()).read_full(step)
+
+
+def rows_read(folder: Path) -> list[int]:
+    return [line["tokens"] for line in read_metrics(folder) if "tokens" in line]
+
+
+each_kind = pytest.mark.parametrize("begun", list(KINDS), indirect=True)
+two_kinds = pytest.mark.parametrize("begun", ["rows", "documents"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def begun(request: pytest.FixtureRequest, sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The settings of a run of 4 steps at a constant rate, and its folder."""
+    base = tmp_path_factory.mktemp(request.param)
+    values = KINDS[request.param](sample_corpus, schedule={"decay": "constant"}, **SHORT)
+    return values, run(values, base / "first")
+
+
+@pytest.mark.slow
+@each_kind
+def test_with_more_steps_it_is_the_run_that_was_never_cut(begun: Any, tmp_path: Path) -> None:
+    """Weights, optimiser, memories and cursors are equal bit for bit, from the last checkpoint and from an earlier."""
+    values, first = begun
+    whole = tensors(run(values, tmp_path / "whole", steps=6), 6)
+    for name, origin in (("last", str(first)), ("earlier", f"{first}@2")):
+        more = tensors(run(values, tmp_path / name, steps=6, from_run=origin), 6)
+        assert whole.keys() == more.keys()
+        assert all(torch.equal(whole[key], more[key]) for key in whole)
+
+
+@pytest.mark.slow
+@two_kinds
+def test_it_resumes_without_the_run_it_began_with(begun: Any, tmp_path: Path) -> None:
+    values, first = begun
+    whole = tensors(run(values, tmp_path / "whole", steps=6, seed=1, from_run=str(first)), 6)
+    gone = Path(shutil.copytree(first, tmp_path / "gone"))
+    cut = {**values, "seed": 1, "from_run": str(gone)}
+    more = run(cut, tmp_path / "more", steps=5)
+    shutil.rmtree(gone)
+    resumed = tensors(run(cut, more, steps=6), 6)
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+@pytest.mark.slow
+@two_kinds
+def test_other_data_is_read_from_its_beginning_with_empty_memories(begun: Any, tmp_path: Path, caplog: Any) -> None:
+    """The rows of its first steps are those of a new run; in a log line."""
+    values, first = begun
+    other = {**values, "seed": 7}
+    with caplog.at_level(logging.INFO, "reread"):
+        more = run(other, tmp_path / "more", steps=6, from_run=str(first))
+    assert "the data is read from its beginning" in caplog.text
+    new = run(other, tmp_path / "new", steps=2)
+    assert rows_read(more) == rows_read(new)
+    assert [line["step"] for line in read_metrics(more) if "tokens" in line] == [5, 6]
+
+
+def test_another_batch_size_goes_on_at_the_same_row(sample_corpus: Path, tmp_path: Path) -> None:
+    values = train_values(sample_corpus, **SHORT)
+    first = run(values, tmp_path / "first")  # 4 steps of 8 rows
+    more = run(values, tmp_path / "more", steps=5, global_batch=16, from_run=str(first))
+    state = CheckpointStore(more / "checkpoints", 9, Mesh()).state(5)
+    assert state["position"] == 4 * 8 + 16
+    again = run(values, tmp_path / "again", steps=6, global_batch=4, from_run=str(more))
+    assert CheckpointStore(again / "checkpoints", 9, Mesh()).state(6)["position"] == 4 * 8 + 16 + 4
+    whole = run(values, tmp_path / "whole", steps=6)
+    assert rows_read(more)[0] == sum(rows_read(whole)[4:6])
+
+
+def test_a_checkpoint_of_an_unreleased_version_is_one_line(sample_corpus: Path, tmp_path: Path) -> None:
+    values = train_values(sample_corpus, **SHORT)
+    first = run(values, tmp_path / "first")
+    for path in (first / "checkpoints").glob("*/index.json"):
+        index = json.loads(path.read_text(encoding="utf-8"))
+        del index["state"]["tokens"], index["crc32"]
+        path.write_text(json.dumps({**index, "crc32": zlib.crc32(json.dumps(index).encode())}), encoding="utf-8")
+    for folder, changes in ((first, {}), (tmp_path / "more", {"from_run": str(first)})):
+        with pytest.raises(UserError, match="step 4 was made by an unreleased version \\(its state has no `\\w+`\\); begin a new run with name="):
+            run(values, folder, steps=6, **changes)
+
+
+def test_what_cannot_be_continued_is_one_line(sample_corpus: Path, tmp_path: Path) -> None:
+    values = train_values(sample_corpus, **{**SHORT, "steps": 2})
+    first = run(values, tmp_path / "first")
+
+    def refused(match: str, **changes: Any) -> None:
+        with pytest.raises(UserError, match=match):
+            run(values, tmp_path / "refused", **{"from_run": str(first), "steps": 3, **changes})
+
+    refused("nothing holds no model", from_run=str(tmp_path / "nothing"))
+    refused("has no step 3; there are 2", from_run=f"{first}@3")
+    refused("from_run and init are both given", init=str(first))
+    refused("hidden_size|has shape", model={**values["model"], "hidden_size": 64})
+    for steps in (1, 2):
+        refused(rf"train\.steps: {steps}, but .*first stands at step 2, .* give more than 2$", steps=steps)
+    part = next((first / "checkpoints" / "step-00000002").glob("*.safetensors"))
+    part.write_bytes(part.read_bytes()[:-1])
+    refused("step 2 of .* is damaged", from_run=f"{first}@2")
+
+
+def test_what_did_not_learn_begins_with_moments_of_zero(sample_corpus: Path, tmp_path: Path, caplog: Any) -> None:
+    """Next sentences may come and go: without them the pooler and their head keep their values, and have no moments."""
+    values = train_values(sample_corpus, schedule={"decay": "constant"}, **SHORT)
+    without = {**values, "data": {**values["data"], "next_sentence": False}}
+    first = run(without, tmp_path / "first", steps=2)
+    with caplog.at_level(logging.INFO, "reread"):
+        second = run(values, tmp_path / "second", steps=4, from_run=str(first))
+    new = ["nezha.pooler.dense.weight", "nezha.pooler.dense.bias"]
+    new += ["cls.seq_relationship.weight", "cls.seq_relationship.bias"]
+    line = f"did not learn in {first}, so the optimiser begins anew with it: {', '.join(new)}"
+    assert line in caplog.messages
+    third = run(without, tmp_path / "third", steps=6, from_run=str(second))
+    before, after, last = (tensors(folder, step) for folder, step in ((first, 2), (second, 4), (third, 6)))
+    moments = {f"{key}.{name}" for key in ("exp_avg", "exp_avg_sq") for name in new}
+    assert after.keys() - before.keys() == after.keys() - last.keys() == moments
+    for name in new:
+        assert not torch.equal(after[f"model.{name}"], before[f"model.{name}"])
+        assert torch.equal(after[f"model.{name}"], last[f"model.{name}"])

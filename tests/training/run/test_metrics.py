@@ -1,0 +1,113 @@
+"""The metrics log across a kill, and the progress line."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from reread.preprocessing.errors import UserError
+from reread.training.objectives import OBJECTIVES
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.metrics import MetricsLog, peak_flops, progress_line, quality, read_metrics
+from reread.training.run.writers import TensorBoard
+
+
+def test_a_resumed_run_drops_what_lies_past_its_checkpoint_and_a_half_written_line(tmp_path) -> None:
+    lines = [json.dumps({"step": step, "loss": float(step)}) for step in (1, 2, 3, 4)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo')
+    log = MetricsLog(tmp_path, 3, 1, [TensorBoard(tmp_path, 3)])
+    log.write(4, {"loss": 40.0})
+    log.close()
+    assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 2.0, 3.0, 40.0]
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_figure_that_is_not_finite_stays_out_of_the_json(tmp_path) -> None:
+    log = MetricsLog(tmp_path, 0)
+    log.write(1, {"loss": 1.0, "mfu": float("nan")})
+    log.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line == {"step": 1, "loss": 1.0, "time": pytest.approx(time.time(), abs=3600)}
+
+
+def test_a_full_disk_is_one_line(tmp_path) -> None:
+    log = MetricsLog(tmp_path, 0)
+    log._file = Path("/dev/full").open("a")  # noqa: SIM115
+    with pytest.raises(UserError, match=r"metrics.jsonl: cannot write step 1 \(No space left on device\)"):
+        log.write(1, {"loss": 1.0})
+
+
+def test_losses_are_means_over_predictions_and_pairs_and_the_first_is_the_headline() -> None:
+    task = OBJECTIVES["masked_lm"]
+    totals = dict(zip(task.figures, [30.0, 5.0, 10.0, 4.0, 3.0, 4.0, 0.0, 0.0, 4.0, 100.0], strict=True))
+    assert task.summary(totals, 7) == {
+        "loss": 3.0,
+        "masked_lm_loss": 3.0,
+        "masked_lm_accuracy": 0.5,
+        "bits_per_token": pytest.approx(3.0 / math.log(2)),
+        "next_sentence_loss": 1.0,
+        "next_sentence_accuracy": 0.75,
+    }
+    without_pairs = {name: 0.0 if "next" in name or name == "pairs" else value for name, value in totals.items()}
+    assert "next_sentence_loss" not in task.summary(without_pairs, 7)
+    spans = task.summary({**totals, "span_sum": 20.0, "in_spans": 10.0}, 7)
+    assert (spans["loss"], spans["span_loss"]) == (3.0, 2.0)
+
+
+@pytest.mark.parametrize(("rows", "ranks"), [(8, 2), (7, 3), (14400, 80), (5, 4)])
+def test_every_row_belongs_to_exactly_one_rank(rows, ranks) -> None:
+    lanes = [Mesh(data_rank=rank, data_size=ranks).share(rows) for rank in range(ranks)]
+    assert [lane for owned in lanes for lane in owned] == list(range(rows))
+    assert max(map(len, lanes)) - min(map(len, lanes)) <= 1
+
+
+def test_the_peak_of_mfu_is_the_recipes_or_measured_and_is_logged(caplog) -> None:
+    assert peak_flops(3.0, torch.device("cpu")) == 3e12
+    with caplog.at_level("INFO", logger="reread"):
+        assert peak_flops(None, torch.device("cpu")) > 0
+    assert "MFU peak" in caplog.text and "measured" in caplog.text
+
+
+def test_the_progress_line_shows_the_loss_scale_only_in_fp16() -> None:
+    values = dict.fromkeys(
+        ("loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "gradient_norm", "tokens_per_second"), 1.0
+    ) | {"mfu": float("nan"), "seconds_left": 3723.0, "loss_scale": 1.0}
+    assert progress_line(5, 10, values, {}).endswith("| MFU - | 1:02:03 left")
+    assert "scale" not in progress_line(5, 10, values, {})
+    assert "loss 1 | lr" in progress_line(5, 10, values, {"order": "reorder_loss"})  # there was nothing to count
+    assert "loss 1 order 3.5 | lr" in progress_line(5, 10, values | {"reorder_loss": 3.5}, {"order": "reorder_loss"})
+    assert "loss nan |" in progress_line(5, 10, values | {"loss": float("nan")}, {})
+    assert "scale 1024" in progress_line(5, 10, values | {"loss_scale": 1024.0}, {"acc": "masked_lm_accuracy"})
+
+
+def test_tables_show_the_masked_tokens_loss_once() -> None:
+    names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "reorder_loss", "learning_rows", "validation_loss"]
+    assert quality(names) == ["masked_lm_loss", "masked_lm_accuracy", "reorder_loss", "validation_loss"]
+    assert quality([*names, "validation_masked_lm_loss"])[3:] == ["validation_masked_lm_loss"]
+    assert quality(["loss", "perplexity"]) == ["loss", "perplexity"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"null",
+        b"{}",
+        b'{"step": "1"}',
+        b"\xff\xfe",
+        b"[1]",
+        b"{",
+        b'{"step": 1, "loss": "2"}',
+        b'{"step": 1, "loss": NaN}',
+        b'{"step": 1, "loss": 1' + b"0" * 400 + b"}",
+        b'{"step": 1' + b"0" * 400 + b"}",
+    ],
+)
+def test_a_line_that_is_not_metrics_is_named(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n' + line + b'\n{"step": 2')
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is not a line of metrics; remove it"):
+        read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2')
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.5}]

@@ -1,0 +1,309 @@
+"""An exported model predicts as its run does: all that decides a prediction travels with it."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reread.pipeline.commands.export import export
+from reread.pipeline.commands.predict import predict
+from reread.pipeline.recipe.load import write_recipe
+from reread.pipeline.recipe.schema import Recipe
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import KINDS
+from reread.training.models import model_spec
+from reread.training.models.build import vocabulary_of
+from reread.training.objectives import OBJECTIVES
+from reread.training.parallel.mesh import Mesh
+from reread.training.prediction import task_of_export, texts_of
+from reread.training.trainer import Trainer
+from tests.tasks import LETTERS, objective_of, task_values, write_lines, write_tokenizer
+
+MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
+TASKS = ["one", "set", "number", "tag", "answer", "choose"]
+"""The answers of classification, and the other kinds."""
+
+COMMON: dict[str, Any] = {
+    "format": "jsonl",
+    "columns": {"text": "words"},
+    "join": " ",
+    "wrong": "skip",
+    "sequence_length": 24,
+    "step": 3,
+    "longest": 33,
+    "other_length": 5,
+    "learns": "last",
+    "predict": "last",
+    "head_dropout": 0.25,
+    "retrospective": True,
+    "labels": ["v", "u"],
+    "frame": "segments",
+}
+OTHER: dict[str, dict[str, Any]] = {
+    "classify": {**COMMON, "answer": "set", "positive": "v", "pooling": "mean", "label_separator": "|"},
+    "tag": {**COMMON, "scheme": "BIOES", "split": "characters"},
+    "answer": {
+        **COMMON,
+        "occurrences": "all",
+        "without": "skip",
+        "no_answer": 0.01,
+        "style": "cmrc",
+        "answer_length": 3,
+        "misplaced": 0.5,
+        "question": "why?",
+        "choices": ["YES"],
+    },
+    "choose": {**COMMON, "pooling": "mean", "question": "why?", "options": ["x", "y"]},
+}
+"""Kind of task -> each of its settings, away from its default."""
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_every_setting_of_a_task_travels_with_the_export(kind: str, tmp_path: Path) -> None:
+    fields = KINDS[kind].settings.model_fields
+    given = OTHER[kind]
+    missing = fields.keys() - given.keys() - {"kind", "train", "dev", "test", "tokenizer"}
+    assert not missing, f"a new setting: give {missing} a value in OTHER that is not the default"
+    assert not [name for name, value in given.items() if fields[name].default == value]
+    spec = model_spec("ernie_doc")
+    values = {**task_values("ernie_doc", kind, tmp_path), "init": None}
+    values["data"] |= {**given, "dev": "dev.jsonl", "test": "test.jsonl"}
+    run = TrainSettings.parse(values, "test").data
+    config = spec.config(vocab_size=9)
+    OBJECTIVES[kind].configure(config, run)
+    config.architectures = [spec.heads[kind].__name__]
+    (tmp_path / "config.json").write_text(config.to_json_string())
+    exported = TrainSettings.parse(task_of_export(tmp_path), "test").data
+    files = {"train": Path(), "dev": None, "test": None, "tokenizer": tmp_path}
+    assert exported == run.model_copy(update=files)
+    written = (tmp_path / "config.json").read_text()
+    assert "dev.jsonl" not in written and "test.jsonl" not in written and str(tmp_path) not in written
+
+
+def words(generator: np.random.Generator, most: int) -> str:
+    return " ".join(generator.choice(list(LETTERS), int(generator.integers(1, most))))
+
+
+def example(task: str, number: int, generator: np.random.Generator) -> dict[str, Any]:
+    text = words(generator, 50)
+    if task == "tag":
+        tokens = text.split(" ")
+        return {"tokens": tokens, "tags": [["O", "B-p", "I-p"][ord(token) % 3] for token in tokens]}
+    if task == "answer":
+        return {"text": text, "question": words(generator, 9), "answers": [{"start": 0, "text": text[0]}]}
+    if task == "choose":
+        options = list(dict.fromkeys(words(generator, 9) for _ in range(4)))
+        return {"text": text, "question": words(generator, 9), "options": options, "label": 0}
+    label = {"one": "uv"[number % 2], "set": ["u", "v"][: number % 3], "number": number / 3}[task]
+    return {"text": text, "second": words(generator, 9), "label": label}
+
+
+def settings_of(model: str, task: str) -> dict[str, Any]:
+    """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
+    kind = task if task in OTHER else "classify"
+    without = {"columns", "frame"}
+    if model in ("longformer", "ran"):
+        without.add("pooling")
+    if task != "set":
+        without.add("label_separator")
+    given = {key: value for key, value in OTHER[kind].items() if key not in without}
+    given |= {"retrospective": model == "ernie_doc", "labels": []}
+    if kind == "classify":
+        given |= {"answer": task, "labels": [] if task == "number" else ["u", "v"]}
+    if kind == "tag":
+        given["labels"] = ["O", "B-p", "I-p"]
+    return given
+
+
+def trained(folder: Path, name: str, values: dict[str, Any]) -> Path:
+    """A run without steps: the weights that it begins with are those it ends with."""
+    run = folder / name
+    recipe = Recipe.parse({"name": name, "train": {**values, "steps": 0}}, "test")
+    run.mkdir()
+    write_recipe(recipe, run / "recipe.yaml")
+    assert recipe.train is not None
+    Trainer(recipe.train, run, Mesh()).train()
+    return run
+
+
+def predictions(model: Path, file: Path, *overrides: str) -> list[dict[str, Any]]:
+    output = model.parent / "predicted.jsonl"
+    predict(model, file, ["micro_batch=8", *overrides], output, None)
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("task", TASKS)
+def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: str, tmp_path: Path) -> None:
+    """With every setting away from its default; they matter for these examples."""
+    generator = np.random.default_rng(1)
+    file = write_lines(tmp_path / "some.jsonl", [example(task, number, generator) for number in range(6)])
+    kind, tokenizer = task if task in OTHER else "classify", write_tokenizer(tmp_path / "tokenizer")
+    values = task_values(model, kind, tokenizer, **settings_of(model, task), train=str(file))
+    values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 1}
+    run = trained(tmp_path, "run", values)
+    first = export(run, tmp_path / "first")
+    again = {
+        **values,
+        "init": str(first),
+        "model": {"type": model},
+        "data": {**values["data"], "tokenizer": str(first)},
+    }
+    second = export(trained(tmp_path, "again", again), tmp_path / "second")
+    found = [predictions(one, file) for one in (run, first, second)]
+    assert len(found[0]) == 6
+    assert task != "answer" or ".tril(3 - 1)" in (first / "README.md").read_text()
+    assert found[0] == found[1] == found[2]
+    assert predictions(first, file, "task.longest=null", "task.other_length=64", "task.predict=mean") != found[0]
+    spec = model_spec(model)  # transformers' own copy of the export keeps it, too
+    spec.config.from_pretrained(first).save_pretrained(tmp_path / "copy")
+    assert task_of_export(tmp_path / "copy")["data"] == {
+        **task_of_export(first)["data"],
+        "tokenizer": str(tmp_path / "copy"),
+    }
+
+
+def test_a_model_without_a_task_is_read_with_defaults_that_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = model_spec("nezha")
+    config = spec.config(vocab_size=9, reading={"length": 16, "step": 2, "predict": "last"})
+    config.architectures = ["NezhaForQuestionAnswering"]
+    path = tmp_path / "config.json"
+    path.write_text(config.to_json_string())
+    with caplog.at_level("INFO", "reread"):
+        data = task_of_export(tmp_path)["data"]
+    assert (data["sequence_length"], data["step"], data["predict"]) == (16, 2, "last")
+    (line,) = caplog.messages
+    assert "answer_length" in line and "no_answer" in line and "tokenizer" not in line and "predict" not in line
+    for wrong in ("[]", '{"model_type": "nezha", "architectures": ["NezhaModel"]}', "{"):
+        path.write_text(wrong)
+        with pytest.raises(UserError, match=str(tmp_path)):
+            task_of_export(tmp_path)
+
+
+# --- raw text ---
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that tags words, with random weights and a recipe that pins CoNLL."""
+    folder = tmp_path_factory.mktemp("tagger")
+    (folder / "train.conll").write_text("a O\nb B-p\nc I-p\n\nd O\n")
+    task = {"format": "conll", "split": "words", "labels": ["O", "B-p", "I-p"], "sequence_length": 12}
+    task["train"] = str(folder / "train.conll")
+    values = task_values("nezha", "tag", write_tokenizer(folder / "tokenizer"), **task)
+    values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 1}
+    return trained(folder, "run", values)
+
+
+TEXTS = ["  a b,c  d? e f g h i j k l m n", "x  y", "b c a b c"]
+
+
+def test_raw_text_is_tagged_with_its_characters_and_text(
+    tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(TEXTS))
+    as_json = write_lines(tmp_path / "lines.jsonl", [{"text": text} for text in TEXTS])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
+    found = predictions(tagger, lines, "task.format=document-per-line")
+    assert found == predictions(tagger, as_json, "task.format=jsonl")
+    assert found == predictions(tagger, Path("-"), "task.format=document-per-line")
+    words = write_lines(tmp_path / "words.jsonl", [{"tokens": one["tokens"]} for one in found])
+    assert [one["tags"] for one in predictions(tagger, words, "task.format=jsonl")] == [one["tags"] for one in found]
+    assert sum(len(one["entities"]) for one in found) > 2
+    for text, one in zip(TEXTS, found, strict=True):
+        assert [text[begin:end] for begin, end in one["spans"]] == one["tokens"] == re.findall(r"\w|[,?]", text)
+        for entity in one["entities"]:
+            assert text[entity["start"] : entity["end"]] == entity["text"]
+            first = one["spans"].index(next(span for span in one["spans"] if span[0] == entity["start"]))
+            assert one["tags"][first] == f"B-{entity['entity']}"
+    (whole,) = predictions(tagger, lines, "task.format=document-per-file")
+    assert whole["id"] == "lines.txt" and len(whole["tokens"]) == sum(len(one["tokens"]) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("今天天气很好，我们去公园散步。\n", "prose:1: lines of text"),
+        ("It was the best of times.\n", "prose:1: 6 columns"),
+        ("Hello world\nGood morning\n", "prose:1: `world` is no tag of the model's"),
+        ('{"text": "a b"}\n', "prose:1: looks like jsonl"),
+        ('{"text":"a"}\n', "prose:1: looks like jsonl"),
+        ("label\ttext\nx\ta\ny\tb\n", "prose:1: `text` is no tag of the model's"),
+    ],
+)
+def test_text_given_to_a_recipe_that_pins_conll_is_one_line(text: str, line: str, tagger: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prose"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        predict(tagger, path, [], tmp_path / "out.jsonl", None)
+    assert line in str(caught.value) and "task.format" in str(caught.value)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_echo_writes_what_was_read_beside_the_prediction(tagger: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(TEXTS))
+    output = tmp_path / "out.jsonl"
+    plain = predictions(tagger, lines, "task.format=document-per-line")
+    predict(tagger, lines, ["micro_batch=8", "task.format=document-per-line"], output, None, echo=True)
+    echoed = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [one.pop("input") for one in echoed] == [{"text": text} for text in TEXTS]
+    assert echoed == plain
+    choice = ChooseExample("1", "a:1", "t", "q", ("x", "y"), 0)
+    assert texts_of(choice) == {"text": "t", "question": "q", "options": ("x", "y")}
+
+
+def test_a_tokenizer_that_does_not_fit_its_model_is_one_line(tmp_path: Path) -> None:
+    """`tokenizers` panics over the prefix, which no except clause for Exception catches."""
+    folder = write_tokenizer(tmp_path / "export")
+    values = task_values("nezha", "classify", folder, labels=["u", "v"], sequence_length=12)
+    objective_of(values, []).model.float().save_pretrained(folder)
+    text, tokenizer = tmp_path / "a.txt", folder / "tokenizer.json"
+    text.write_text("a b\n")
+    overrides = ["task.format=document-per-line", "micro_batch=8"]
+    predict(folder, text, overrides, tmp_path / "out", None)
+    kept = json.loads(tokenizer.read_text())
+    long = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    vocabulary = {**kept["model"]["vocab"], "more": 99}
+    for model, line in (
+        ({**long, "continuing_subword_prefix": "x" * 50}, r"tokenizer\.json: not a tokenizer\.json \(range"),
+        ({**kept["model"], "vocab": vocabulary}, "export: its tokenizer has ids up to 99 and its weights 32 tokens"),
+    ):
+        tokenizer.write_text(json.dumps({**kept, "model": model}))
+        with pytest.raises(UserError, match=line):
+            predict(folder, text, overrides, tmp_path / "out", None)
+    with pytest.raises(UserError, match=r"not a tokenizer\.json"):
+        tokenizer.write_text(json.dumps({**kept, "model": {**long, "continuing_subword_prefix": "x" * 50}}))
+        vocabulary_of(folder)
+
+
+def test_standard_input_is_for_one_process(tagger: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="standard input: only one process can"):
+        predict(tagger, Path("-"), ["parallel.processes=2"], tmp_path / "out.jsonl", None)
+
+
+def test_columns_of_the_training_file_are_not_asked_of_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "reread.training.prediction.predict", lambda _, settings, *rest: seen.append(settings.data.columns)
+    )
+    path = tmp_path / "recipe.yaml"
+    values = task_values("nezha", "classify", tmp_path, columns={"text": "review"})
+    write_recipe(Recipe.parse({"name": "run", "train": values}, "test"), path)
+    stated = ["task.format=jsonl", "task.columns.text=x"]  # which is refused later
+    for overrides in ([], ["task.format=document-per-line"], ["task.format=csv"], stated):
+        predict(tmp_path, tmp_path / "new", overrides, None, None)
+    assert seen == [{"text": "review"}, {}, {"text": "review"}, {"text": "x"}]

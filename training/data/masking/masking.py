@@ -1,0 +1,162 @@
+"""BERT's masking (Devlin et al. 2019, section 3.1) for a whole batch at once: single tokens, whole words or spans.
+
+A row is cut into units: tokens, or words (a token with those that continue its word). They are shuffled, and each is
+taken in turn if it still fits into the budget of max(1, round(probability * tokens)), special tokens included; this is
+exactly the greedy choice of Google's `create_masked_lm_predictions`. If all units of a row are larger than the budget,
+its shortest one is taken whole, so that every row has a prediction. Spans of words have the same budget but are drawn
+differently (training/data/spans.py).
+
+Taken tokens become [MASK] (80 %), a random id (10 %) or stay (10 %); the draw is per token, for spans per span.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reread.training.data.batch import IGNORED
+from reread.training.data.masking.spans import draw_spans
+from reread.training.data.order import random
+from reread.training.data.order.random import Purpose
+from reread.training.data.settings import MaskingSettings
+
+_LONG_WORD = 5
+"""Longer words, in tokens, are so rare that a separate loop over them alone is faster."""
+
+
+def mask(
+    ids: NDArray[np.int32],
+    continues: NDArray[np.bool_],
+    eligible: NDArray[np.bool_],
+    *,
+    lengths: NDArray[Any],
+    keys: NDArray[np.uint64],
+    settings: MaskingSettings,
+    replacements: NDArray[Any],
+    mask_id: int,
+    unknown_id: int,
+) -> NDArray[np.int32]:
+    """Mask `ids` [B, L] in place; returns labels int32 [B, L], `IGNORED` where nothing is predicted.
+
+    `continues` [B, L] marks tokens that continue the word of the token before them, `eligible` [B, L] those that may be
+    predicted (no special token, no padding). `lengths` [B] counts the tokens of a row with its special tokens;
+    random ids are drawn from `replacements`. Unless `settings.predict_unknown`, no unit that contains `unknown_id` is
+    chosen: the model could only learn that the vocabulary lacks something there.
+    """
+    columns = ids.shape[1]
+    budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
+    units = eligible.astype(_small(columns)) if settings.strategy == "token" else _words(continues, eligible)
+    if not settings.predict_unknown:
+        _leave_out(units, np.flatnonzero((ids == unknown_id) & eligible))
+    if settings.strategy == "span":
+        taken, taken_lengths = draw_spans(units, budgets, keys, settings)
+    else:
+        taken, taken_lengths = _take(units, budgets, keys)
+
+    before = np.cumsum(taken_lengths) - taken_lengths
+    tokens = np.repeat(taken - before, taken_lengths)
+    tokens += np.arange(len(tokens))
+    rows, column = np.divmod(tokens, columns)
+    decided_by = np.repeat(taken % columns, taken_lengths) if settings.strategy == "span" else column
+    action = random.to_unit(random.bits(random.streams(keys, Purpose.ACTION)[rows], decided_by))
+    masked = action < settings.mask_share
+    replaced = np.flatnonzero(~masked & (action < settings.mask_share + settings.random_share))
+
+    labels = np.full(ids.shape, IGNORED, np.int32)
+    flat = ids.reshape(-1)
+    labels.reshape(-1)[tokens] = original = flat[tokens]
+    shown = np.where(masked, np.int32(mask_id), original)
+    draw = random.bits(random.streams(keys, Purpose.REPLACEMENT)[rows[replaced]], column[replaced])
+    shown[replaced] = replacements[(random.to_unit(draw) * len(replacements)).astype(np.int64)]
+    flat[tokens] = shown
+    return labels
+
+
+def span_boundaries(labels: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The borders of the spans of rows [B, L], int64 [3, n], for each of the n predicted tokens in order.
+
+    In a span, a run of predicted tokens s ... e, token i gets the places of s - 1 and e + 1 in [B * L], and i - s.
+    """
+    places = np.flatnonzero(labels != IGNORED)
+    begins = np.ones(len(places), bool)
+    begins[1:] = (np.diff(places) > 1) | (places[1:] % labels.shape[1] == 0)
+    sizes = np.diff(np.append(np.flatnonzero(begins), len(places)))
+    first = np.repeat(places[begins], sizes)
+    return np.stack([first - 1, first + np.repeat(sizes, sizes), places - first])
+
+
+def _small(columns: int) -> type[np.unsignedinteger[Any]]:
+    return np.uint8 if columns < 256 else np.uint16
+
+
+def _words(continues: NDArray[np.bool_], eligible: NDArray[np.bool_]) -> NDArray[Any]:
+    """Unsigned [B, L]: the number of tokens of the word that begins at a token, 0 where none begins."""
+    # A word cut by the edge of the row or by a special token counts from its first token after the cut.
+    follows = continues & eligible
+    follows[:, 0] = False
+    following = follows.reshape(-1)  # rows are concatenated; no word crosses their ends
+    following[1:] &= eligible.reshape(-1)[:-1]
+    begins = eligible & ~follows
+    lengths: NDArray[Any] = begins.astype(_small(eligible.shape[1]))
+    flat, longer, size = lengths.reshape(-1), begins.reshape(-1), 1
+    while size < _LONG_WORD:
+        longer = longer[:-1] & following[size:]
+        flat[: len(longer)] += longer.view(np.uint8)
+        size += 1
+    tokens = np.flatnonzero(longer)
+    while len(tokens):
+        tokens = tokens[tokens + size < len(following)]
+        tokens = tokens[following[tokens + size]]
+        flat[tokens] += 1
+        size += 1
+    return lengths
+
+
+def _leave_out(units: NDArray[Any], tokens: NDArray[np.int64]) -> None:
+    """Set the length of the units to 0 that contain these tokens (row * L + column)."""
+    if len(tokens):
+        begins = np.flatnonzero(units)
+        units.reshape(-1)[begins[np.searchsorted(begins, tokens, side="right") - 1]] = 0
+
+
+def _take(
+    lengths: NDArray[Any], budgets: NDArray[np.int32], keys: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The units chosen from `lengths` [B, L]: where each begins (row * L + column), and its length.
+
+    The greedy choice in rounds: drop the shuffled units that can no longer fit, take the longest prefix that fits, and
+    continue with the rest. A loop over the units would skip the dropped ones, so both take the same units.
+    """
+    columns = lengths.shape[1]
+    # One sort of 32-bit numbers a row: random upper bits, the column in the lower. Tokens that begin no unit sort last.
+    low = np.uint32((1 << (columns - 1).bit_length()) - 1)
+    order = random.words(keys, Purpose.UNIT_ORDER, columns)
+    order |= np.subtract(lengths, 1, dtype=np.uint32)  # all ones where no unit begins, else lower bits only
+    order &= ~low
+    order |= np.arange(columns, dtype=np.uint32)
+    order.sort(axis=1)
+    order &= low
+    order += np.arange(len(budgets), dtype=np.uint32)[:, None] * np.uint32(columns)
+
+    tight = np.flatnonzero(budgets < lengths.max(initial=0))
+    smallest = np.where(lengths[tight] > 0, lengths[tight].astype(np.int32), columns).min(axis=1)
+    left = budgets.copy()
+    left[tight] = np.maximum(left[tight], smallest)
+
+    waiting_at = lengths.reshape(-1).copy()
+    taken = []
+    width = min(int(left.max(initial=1)), columns)  # a longer prefix cannot fit in the first round
+    while len(order):
+        head = order[:, :width]
+        waiting = waiting_at[head].astype(np.int32)
+        waiting *= waiting <= left[:, None]
+        fits = (np.cumsum(waiting, axis=1, dtype=np.int32) <= left[:, None]) & (waiting > 0)
+        left -= (waiting * fits).sum(axis=1, dtype=np.int32)
+        taken.append(head[fits])
+        waiting_at[taken[-1]] = 0
+        rest = left > 0
+        if width == columns:
+            rest &= fits.any(axis=1)
+        order, left, width = order[rest], left[rest], min(2 * width, columns)
+    units = np.concatenate(taken).astype(np.int64)
+    return units, lengths.reshape(-1)[units].astype(np.int64)

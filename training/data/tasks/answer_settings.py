@@ -1,0 +1,65 @@
+"""The settings of `answer`."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from reread.preprocessing.labelled.examples import Given
+from reread.preprocessing.labelled.tasks.answer import AnswerExample, choices_of
+from reread.training.data.settings import LONGEST
+from reread.training.data.tasks.settings import TaskSettings
+
+
+class AnswerSettings(TaskSettings):
+    """A span of the text that answers a question."""
+
+    elastic = TaskSettings.places | {"question"}  # which is part of the examples, whose fingerprint is compared
+
+    kind: Literal["answer"]
+    occurrences: Literal["first", "all"] = "first"
+    """`first`: the first answer is learned; `all`: any of the answers' places, in any window of the document, is right
+    (Longformer's OR loss with a softmax over all windows: Beltagy et al. 2020, appendix D.1)."""
+    without: Literal["cls", "skip"] = "cls"
+    """A softmax, of a window or of a document, without the answer: its answer is [CLS], or it has no loss."""
+    no_answer: float | None = None
+    """A question has no answer if [CLS] exceeds the best span's score by this; null: all questions have answers."""
+    style: Literal["cmrc", "squad", "triviaqa"] = "squad"
+    """Whose EM and F1 are computed; `cmrc` is that of CMRC2018, DRCD and DuReader."""
+    answer_length: int = Field(default=100, ge=1, le=LONGEST)
+    """Tokens of the longest answer."""
+    misplaced: float = Field(default=0, ge=0, le=1)
+    """Share of a file's questions that may have an answer which does not stand where the file says. Such an answer is
+    scored, but not learned."""
+    choices: list[str] = []
+    """Answers that are no part of the text, such as YES and NO: they stand before each question, and their places there
+    are chosen as those of a span are. `reread finetune` fills in those of the training examples."""
+    question: str | None = None
+    """The question about each text that has none of its own, such as raw text."""
+
+    @property
+    def given(self) -> Given:
+        return Given(question=self.question)
+
+    @property
+    def may_decline(self) -> bool:
+        """Whether a prediction may be that the text has no answer; a model without [CLS] has no place for that."""
+        return self.no_answer is not None and not self.bare
+
+    @property
+    def one_softmax(self) -> bool:
+        """Whether the windows of a document share a softmax: with memory, they are read one after the other."""
+        return self.occurrences == "all" and self.frame != "segments"
+
+    @property
+    def overlaps(self) -> bool:
+        return True
+
+    def found_in(self, train: Sequence[AnswerExample]) -> dict[str, Any]:
+        return {"choices": self.choices or choices_of(train)}
+
+    @property
+    def remarks(self) -> list[str]:
+        if not self.choices:
+            return []
+        return [f"task.choices: {self.choices}, which are answers in task.train and no part of its texts"]

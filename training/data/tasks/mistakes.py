@@ -1,0 +1,48 @@
+"""What a fine-tuned model gets wrong: scores by class, which class it takes for which, and its worst errors."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from reread.training.data.tasks.dataset import Names, TaskDataset
+
+WORST = 20
+"""Errors that are kept."""
+MOST_CLASSES = 200
+"""Classes whose scores are kept, the most frequent ones."""
+CONFUSED = 20
+"""Classes of a table of confusion, the most frequent ones."""
+
+
+def analysis(data: TaskDataset[Any, Any], predictions: Mapping[int, Any]) -> dict[str, Any]:
+    """For JSON: `examples` and how many of them are `wrong`; of each of `classes` its name, how often it is gold, is
+    predicted, and both; `confusion`, rows of gold classes with the counts of those predicted, where an example has one
+    class; the `worst` errors with id, text, gold and predicted."""
+    found = {place: data.mistake(place, predictions[place]) for place in range(len(data))}
+    wrong = sorted(((place, one) for place, one in found.items() if one), key=lambda item: (-item[1].weight, item[0]))
+    named = [data.named(place, predictions[place]) for place in range(len(data))]
+    return {
+        "examples": len(data),
+        "wrong": len(wrong),
+        "classes": _classes(named),
+        "confusion": _confusion(data, predictions) if data.has_confusion else None,
+        "worst": [
+            {"id": data.examples[place].id, "text": one.text, "gold": one.gold, "predicted": one.predicted}
+            for place, one in wrong[:WORST]
+        ],
+    }
+
+
+def _classes(named: list[tuple[Names, Names]]) -> list[list[Any]]:
+    gold = Counter(one[0] for names, _ in named for one in names)
+    made = Counter(one[0] for _, names in named for one in names)
+    right = Counter(one[0] for names, guesses in named for one in set(names) & set(guesses))
+    every = sorted(gold | made, key=lambda name: (-gold[name], name))
+    return [[name, gold[name], made[name], right[name]] for name in every[:MOST_CLASSES]]
+
+
+def _confusion(data: TaskDataset[Any, Any], predictions: Mapping[int, Any]) -> dict[str, Any]:
+    pairs = Counter((one.label, data.scored(place, predictions[place])) for place, one in enumerate(data.examples))
+    often = Counter(one.label for one in data.examples)
+    labels = sorted(data.settings.labels, key=lambda name: -often[name])[:CONFUSED]
+    return {"labels": labels, "rows": [[pairs[gold, guess] for guess in labels] for gold in labels]}

@@ -1,0 +1,93 @@
+"""Values for what is `auto` in the recipe: chosen once by the run's devices, and kept in RUN/fitted.json."""
+
+import json
+import os
+import socket
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
+from reread.training.config import AUTOMATIC, TrainSettings
+from reread.training.data.dataset import Dataset
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.files import RunFile, read_mapping
+
+Fit = Callable[[TrainSettings, PretrainedConfig, Mesh, torch.dtype, int, Dataset[Any]], TrainSettings]
+"""(settings, configuration, mesh, type to compute in, bytes of the smallest device, training data) -> the settings
+without `auto`, the same on all processes; sends nothing to them."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    fit: Fit
+    memory: int
+    """Bytes of the smallest device of the run, for one process."""
+
+    def settings(
+        self,
+        settings: TrainSettings,
+        run: Path,
+        begun: bool,
+        config: PretrainedConfig,
+        mesh: Mesh,
+        dtype: torch.dtype,
+        dataset: Dataset[Any],
+    ) -> TrainSettings:
+        """The settings with values for what is `auto`: those of the run if it has `begun` on such devices, else chosen.
+
+        Another choice changes a run as another `micro_batch` in the recipe does: by rounding and dropout.
+        """
+        kept = read_fitted(run) if begun else {}
+        if kept.get("chosen_for") == self._reasons(settings, mesh):
+            return settings.model_copy(update=kept["values"])
+        return self.fit(settings, config, mesh, dtype, self.memory, dataset)
+
+    def keep(self, settings: TrainSettings, chosen: TrainSettings, run: Path, mesh: Mesh) -> None:
+        """Write the values of `chosen` to the run folder, for when the run is resumed or evaluated."""
+        values = {name: getattr(chosen, name) for name in settings.automatic}
+        keep_fitted(run, values=values, chosen_for=self._reasons(settings, mesh))
+
+    def _reasons(self, settings: TrainSettings, mesh: Mesh) -> dict[str, Any]:
+        """What the choice depends on and a resumed run may change."""
+        stated = {name: getattr(settings, name) for name in AUTOMATIC}
+        return {"memory": self.memory, "processes": mesh.world, "tensor": mesh.tensor_size, **stated}
+
+
+def settings_of_run(settings: TrainSettings, run: Path) -> TrainSettings:
+    """The settings with the values that a run's training chose for what is `auto`."""
+    if not settings.automatic:
+        return settings
+    values = read_fitted(run).get("values", {})
+    if missing := [name for name in settings.automatic if name not in values]:
+        raise UserError(f"{RunFile.FITTED.of(run)}: has no train.{missing[0]}, which is auto; set it to a value")
+    return settings.model_copy(update={name: values[name] for name in settings.automatic})
+
+
+def smallest_memory(mesh: Mesh) -> int:
+    """Bytes of the smallest device of all processes (collective); on CPU processes share their machine equally."""
+    if mesh.device.type == "cuda":
+        return min(memory for (memory,) in mesh.gather(torch.cuda.get_device_properties(mesh.device).total_memory))
+    machine = zlib.crc32(socket.gethostname().encode())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    everyone = mesh.gather(machine, memory)
+    machines = [machine for machine, _ in everyone]
+    return min(memory // machines.count(machine) for machine, memory in everyone)
+
+
+def keep_fitted(run: Path, **content: dict[str, Any]) -> None:
+    """Write to RUN/fitted.json, if it does not hold that; what it holds under other names stays."""
+    kept = read_fitted(run)
+    if (wanted := {**kept, **content}) != kept:
+        write_atomically(RunFile.FITTED.of(run), json.dumps(wanted, indent=1).encode())
+
+
+def read_fitted(run: Path) -> dict[str, Any]:
+    """What `keep_fitted` wrote, or nothing, and then it is chosen again."""
+    return read_mapping(RunFile.FITTED.of(run), missing=FileNotFoundError)

@@ -1,0 +1,98 @@
+"""Beginning a run where another one stands: `train.from_run`."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reread.preprocessing.corpus.facts import corpus_changes
+from reread.preprocessing.errors import UserError
+from reread.training.assembly import Assembly
+from reread.training.checkpoint.store import CheckpointStore
+from reread.training.config import TrainSettings, origin_of
+from reread.training.data.dataset import Dataset
+from reread.training.optim.build import set_steps_taken
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.files import RunFile
+from reread.training.run.model import RunModel, leaves_pooler, read_run_model
+from reread.training.run.state import RunState, run_state
+
+log = logging.getLogger("reread")
+
+
+def continued_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
+    """The model of `settings.from_run` as the model of a run that learns from `dataset`.
+
+    Raises `UserError` if that has no such model, or another vocabulary.
+    """
+    assert settings.from_run is not None
+    run, _ = origin_of(settings.from_run)
+    if not RunFile.MODEL.of(run).exists():
+        raise UserError(f"train.from_run: {run} holds no model; is it a run folder with a checkpoint?")
+    kept = read_run_model(run, settings)
+    if kept.corpus["tokenizer"] != dataset.facts()["tokenizer"]:
+        raise UserError(
+            f"{settings.data.place}: made with another vocabulary than the model of {run}; preprocess it with "
+            f"tokenizer.path={RunFile.MODEL.of(run)}"
+        )
+    return replace(kept, corpus=dataset.card(), untrained_pooler=kept.untrained_pooler and leaves_pooler(kept))
+
+
+def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[Any], mesh: Mesh) -> RunState:
+    """Fill the weights and the optimiser from `settings.from_run`; returns the state of that checkpoint.
+
+    The data goes on where that run stands, or begins anew, with empty memories, if it is other data, or has other
+    lanes. The moments of parameters that did not learn there are zero. Raises `UserError` if there is no such
+    checkpoint, it does not fit the model, or no step is left.
+    """
+    assert settings.from_run is not None
+    run, wanted = origin_of(settings.from_run)
+    store = CheckpointStore(RunFile.CHECKPOINTS.of(run), 1, mesh)
+    latest = store.latest() if wanted is None else wanted
+    with mesh.together():
+        step = _intact(store, run, latest)
+        state, objective = run_state(store, step), assembly.objective
+        if settings.steps <= step:
+            raise UserError(
+                f"train.steps: {settings.steps}, but {run} stands at step {step}, from which steps are counted on; "
+                f"give more than {step}"
+            )
+        tensors, places = assembly.weights()
+        lanes, their_places = objective.state()
+        same_data = not corpus_changes(state["corpus"], dataset.facts()) and not dataset.changes_since(state)
+        goes_on = same_data and store.fits(step, their_places)
+        if goes_on:
+            tensors, places = tensors | lanes, places | their_places
+        fresh = [
+            name for name in tensors if not name.startswith("model.") and not store.fits(step, {name: places[name]})
+        ]
+        store.load(step, {name: tensor for name, tensor in tensors.items() if name not in fresh}, places)
+    if fresh:
+        log.info("did not learn in %s, so the optimiser begins anew with it: %s", run, ", ".join(_parameters(fresh)))
+    assembly.masters.to_model()
+    set_steps_taken(assembly.optimizer, state["updates"])
+    position = state["position"] if goes_on else 0
+    objective.first_position = position - step * settings.global_batch
+    what = (
+        "the data goes on from there"
+        if goes_on
+        else f"the data is read from its beginning, since {'the lanes differ' if same_data else 'it is other data'}"
+    )
+    log.info("continuing %s from step %d, with its weights and optimiser; %s", run, step, what)
+    return state
+
+
+def _parameters(moments: list[str]) -> list[str]:
+    """The parameters that the optimiser's tensors belong to."""
+    return list(dict.fromkeys(name.partition(".")[2] for name in moments))
+
+
+def _intact(store: CheckpointStore, run: Path, step: int | None) -> int:
+    """`step`, if its checkpoint is there and this rank's share of it is not damaged."""
+    steps = store.steps()
+    if step is None or step not in steps:
+        there = f"no step {step}; there are {', '.join(map(str, steps))}" if steps else "no checkpoint"
+        raise UserError(f"train.from_run: {run} has {there}")
+    if fault := store.fault(step):
+        raise UserError(f"train.from_run: step {step} of {run} is damaged ({fault}); name another by RUN@STEP")
+    return step

@@ -1,0 +1,227 @@
+"""The files of a run: the table of them, from which docs/run-folder.md is made, and how they are found and read.
+
+    python -m reread.training.run.files > docs/run-folder.md
+
+Imports no torch.
+"""
+
+import json
+import os
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from reread.preprocessing.errors import UserError
+
+RUNS = Path("runs")
+
+TITLE = """# The run folder
+
+A run is a folder, `runs/NAME`. This page lists all that stands in it. It is made from `training/run/files.py`; a test
+keeps it up to date, and another one looks for files in real runs that it does not list. `reread ablate` keeps its
+figures beside the runs, in `runs/NAME-ablation.json`.
+
+| file | holds | written by, when | read by |
+|---|---|---|---|
+"""
+
+
+class RunFile(Enum):
+    """A file or a folder in the folder of a run: its name there, what it holds, who writes it and when, who reads it.
+
+    `{}` in a name stands for the rank of a process.
+    """
+
+    RECIPE = (
+        "recipe.yaml",
+        "The resolved recipe that the run was last started with.",
+        "process 0, at each start",
+        "every command that is given the run",
+    )
+    ENVIRONMENT = (
+        "environment.json",
+        "Versions of Python and of the packages, and the machine.",
+        "process 0, at each start",
+        "`reread report`",
+    )
+    LOCK = (
+        ".lock",
+        "Host, process and Slurm job that train here; it is locked while they do.",
+        "process 0, at each start",
+        "process 0 of another start",
+    )
+    LOG = ("logs/rank-{}.log", "What the process logged, with the time.", "each process, at all times", "people")
+    PROGRESS = (
+        "progress/rank-{:05d}.json",
+        "The process' step, what it is doing, and how it ended.",
+        "the watchdog of each process, every two seconds",
+        "the other watchdogs, the next start, `supervise.py`, `reread report`",
+    )
+    HISTORY = (
+        "history.jsonl",
+        "The record of attempts: a line for each start, for the end of the attempt before it, and for each job of Slurm"
+        " that has ended.",
+        "process 0, at each start; `supervise.py`, at the end of a job",
+        "`reread report`, `supervise.py`",
+    )
+    ATTEMPTS = (
+        "attempts.jsonl",
+        "The jobs of Slurm that have ended; history.jsonl has them now.",
+        "`supervise.py` of an earlier version",
+        "`supervise.py`",
+    )
+    FITTED = (
+        "fitted.json",
+        "Values chosen for what is `auto`, and the number of threads.",
+        "process 0, before the first step",
+        "a start that continues, `reread evaluate`, `predict`, `export`",
+    )
+    MODEL = (
+        "model",
+        "config.json and the files of the tokenizer; with a checkpoint, the whole model.",
+        "process 0, before the first step",
+        "every command that loads the model",
+    )
+    CORPUS = (
+        "corpus.json",
+        "Fingerprints and counts of the data that the run began with.",
+        "process 0, before the first step",
+        "`reread evaluate`, `export`, `report`, a run that continues from this one",
+    )
+    CHECKPOINTS = (
+        "checkpoints",
+        "step-NNNNNNNN/: weights, optimiser and state at a step, with checksums (training/checkpoint/store.py).",
+        "all processes, every `checkpoint.every_steps` steps, at the best evaluation, when asked to stop and at the "
+        "end",
+        "a start that continues, every command that loads the model",
+    )
+    METRICS = (
+        "metrics.jsonl",
+        "A line for each progress line and each validation: step, Unix time in seconds, figures.",
+        "process 0, every `log_every` and `validate_every` steps",
+        "`reread report`, `export` (model card)",
+    )
+    TENSORBOARD = (
+        "tensorboard",
+        "Event files with the same figures, for TensorBoard.",
+        "process 0, if `writers` names tensorboard",
+        "TensorBoard",
+    )
+    WANDB_ID = (
+        "wandb.json",
+        "The run's id at Weights & Biases.",
+        "process 0, at each start, if `writers` names wandb",
+        "the next start",
+    )
+    WANDB = ("wandb", "What its client keeps.", "the client of Weights & Biases", "the same")
+    MLFLOW_ID = (
+        "mlflow.json",
+        "The run's id at MLflow.",
+        "process 0, at each start, if `writers` names mlflow",
+        "the next start",
+    )
+    EVALUATION = (
+        "evaluation.json",
+        "Figures of all held-out text or examples, one entry a checkpoint and way to read them.",
+        "`reread evaluate`, `finetune`, `ablate`",
+        "`reread report`",
+    )
+    MISTAKES = (
+        "mistakes.json",
+        "What a task's model gets wrong, by held-out file.",
+        "`reread evaluate`, `finetune`",
+        "`reread report`",
+    )
+    SCORES = (
+        "scores.json",
+        "A task's scores on dev and test, by split.",
+        "`reread finetune`, when the run is done",
+        "`reread report`",
+    )
+    BASELINES = (
+        "baselines.json",
+        "Scores of simple baselines, by held-out file.",
+        "`reread evaluate`, `finetune`",
+        "`reread report`",
+    )
+    FILLS = (
+        "fills.json",
+        "What the model fills into the recipe's examples, by checkpoint.",
+        "`reread report`",
+        "the next report",
+    )
+    REPORT = ("report.html", "The page about the run.", "`reread report`", "people")
+    EXPORT = (
+        "export",
+        "The Hugging Face folder of a checkpoint.",
+        "`reread export`, `run`; `finetune` from this run",
+        "transformers, `reread predict`, `finetune`, `convert`",
+    )
+    SLURM = (
+        "slurm",
+        "Scripts and logs of the jobs, and `supervise.py` as it was when they were submitted.",
+        "`reread run --slurm`, `finetune --slurm`; Slurm",
+        "Slurm, people",
+    )
+
+    def __init__(self, path: str, holds: str, written: str, read: str) -> None:
+        self.path, self.holds, self.written, self.read = path, holds, written, read
+
+    def of(self, run: Path, rank: int = 0) -> Path:
+        """Where it stands in the folder of a run."""
+        return run / self.path.format(rank)
+
+    @property
+    def shown(self) -> str:
+        """Its name for people: `logs/rank-N.log`, `model/`."""
+        name = re.sub(r"{.*}", "N", self.path)
+        return name if "." in name else f"{name}/"
+
+
+def as_markdown() -> str:
+    """The content of docs/run-folder.md."""
+    rows = [f"| `{one.shown}` | {one.holds} | {one.written} | {one.read} |\n" for one in RunFile]
+    return TITLE + "".join(rows)
+
+
+def read_json(path: Path, missing: type[OSError] = OSError) -> Any:
+    """The value in a JSON file of a run; None if the file is missing or damaged, as a full disk may leave it.
+
+    `missing` is the error of the file system that counts as missing: by default any, `FileNotFoundError` where a file
+    that cannot be read at the moment must not be taken for one that is not there. Raises the other ones.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (missing, ValueError, RecursionError):
+        return None
+
+
+def read_mapping(path: Path, missing: type[OSError] = OSError) -> dict[str, Any]:
+    """The mapping in a JSON file of a run; an empty one where `read_json` finds none."""
+    found = read_json(path, missing)
+    return found if isinstance(found, dict) else {}
+
+
+def find_run(given: Path) -> Path:
+    """The folder of a run by its folder or its name. What is neither, or another path, is returned as it is."""
+    named = RUNS / given
+    return given if os.path.lexists(given) or not os.path.exists(RunFile.RECIPE.of(named)) else named
+
+
+def has_checkpoints(run: Path) -> bool:
+    """Whether a run has any, whole or damaged; what a killed run left half-written (`step-N.tmp`) is none.
+
+    Raises `UserError` if their folder cannot be listed now; to Path.glob it would be an empty one.
+    """
+    folder = RunFile.CHECKPOINTS.of(run)
+    try:
+        return any(re.fullmatch(r"step-\d+", name) for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read now ({error.strerror}); start again when it can be", error) from None
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

@@ -1,0 +1,179 @@
+"""metrics.jsonl, the progress line, and the figures of `reread evaluate`."""
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.files import write_atomically
+from reread.training.run.files import RunFile, read_json, read_mapping
+from reread.training.run.history import open_attempt
+from reread.training.run.writers import Writer
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("reread")
+
+PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
+    "V100": 125.0,
+    "A100": 312.0,
+    "H100": 989.0,
+    "H200": 989.0,
+    "A800": 312.0,
+    "H800": 989.0,
+    "T4": 65.0,
+    "L40S": 362.0,
+    "RTX 4090": 165.0,
+}
+
+
+def peak_flops(setting: float | None, device: "torch.device") -> float:
+    """FLOP/s of one device that MFU is measured against; logs the formula and where the figure comes from."""
+    log.info("MFU = 3 x FLOPs of the forward pass's matrix products (head on predicted tokens) / seconds / peak")
+    if setting is not None:
+        return setting * 1e12
+    if device.type == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name(device)
+        for known, tflops in PEAK_TFLOPS.items():
+            if known in name:
+                log.info("MFU peak: %g TFLOP/s, the stated half-precision peak of %s", tflops, known)
+                return tflops * 1e12
+        log.info("MFU peak: unknown for %s, so MFU is not shown; set train.peak_tflops", name)
+        return math.nan
+    peak = _measured_on_cpu()
+    log.info("MFU peak: %.3f TFLOP/s, measured here with a 1024^3 fp32 matrix product per process", peak / 1e12)
+    return peak
+
+
+def _measured_on_cpu() -> float:
+    from time import perf_counter
+
+    import torch
+
+    a, b = torch.ones(1024, 1024), torch.ones(1024, 1024)
+    best = math.inf
+    for _ in range(5):
+        begin = perf_counter()
+        a @ b
+        best = min(best, perf_counter() - begin)
+    return 2 * 1024**3 / best
+
+
+class MetricsLog:
+    """Appends to `metrics.jsonl`; an attempt that continues first drops the lines past its step."""
+
+    def __init__(self, run: Path, resumed_step: int, processes: int = 1, writers: Sequence[Writer] = ()) -> None:
+        """`writers` get the same figures."""
+        self._path = path = RunFile.METRICS.of(run)
+        kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= resumed_step]
+        write_atomically(path, "".join(kept).encode())
+        self._file = path.open("a", encoding="utf-8")
+        open_attempt(run, resumed_step, processes)
+        self._writers = writers
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Write the finite ones of `values`, with the Unix time. Raises `UserError` when there is no room left."""
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        try:
+            self._file.write(json.dumps({"step": step, "time": round(time.time(), 1), **finite}) + "\n")
+            self._file.flush()
+            for writer in self._writers:
+                writer.write(step, finite)
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: cannot write step {step} ({error.strerror}); make room, and the same command continues "
+                "from the last checkpoint",
+                error,
+            ) from None
+
+    def close(self) -> None:
+        self._file.close()
+        for writer in self._writers:
+            writer.close()
+
+
+def quality(names: Iterable[str]) -> list[str]:
+    """The losses, accuracies and perplexities among `names`, without `loss` where the masked tokens' loss equals it."""
+    chosen = [name for name in names if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))]
+    return [name for name in chosen if f"{name.removesuffix('loss')}masked_lm_loss" not in chosen]
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The complete lines: a kill may have cut the last one short. Raises `UserError` for a line that is not metrics."""
+    path = RunFile.METRICS.of(run)
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):  # not JSON or not UTF-8
+            values = None
+        if not _is_metrics(values):
+            raise UserError(f"{path}: line {number} is not a line of metrics; remove it")
+        found.append(values)
+    return found
+
+
+def _is_metrics(values: Any) -> bool:
+    """Whether a line has a step and otherwise finite numbers."""
+    if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        return False
+    most = sys.float_info.max  # an integer may have more digits than fit into a float
+    return all(isinstance(value, int | float) and -most <= value <= most for value in values.values())
+
+
+def read_evaluations(run: Path) -> list[dict[str, Any]]:
+    """The evaluations of a run, oldest first: step, overrides, held_out, time (Unix, s) and figures by name."""
+    found = read_json(RunFile.EVALUATION.of(run))
+    known = {"step", "overrides", "held_out", "time", "figures"}
+    return [one for one in found if isinstance(one, dict) and known <= set(one)] if isinstance(found, list) else []
+
+
+def keep_evaluation(run: Path, what: dict[str, Any], figures: dict[str, float]) -> None:
+    """Add figures to RUN/evaluation.json; those of the same evaluation are replaced."""
+    others = [one for one in read_evaluations(run) if any(one[name] != value for name, value in what.items())]
+    finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+    evaluations = [*others, {**what, "time": round(time.time(), 1), "figures": finite}]
+    write_atomically(RunFile.EVALUATION.of(run), json.dumps(evaluations, ensure_ascii=False, indent=1).encode())
+
+
+def read_mistakes(run: Path) -> dict[str, dict[str, Any]]:
+    """Held-out file -> what `reread.training.data.tasks.mistakes` found there; nothing where that cannot be read."""
+    found = read_mapping(RunFile.MISTAKES.of(run))
+    return found if all(isinstance(one, dict) for one in found.values()) else {}
+
+
+def keep_mistakes(run: Path, held_out: str, found: dict[str, Any]) -> None:
+    """Add what was found in a held-out file to RUN/mistakes.json, in the place of what was found there before."""
+    mistakes = {**read_mistakes(run), held_out: found}
+    write_atomically(RunFile.MISTAKES.of(run), json.dumps(mistakes, ensure_ascii=False).encode())
+
+
+def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:
+    """`step 40/400 10% | loss 7.2211 acc 0.0511 nsp 0.69 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`
+
+    `shown` maps labels to names in `values`; what is not there, since nothing was counted, is left out.
+    """
+    named = {label: name for label, name in {"loss": "loss", **shown}.items() if name in values}
+    left = int(values["seconds_left"])
+    clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+    parts = [
+        f"step {step}/{steps} {100 * step / steps:.0f}%",
+        " ".join(f"{label} {values[name]:.5g}" for label, name in named.items()),
+        f"lr {values['learning_rate']:.2e} |g| {values['gradient_norm']:.2f}",
+        f"{values['tokens_per_second'] / 1000:.1f}k tok/s",
+        f"MFU {100 * values['mfu']:.1f}%" if math.isfinite(values["mfu"]) else "MFU -",
+        f"{clock} left",
+    ]
+    if values["loss_scale"] != 1:
+        parts.insert(3, f"scale {values['loss_scale']:g}")
+    return " | ".join(parts)

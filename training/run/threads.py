@@ -1,0 +1,87 @@
+"""`train.threads`: how many threads each process of a run computes with, chosen once and kept in RUN/fitted.json."""
+
+import logging
+import os
+import socket
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from reread.training.config import MOST_THREADS, TrainSettings
+from reread.training.parallel.mesh import Mesh
+from reread.training.run.auto import read_fitted
+
+log = logging.getLogger("reread")
+
+VARIABLE = "OMP_NUM_THREADS"
+
+
+class Share(NamedTuple):
+    """What each process has of its machine; of several machines the least."""
+
+    cores: int
+    free: int
+    """Cores of them that other programs leave, at least 1."""
+
+
+def use_threads(settings: TrainSettings, run: Path, begun: bool, mesh: Mesh) -> dict[str, int]:
+    """Have this process compute with `settings.threads`; logs what is chosen for `auto`, and why (collective).
+
+    A run that has `begun` goes on with its number while its processes have as many cores, since sums depend on it.
+    Returns what RUN/fitted.json has to keep for that, as `threads`.
+    """
+    share = share_of_cores(mesh)
+    chosen_for = {"cores": share.cores, "processes": mesh.world}
+    if settings.threads != "auto":
+        threads, reason = settings.threads, ""
+    elif (kept := _kept(run, chosen_for)) and begun:
+        threads, reason = kept, "as this run began with; another number would change its sums by rounding"
+    elif (stated := os.environ.get(VARIABLE, "")).isdecimal() and 1 <= int(stated) <= MOST_THREADS:
+        threads, reason = int(stated), f"by {VARIABLE}"
+    else:
+        threads = share.free
+        reason = f"as its machine has {share.cores} cores for each, less what its load takes"
+    if reason:
+        log.info("train.threads: auto: %d for each process, %s", threads, reason)
+    torch.set_num_threads(threads)
+    return {"chosen": threads, **chosen_for}
+
+
+def _kept(run: Path, chosen_for: dict[str, int]) -> int | None:
+    """The number in RUN/fitted.json, if it was chosen for as many processes and cores."""
+    found = read_fitted(run).get("threads")
+    threads = found.get("chosen") if isinstance(found, dict) else None
+    if not isinstance(threads, int) or found != {"chosen": threads, **chosen_for}:
+        return None
+    return threads if 1 <= threads <= MOST_THREADS else None
+
+
+def share_of_cores(mesh: Mesh) -> Share:
+    """The share of each process in the cores of its machine (collective)."""
+    machine = zlib.crc32(socket.gethostname().encode())
+    machines = [one for (one,) in mesh.gather(machine)]
+    processes = machines.count(machine)
+    everyone = mesh.gather(_cores() // processes, (_cores() - round(_load(processes))) // processes)
+    cores, free = (max(1, min(numbers)) for numbers in zip(*everyone, strict=True))
+    return Share(cores, free)
+
+
+def _cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _load(processes: int) -> float:
+    """Cores that other programs take: the load average of the last minute, but no more than run at this moment.
+
+    The average counts for minutes what has ended, such as the workers of the preprocessing before a run. The run's own
+    `processes` of this machine do not count.
+    """
+    load = os.getloadavg()[0]
+    with suppress(OSError):
+        running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+        load = max(0.0, min(load, int(running) - processes))
+    return load
