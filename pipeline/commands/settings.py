@@ -21,7 +21,7 @@ from rich.table import Table
 from reread.pipeline.recipe.layers import TASK
 from reread.pipeline.recipe.schema import Recipe
 from reread.preprocessing.errors import UserError, nearest
-from reread.preprocessing.labelled.formats import FORMATS
+from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.preprocessing.settings import sections_in
 from reread.training.config import AUTOMATIC, TrainSettings
 from reread.training.data.kinds import KINDS

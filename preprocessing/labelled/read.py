@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from reread.preprocessing.errors import UserError, nearest
 from reread.preprocessing.labelled.checks import sound
 from reread.preprocessing.labelled.examples import NOTHING, Example, Given
-from reread.preprocessing.labelled.formats import FORMATS, check_form, recognise
+from reread.preprocessing.labelled.formats.table import FORMATS, check_form, recognise
 from reread.preprocessing.labelled.source import Labels, Source
 from reread.preprocessing.labelled.tasks import TASKS
 

@@ -15,8 +15,8 @@ from reread.pipeline.cli import _status_of_command
 from reread.pipeline.commands import train as train_module
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
-from reread.training.models import nezha
 from reread.training.config import TrainSettings
+from reread.training.models import nezha
 from reread.training.run.model import read_run_model
 from tests.conftest import train_values
 from tests.tasks import write_lines

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import yaml
 
 from reread.pipeline.commands.predict import predict
-from reread.preprocessing.labelled.formats import FORMATS
+from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.training import prediction
 from reread.training.data.kinds import KINDS
 from tests.fuzz.common import Case, changed_bytes, changed_json, wild

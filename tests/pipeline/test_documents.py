@@ -35,7 +35,7 @@ def test_every_file_that_a_page_names_exists(document: Path) -> None:
 def layout() -> dict[str, set[str]]:
     """Folder -> the modules that the layout names: what stands between commas outside brackets."""
     block = text_of(ROOT / "docs" / "design.md").split("```")[1]
-    entries = re.findall(r"^((?:pipeline|preprocessing|training)\S*) +(.*(?:\n {8,}.*)*)", block, re.MULTILINE)
+    entries = re.findall(r"^((?:pipeline|preprocessing|training)\S*)\s+(.*(?:\n {8,}.*)*)", block, re.MULTILINE)
     plain = {folder: re.sub(r"\([^)]*\)", "", " ".join(entry.split())) for folder, entry in entries}
     return {folder: set(re.findall(r"\b[a-z_]+\b", entry)) for folder, entry in plain.items()}
 

@@ -13,7 +13,7 @@ from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes,
 from reread.pipeline.recipe.load import load_recipe, recipe_values, write_recipe
 from reread.pipeline.recipe.schema import Recipe
 from reread.preprocessing.errors import UserError
-from reread.preprocessing.labelled.formats import FORMATS
+from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.classify import ClassifySettings

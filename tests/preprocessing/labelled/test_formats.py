@@ -13,7 +13,7 @@ import pytest
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.formats import FORMATS
+from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.preprocessing.labelled.read import read_examples
 from reread.preprocessing.labelled.tasks import TASKS
 from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample, choices_of

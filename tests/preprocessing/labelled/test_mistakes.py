@@ -189,7 +189,12 @@ def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
         ("a.txt", b"hello", "classify", "of no known format; name it by `task.format` .*tsv: a header"),
         ("a.xml", b"<articles><article id='1'>x", "classify", "not XML"),
         ("ground-truth.xml", b"<articles/>", "classify", "give the file of the articles"),
-        ("a.tsv", b"text\nx\n", "tag", r"tsv \(by the name \*\.tsv\) is for classify, rank, not for tag, .* jsonl, conll"),
+        (
+            "a.tsv",
+            b"text\nx\n",
+            "tag",
+            r"tsv \(by the name \*\.tsv\) is for classify, rank, not for tag, .* jsonl, conll",
+        ),
         ("a.tar", b"text", "classify", "damaged"),
     ],
 )

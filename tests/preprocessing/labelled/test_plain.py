@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given
-from reread.preprocessing.labelled.formats import FORMATS
+from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.preprocessing.labelled.read import read_examples
 from reread.preprocessing.labelled.tasks.tag import SplitExample, TagExample, split, split_of
 from tests.preprocessing.labelled.files import squad, write

@@ -107,7 +107,10 @@ def test_a_checkpoint_of_an_unreleased_version_is_one_line(sample_corpus: Path, 
         del index["state"]["tokens"], index["crc32"]
         path.write_text(json.dumps({**index, "crc32": zlib.crc32(json.dumps(index).encode())}), encoding="utf-8")
     for folder, changes in ((first, {}), (tmp_path / "more", {"from_run": str(first)})):
-        with pytest.raises(UserError, match="step 4 was made by an unreleased version \\(its state has no `\\w+`\\); begin a new run with name="):
+        with pytest.raises(
+            UserError,
+            match=r"step 4 was made by an unreleased version \(its state has no `\w+`\); begin a new run with name=",
+        ):
             run(values, folder, steps=6, **changes)
 
 

@@ -8,15 +8,15 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.input.formats.table import looks_like, table_like
 from reread.preprocessing.input.streams import split_name
 from reread.preprocessing.labelled.columns import NAMES, Columns
-from reread.preprocessing.labelled.conll import is_conll, read_conll
 from reread.preprocessing.labelled.contract import read_contract
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.folders import read_folders
-from reread.preprocessing.labelled.plain import document_per_file, document_per_line
-from reread.preprocessing.labelled.questions import read_c3, read_cail, read_cmrc2019, read_squad
-from reread.preprocessing.labelled.semeval import read_semeval
+from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
+from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
+from reread.preprocessing.labelled.formats.folders import read_folders
+from reread.preprocessing.labelled.formats.plain import document_per_file, document_per_line
+from reread.preprocessing.labelled.formats.questions import read_c3, read_cail, read_cmrc2019, read_squad
+from reread.preprocessing.labelled.formats.semeval import read_semeval
 from reread.preprocessing.labelled.source import Source
-from reread.preprocessing.labelled.tables import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.tasks import TASKS
 
 _HEAD = 1 << 16

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.folders import files_in
+from reread.preprocessing.labelled.formats.folders import files_in
 from reread.preprocessing.labelled.source import Source
 from reread.preprocessing.labelled.tasks import TASKS
 
