@@ -215,8 +215,9 @@ def _frame(model: PreTrainedModel, spec: ModelSpec) -> str:
 def _longest(config: PretrainedConfig, spec: ModelSpec) -> int | None:
     """The tokenizer's `model_max_length`; None where a text of any length is read.
 
-    Without the reader in windows that is where positions end, or else the length that they were made for."""
-    if getattr(config, "reading", None):
+    Without the reader in windows, which no class of transformers has, that is where positions end, or else the length
+    that they were made for."""
+    if getattr(config, "reading", None) and not _in_transformers(type(config)):
         return None
     return spec.longest(config) or getattr(config, "max_position_embeddings", None)
 

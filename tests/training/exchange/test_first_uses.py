@@ -30,6 +30,7 @@ AUTO = {
     "tag": "AutoModelForTokenClassification",
     "answer": "AutoModelForQuestionAnswering",
     "choose": "AutoModelForMultipleChoice",
+    "rank": "AutoModelForSequenceClassification",
 }
 SIZES_OF_WORDS = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
 EXPORTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -68,12 +69,16 @@ def export(
     else:
         if name == "longformer":
             values = {"vocab_size": 270, "max_position_embeddings": 120, "pad_token_id": 1, "sep_token_id": 2}
-        if name != "longformer" and objective in ("classify", "tag", "answer", "choose"):
+        if name != "longformer" and objective in ("classify", "tag", "answer", "choose", "rank"):
             values = {"reading": READING, "cls_token_id": 2, "sep_token_id": 3}
+        if objective == "rank":  # its example cuts passages to the window
+            values["reading"] = READING if name != "longformer" else {"length": 80, "step": 40}
         if objective in ("classify", "tag"):
             values |= {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
         if objective == "classify":
             values["problem_type"] = "single_label_classification"
+        if objective == "rank":
+            values |= {"num_labels": 1, "problem_type": "regression"}
         trained = build(name, objective, **values, **given).float()
     kind = {"longformer": "bpe", "transformer_xl": "words"}.get(
         name, "words" if objective == "causal_lm" else "wordpiece"
@@ -97,6 +102,8 @@ def inputs_of(name: str, objective: str, tokenizer: Any) -> dict[str, Tensor]:
     if objective == "answer":
         parts = ("f g a b c", "d e") if tokenizer.padding_side == "left" else ("d e", "f g a b c")
         return dict(tokenizer(*parts, return_tensors="pt"))
+    if objective == "rank":
+        return dict(tokenizer(["a b c"] * 2, ["d", "e f"], padding=True, return_tensors="pt"))
     if objective == "choose":
         rows = tokenizer(["a b c"] * 2, ["d", "e f"], padding=True, return_tensors="pt")
         return {key: value[None] for key, value in rows.items()}
@@ -121,6 +128,8 @@ def labels_of(objective: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         }
     if objective in ("classify", "choose"):
         return {"labels": torch.ones(rows, dtype=torch.long)}
+    if objective == "rank":
+        return {"labels": torch.ones(rows)}
     return {"labels": inputs["input_ids"] % 3}
 
 
@@ -134,7 +143,7 @@ def test_what_users_try_first_works(export: tuple[str, str, Any, Any, Path], tmp
     check_settings(name, objective, model, tokenizer, folder)
     inputs = inputs_of(name, objective, tokenizer)
     more: dict[str, Any] = {}
-    if name == "longformer" and objective in ("classify", "answer", "choose"):  # chosen from ids
+    if name == "longformer" and objective in ("classify", "answer", "choose", "rank"):  # chosen from ids
         flat = inputs["input_ids"].view(-1, inputs["input_ids"].shape[-1])
         more["global_attention_mask"] = trained.global_tokens(flat).long().view_as(inputs["input_ids"])
     with torch.no_grad():
@@ -180,7 +189,7 @@ def check_settings(name: str, objective: str, model: Any, tokenizer: Any, folder
         assert model.config.id2label == LABELS
         assert model.config.label2id == {label: number for number, label in LABELS.items()}
     limit = {"nezha": 512, "ernie_doc": SIZES["ernie_doc"]["max_position_embeddings"], "longformer": 118}.get(name)
-    windows = objective in AUTO and getattr(model.config, "reading", None)
+    windows = name != "longformer" and getattr(model.config, "reading", None)
     assert (tokenizer.model_max_length == limit) if limit and not windows else tokenizer.model_max_length > 10**9
 
 
