@@ -72,23 +72,12 @@ def task_of_export(folder: Path) -> dict[str, Any]:
 
     Raises `UserError` for any other folder.
     """
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{folder}: neither a run nor an exported model ({error})") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: not the configuration of a model; export the run again with `reread export`")
-    for field, value, kind in _kinds(config):
-        if not isinstance(value, kind):
-            raise UserError(f"{path}: {field} is {json_type(value)}; export the run again with `reread export`")
-    name = str(config.get("model_type", "")).removeprefix("reread_")
-    spec = model_spec(name) if name in MODELS else None
-    head = (config.get("architectures") or [""])[0]
-    kinds = [kind for kind, one in (spec.heads.items() if spec else ()) if one.__name__ == head and kind in KINDS]
+    config, spec, heads = described(folder)
+    kinds = [kind for kind in heads if kind in KINDS]
     if spec is None or not kinds:
-        raise UserError(f"{folder}: {head or 'a model'} without a head of a task; fine-tune it with `reread finetune`")
-    task = config.get("task")
+        head = (config.get("architectures") or ["a model"])[0]
+        raise UserError(f"{folder}: {head} without a head of a task; fine-tune it with `reread finetune`")
+    path, task = folder / "config.json", config.get("task")
     name_of_task = kinds[0]
     if isinstance(task, dict):
         name_of_task = task["kind"] if task.get("kind") in kinds else name_of_task
@@ -103,7 +92,7 @@ def task_of_export(folder: Path) -> dict[str, Any]:
             *(path, ", ".join(unknown)),
         )
     return {
-        "model": {"type": name},
+        "model": {"type": spec.name},
         "init": str(folder),
         "data": {**task, "kind": name_of_task, "train": "", "tokenizer": str(folder), "frame": spec.frame},
         "steps": 0,
@@ -111,6 +100,27 @@ def task_of_export(folder: Path) -> dict[str, Any]:
         "micro_batch": 32,
         "optimizer": {"learning_rate": 1e-5},
     }
+
+
+def described(folder: Path) -> tuple[dict[str, Any], ModelSpec | None, list[str]]:
+    """The config.json of an exported model, its specification if it is one of ours, and the objectives of its head.
+
+    Raises `UserError` for a folder without such a file, and for wild values in it.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{folder}: neither a run nor an exported model ({error})") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: not the configuration of a model; export the run again with `reread export`")
+    for field, value, kind in _kinds(config):
+        if not isinstance(value, kind):
+            raise UserError(f"{path}: {field} is {json_type(value)}; export the run again with `reread export`")
+    name = str(config.get("model_type", "")).removeprefix("reread_")
+    spec = model_spec(name) if name in MODELS else None
+    head = (config.get("architectures") or [""])[0]
+    return config, spec, [kind for kind, one in (spec.heads.items() if spec else ()) if one.__name__ == head]
 
 
 def _task_without(path: Path, config: dict[str, Any], kind: str, spec: ModelSpec) -> dict[str, Any]:

@@ -5,12 +5,9 @@ import json
 import logging
 import os
 import re
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 from rich.text import Text
@@ -18,17 +15,12 @@ from rich.text import Text
 from reread.pipeline.display.rows import KEPT, MASKED, REPLACED, samples_of
 from reread.pipeline.display.windows import windows_of
 from reread.pipeline.report.runs import Run
-from reread.preprocessing.errors import UserError, first_line
+from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
-from reread.preprocessing.tokens.base import SPECIAL_NAMES
 from reread.training.data.kinds import KINDS
 from reread.training.data.settings import CorpusSettings
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.run.files import RunFile, read_mapping
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedModel
 
 log = logging.getLogger("reread")
 
@@ -122,42 +114,11 @@ def _filled(run: Run, step: int, sentences: list[str]) -> list[tuple[str, Fill]]
 
     Somebody else may have written the run: transformers' Auto classes would run the code that its files name.
     """
-    from tokenizers import Tokenizer
-
-    from reread.training.exchange.export import write_tokenizer
+    from reread.training.filling import fill_masks, framed_tokenizer
     from reread.training.run.model import read_run_model
     from reread.training.run.restore import restore_model
 
     kept = read_run_model(run.folder, run.train)
     model, _ = restore_model(run.folder, kept, step)
-    with tempfile.TemporaryDirectory(prefix="reread-") as folder:
-        try:
-            write_tokenizer(Path(folder), model, kept.tokenizer_folder)
-            tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-        except UserError:
-            raise
-        except Exception as error:  # `tokenizers` raises nothing narrower
-            raise UserError(f"{kept.tokenizer_folder}: not readable as a tokenizer ({first_line(error)})") from None
+    tokenizer = framed_tokenizer(kept.tokenizer_folder, model)
     return list(fill_masks(model.eval(), tokenizer, sentences))
-
-
-def fill_masks(
-    model: "PreTrainedModel", tokenizer: "Tokenizer", sentences: list[str], top: int = 5
-) -> Iterator[tuple[str, Fill]]:
-    """For each sentence with [MASK], the `top` tokens for the first mask with their probabilities.
-
-    Raises `UserError` for a sentence without one, or a tokenizer without a token for it.
-    """
-    import torch
-
-    known = tokenizer.get_vocab()
-    mask = next((name for name in SPECIAL_NAMES["mask"] if name in known), "[MASK]")
-    for sentence in sentences:
-        encoded = tokenizer.encode(sentence.replace("[MASK]", mask))
-        if known.get(mask) not in encoded.ids:
-            raise UserError(f"example `{sentence}`: holds no [MASK]")
-        with torch.no_grad():
-            logits = model(torch.tensor([encoded.ids])).logits
-        best = logits[0, encoded.ids.index(known[mask])].softmax(-1).topk(top)
-        words = [str(tokenizer.id_to_token(int(token))) for token in best.indices]
-        yield sentence, list(zip(words, best.values.tolist(), strict=True))

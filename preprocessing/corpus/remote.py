@@ -276,7 +276,7 @@ class RemoteCorpus(Corpus):
     """
 
     def __init__(self, address: str, settings: CacheSettings, split: str, cut: Cut) -> None:
-        self._address, self._settings, self._cut = address, settings, cut
+        self._address, self.cache, self._cut = address, settings, cut
         super().__init__(fetch_folder(address, settings), split)
         self.location = address
 
@@ -287,8 +287,8 @@ class RemoteCorpus(Corpus):
         extents, pools = self._cut(index.blocks["tokens"])
         if pools > 1:
             stretches = cut_stretches(stretches, index.blocks, extents)
-        source, cache = Source(self._address), Cache(self._settings)
-        files = FetchedShards(source, cache, self.folder, self._settings.tries, stretches)
+        source, cache = Source(self._address), Cache(self.cache)
+        files = FetchedShards(source, cache, self.folder, self.cache.tries, stretches)
         self._fetched, self._pools, self._fits = files, pools, True
         self._sizes = sorted(stretch.size for stretch in stretches)
         self._read_from(files, stretches, index)
@@ -319,7 +319,7 @@ class RemoteCorpus(Corpus):
         """Fetch one pool after another, since the cache holds only a part; fetching ahead leaves `spare` bytes free."""
         self._fits, self._fetched.spare = False, spare
         if self._pools > 1:
-            folder = self._settings.folder
+            folder = self.cache.folder
             log.info("%s: %s holds a part of it, %d pools are fetched in turn", self.location, folder, self._pools)
 
     @property

@@ -1,11 +1,13 @@
 """Reading a file of labelled data: its examples, and what was wrong in it."""
 
+import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from reread.preprocessing.errors import UserError, nearest
+from reread.preprocessing.errors import UserError, first_line, nearest
 from reread.preprocessing.labelled.checks import sound
 from reread.preprocessing.labelled.examples import NOTHING, Example, Given
 from reread.preprocessing.labelled.formats.table import FORMATS, check_form, recognise
@@ -73,6 +75,46 @@ def read_examples(
     if found.misplaced:
         _check_misplaced(path, found, 1.0 if wrong == "skip" else misplaced)
     return found
+
+
+class _Values(Source):
+    """Values that a program gives, as if they were the lines of a file."""
+
+    values: Sequence[Any] = ()
+
+    @property
+    def name(self) -> str:
+        return "text"
+
+    def place(self, position: str | int) -> str:
+        return f"text {position - 1}" if isinstance(position, int) else f"text: {position}"
+
+    @cached_property
+    def data(self) -> bytes:
+        lines = [{"text": one} if isinstance(one, str) else one for one in self.values]
+        return "".join(f"{json.dumps(one)}\n" for one in lines).encode()
+
+
+def examples_in(
+    values: Sequence[str | Mapping[str, Any]], task: str, *, labels: Labels = "one", given: Given = NOTHING
+) -> list[Example]:
+    """An example for each of `values`: a text, or the fields of a line of our own format `jsonl`.
+
+    Other arguments are as in `read_examples`. Raises `UserError` for the first value that is wrong, which is named by
+    its index.
+    """
+    source = _Values(Path("text"), task, labels=labels, given=given)
+    for number, one in enumerate(values):
+        if not isinstance(one, str | Mapping):
+            raise UserError(f"text {number}: {one!r} is a {type(one).__name__}, neither a text nor a dict of its fields")
+    try:
+        source.values = [one if isinstance(one, str) else dict(one) for one in values]
+        examples = _sound(source, FORMATS["jsonl"].read(source))
+    except TypeError as error:
+        raise UserError(f"a dict of a text holds what JSON does not have ({first_line(error)})") from None
+    if source.mistakes:
+        raise UserError(source.mistakes[0])
+    return examples
 
 
 def _sound(source: Source, read: Iterable[Example]) -> list[Example]:

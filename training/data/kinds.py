@@ -1,11 +1,12 @@
 """The table of the kinds of data that a recipe can name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from reread.preprocessing.corpus import Corpus
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.examples import Example
 from reread.training.data.dataset import Dataset
 from reread.training.data.materialize import MaterializedSamples, is_materialized
 from reread.training.data.mixture import MixedRows, MixedSegments, MixedStream, Mixture, part_seed
@@ -20,7 +21,9 @@ from reread.training.data.tasks.answer import AnswerDataset
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.choose import ChooseDataset, ChooseSettings
 from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
+from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.rank import RankDataset, RankSettings
+from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.tag import TagDataset, TagSettings
 
 
@@ -31,6 +34,8 @@ class Kind(NamedTuple):
     """(settings, seed, split) -> the dataset."""
     objective: str
     """Default objective (`reread.training.objectives`), if the recipe does not name one."""
+    task: type[TaskDataset[Any, Any]] | None = None
+    """Of a kind of task, the class of its dataset."""
 
 
 def _drawn(
@@ -44,6 +49,10 @@ def _drawn(
         return mixture(parts, settings, seed, split) if settings.corpora else parts[0]
 
     return open_all
+
+
+def _task(settings: type[TaskSettings], dataset: type[TaskDataset[Any, Any]], name: str) -> Kind:
+    return Kind(settings, dataset.open, name, dataset)
 
 
 def _rows(source: Corpus | MaterializedSamples, settings: RowSettings, seed: int) -> RowDataset[RowSettings]:
@@ -86,11 +95,11 @@ KINDS = {
     "packed": Kind(PackedSettings, _drawn(Packed, MixedRows), "masked_lm"),
     "segments": Kind(SegmentSettings, _drawn(Segments, MixedSegments), "documents"),
     "stream": Kind(StreamSettings, _drawn(Stream, MixedStream), "causal_lm"),
-    "classify": Kind(ClassifySettings, ClassifyDataset.open, "classify"),
-    "tag": Kind(TagSettings, TagDataset.open, "tag"),
-    "answer": Kind(AnswerSettings, AnswerDataset.open, "answer"),
-    "choose": Kind(ChooseSettings, ChooseDataset.open, "choose"),
-    "rank": Kind(RankSettings, RankDataset.open, "rank"),
+    "classify": _task(ClassifySettings, ClassifyDataset, "classify"),
+    "tag": _task(TagSettings, TagDataset, "tag"),
+    "answer": _task(AnswerSettings, AnswerDataset, "answer"),
+    "choose": _task(ChooseSettings, ChooseDataset, "choose"),
+    "rank": _task(RankSettings, RankDataset, "rank"),
 }
 """`data.kind` -> its row."""
 
@@ -106,6 +115,13 @@ def open_dataset(settings: DataSettings, seed: int, split: str) -> Dataset[Any]:
         raise UserError(f"{settings.place}: no documents in the train split; look at the corpus' report.md")
     dataset.check(settings, seed)
     return dataset
+
+
+def open_examples(settings: TaskSettings, examples: Sequence[Example]) -> TaskDataset[Any, Any]:
+    """The examples of a task that a program has."""
+    dataset = KINDS[settings.kind].task
+    assert dataset is not None
+    return dataset(settings, 0, examples)
 
 
 def check_held_out(settings: DataSettings, seed: int) -> None:
