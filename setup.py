@@ -83,5 +83,5 @@ setup(
         "mlflow": ["mlflow-skinny>=2.15"],
         "dev": DEVELOPMENT,
     },
-    entry_points={"console_scripts": ["reread = reread.pipeline.cli:main"]},
+    entry_points={"console_scripts": ["reread = reread.__main__:main"]},
 )

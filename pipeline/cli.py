@@ -412,7 +412,3 @@ def _status_of_command(quiet: bool) -> int:
             print("reread: interrupted; the same command continues from here", file=sys.stderr)
         return 130
     return 0
-
-
-if __name__ == "__main__":
-    main()

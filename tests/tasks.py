@@ -10,7 +10,7 @@ import torch
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.tokens.wordpiece import WordPiece
 from reread.training.config import TrainSettings
-from reread.training.data.kinds import KINDS
+from reread.training.data.kinds import open_examples
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.models import model_spec
@@ -23,12 +23,6 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*LETTERS, "?"]
 """Each is a token between blanks."""
-
-DATASETS = {
-    name: kind.open.__self__  # type: ignore[attr-defined]
-    for name, kind in KINDS.items()
-    if issubclass(kind.settings, TaskSettings)
-}
 
 SIZES: dict[str, dict[str, Any]] = {
     "nezha": {"max_relative_position": 4, "intermediate_size": 48},
@@ -82,8 +76,8 @@ def task_values(model: str, kind: str, tokenizer: Path, **task: Any) -> dict[str
 
 def dataset_of(values: dict[str, Any], examples: Sequence[Example]) -> TaskDataset[Any, Any]:
     data = TrainSettings.parse(values, "test").data
-    dataset: TaskDataset[Any, Any] = DATASETS[data.kind](data, 0, examples)
-    return dataset
+    assert isinstance(data, TaskSettings)
+    return open_examples(data, examples)
 
 
 def objective_of(values: dict[str, Any], examples: Sequence[Example], mesh: Mesh | None = None) -> TaskObjective:

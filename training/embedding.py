@@ -31,11 +31,13 @@ class EmbeddingObjective(TaskObjective):
     name = "embedding"
 
     def __init__(self, model: PreTrainedModel, *others: Any) -> None:
-        super().__init__(model.base_model, *others)
+        super().__init__(model.base_model, *others)  # type: ignore[arg-type]
         self._special = torch.tensor(sorted(self.dataset.special.values()), device=self.mesh.device)
 
-    def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         self._text = (inputs["attention_mask"] != 0) & ~torch.isin(inputs["input_ids"], self._special)
+        if self.data.frame == "segments":  # the last token stands where it stood in pretraining, however short the row
+            inputs["gap"] = self.data.sequence_length - inputs["input_ids"].shape[1]
         return inputs
 
     def outputs(self, output: Any) -> Tensor:

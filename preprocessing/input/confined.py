@@ -30,6 +30,7 @@ _SETTINGS = {
     "MALLOC_ARENA_MAX": "1",
     "OMP_NUM_THREADS": "1",
 }
+_SIZES = "/proc/self/statm"
 _FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
 """Signals that end a program because of its own fault."""
 
@@ -42,9 +43,14 @@ def confined(module: str, name: str, limit: int, *arguments: Any) -> Iterator[An
     """The results of the generator `name` of `module`, called with `arguments` in a child process.
 
     `limit` is the greatest size of a document in bytes. The module's function `load` imports the libraries, whose
-    address space is not counted. Raises `ConfinedError`, and any error of the generator. Earlier work of a child makes
-    no difference: what fails in a used child is tried again in a new one.
+    address space is not counted. Raises `ConfinedError`, any error of the generator, and `UserError` on other systems
+    than Linux. Earlier work of a child makes no difference: what fails in a used child is tried again in a new one.
     """
+    if not os.path.exists(_SIZES):
+        raise UserError(
+            "this format is read on Linux alone, where the memory of the library that reads it can be bounded; convert "
+            "the files to text or JSON lines"
+        )
     room = max(_LEAST_ROOM, _DOCUMENTS * limit)
     done = 0
     while True:
@@ -186,7 +192,7 @@ def _bound(what: int, most: int) -> None:
 
 
 def _address_space() -> int:
-    with open("/proc/self/statm") as file:
+    with open(_SIZES) as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 

@@ -106,7 +106,7 @@ def examples_in(
     source = _Values(Path("text"), task, labels=labels, given=given)
     for number, one in enumerate(values):
         if not isinstance(one, str | Mapping):
-            raise UserError(f"text {number}: {one!r} is a {type(one).__name__}, neither a text nor a dict of its fields")
+            raise UserError(f"text {number}: {one!r} is a {type(one).__name__}, neither a text nor a dict")
     try:
         source.values = [one if isinstance(one, str) else dict(one) for one in values]
         examples = _sound(source, FORMATS["jsonl"].read(source))

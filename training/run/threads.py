@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from reread.preprocessing.machine import cores
 from reread.training.config import MOST_THREADS, TrainSettings
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.auto import read_fitted
@@ -64,14 +65,8 @@ def share_of_cores(mesh: Mesh) -> Share:
     machine = zlib.crc32(socket.gethostname().encode())
     machines = [one for (one,) in mesh.gather(machine)]
     processes = machines.count(machine)
-    everyone = mesh.gather(_cores() // processes, (_cores() - round(_load(processes))) // processes)
-    cores, free = (max(1, min(numbers)) for numbers in zip(*everyone, strict=True))
-    return Share(cores, free)
-
-
-def _cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    everyone = mesh.gather(cores() // processes, (cores() - round(_load(processes))) // processes)
+    return Share(*(max(1, min(numbers)) for numbers in zip(*everyone, strict=True)))
 
 
 def _load(processes: int) -> float:

@@ -17,6 +17,7 @@ from reread.preprocessing.execution.progress import report_progress_to
 from reread.preprocessing.execution.stages import Stage
 from reread.preprocessing.execution.tasks import run_task
 from reread.preprocessing.execution.work import Work
+from reread.preprocessing.machine import cores
 
 log = logging.getLogger("reread")
 
@@ -25,7 +26,7 @@ class ProcessExecutor(Executor):
     """Does tasks in a pool of `workers` processes, 0 for one per CPU core; a single worker is this process itself."""
 
     def __init__(self, workers: int) -> None:
-        super().__init__(workers or len(os.sched_getaffinity(0)))
+        super().__init__(workers or cores())
         self._context = multiprocessing.get_context("spawn")
         self._bytes_done: Any = None
         self._pool: ProcessPoolExecutor | None = None

@@ -15,6 +15,7 @@ from reread.preprocessing.execution.executors.base import Executor
 from reread.preprocessing.execution.stages import Stage
 from reread.preprocessing.execution.tasks import run_task
 from reread.preprocessing.execution.work import Work
+from reread.preprocessing.machine import cores
 
 log = logging.getLogger("reread")
 
@@ -142,7 +143,7 @@ def _connected(workers: int) -> Any:
         # Else start one on this machine. Without this token Ray would write one to ~/.ray, for others to read.
         if "RAY_AUTH_TOKEN_PATH" not in os.environ:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        cpus = workers or len(os.sched_getaffinity(0))
+        cpus = workers or cores()
         store = 100_000_000  # bytes; only the numbers of tasks pass through Ray's object store
         ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **quiet)
         log.info("ray: no cluster is running and RAY_ADDRESS is not set, so one is started here for %d tasks", cpus)

@@ -151,3 +151,9 @@ def test_what_a_child_did_before_makes_no_difference() -> None:
     assert here("grown", 8) == [*range(8)]
     assert here("kept") == [0]
     assert here("grown", 8) == [*range(8)]  # by a new child, from where the used one came to its end
+
+
+def test_where_memory_cannot_be_bounded_one_line_says_what_to_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confined, "_SIZES", "/none")
+    with pytest.raises(UserError, match=r"on Linux alone.*convert the files"):
+        list(confined.confined(child_work.__name__, "numbers", MEGABYTE))

@@ -25,7 +25,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     def set_to(cores: int, load: float) -> None:
-        monkeypatch.setattr(threads, "_cores", lambda: cores)
+        monkeypatch.setattr(threads, "cores", lambda: cores)
         monkeypatch.setattr(threads, "_load", lambda processes: load)
 
     set_to(8, 0.2)

@@ -1,0 +1,137 @@
+"""`reread.load`: predictions, vectors and filled-in words for texts in memory."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import reread
+from reread.pipeline.commands.predict import predict
+from reread.pipeline.library.reader import Reader
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.read import examples_in, read_examples
+from reread.training.models import model_spec
+from tests.conftest import ROOT
+from tests.tasks import SPECIAL, number_of, objective_of, task_values, write_lines, write_tokenizer
+
+FIRST = ROOT / "tests" / "fixtures" / "first"
+TEXTS = ["a b c", "d", " ".join("abcdefghij" * 7)]
+
+
+@pytest.fixture
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(shutil.copytree(FIRST, tmp_path / "first"))
+    return tmp_path / "first"
+
+
+def test_run_and_export_predict_as_the_command_does(first: Path) -> None:
+    predict(first / "runs" / "opinion", Path("texts.tsv"), ["task.format=tsv"], first / "out.jsonl", None)
+    expected = [json.loads(line) for line in (first / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = (first / "texts.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    for place in ("opinion", "runs/opinion", "opinion-export"):
+        reader = reread.load(place, device="cpu")
+        found = reader.predict(texts)
+        assert [one["label"] for one in found] == [one["label"] for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
+        assert reader.predict(texts[0]) == found[0] == reader.predict([{"text": texts[0]}])[0]
+        assert reader.predict([]) == [] and not reader.model.training
+
+
+def test_a_pretrained_model_fills_in_and_says_what_it_lacks(first: Path) -> None:
+    reader = reread.load("small", device="cpu")
+    filled = reader.fill("渡口[MASK]旅店。", top=3)
+    assert len(filled) == 3 and all(0 < share < 1 for _, share in filled)
+    with pytest.raises(UserError, match="head of masked_lm, which predicts no labels"):
+        reader.predict("渡口")
+    with pytest.raises(UserError, match=r"no \[MASK\]"):
+        reader.fill("渡口")
+    with pytest.raises(UserError, match=r"head of classify, which fills in no \[MASK\]"):
+        reread.load("opinion", device="cpu").fill("渡[MASK]")
+    with pytest.raises(UserError, match="no step 7"):
+        reread.load("small", step=7, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        ("", "text 0: text is empty"),
+        (["a", " "], "text 1: text is empty"),
+        (3, "3 is a int"),
+        (["a", 3], "text 1: 3 is a int"),
+        ({"txt": "a"}, "did you mean `text`"),
+        ("a\ud83d", "half of a surrogate pair"),
+        ({"text": "a", "second": object()}, "what JSON does not have"),
+    ],
+)
+def test_a_wrong_text_is_one_line_with_its_number(first: Path, texts: Any, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        reread.load("opinion-export", device="cpu").predict(texts)
+
+
+def test_wrong_settings_and_places_are_one_line(first: Path) -> None:
+    reader = reread.load("opinion-export", device="cpu")
+    with pytest.raises(UserError, match=r"data\.pooling"):
+        reader.predict("a", pooling="max")
+    with pytest.raises(UserError, match="neither a run nor an exported model"):
+        reread.load("runs/none")
+    with pytest.raises(UserError, match="one step"):
+        reread.load("opinion-export", step=3)
+    (first / "other").mkdir()
+    (first / "other" / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(UserError, match="type llama, which is none of ours"):
+        reread.load("other")
+
+
+LINES: dict[str, list[dict[str, Any]]] = {
+    "classify": [{"text": "a b"}, {"text": "c", "second": "d"}],
+    "tag": [{"tokens": ["a", "b"]}],
+    "answer": [{"text": "a b", "question": "c"}],
+    "choose": [{"text": "a", "question": "b", "options": ["c", "d"]}],
+    "rank": [{"query": "a", "passages": ["b", "c"]}],
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_values_make_the_examples_of_a_file_with_such_lines(tmp_path: Path, kind: str) -> None:
+    file = read_examples(write_lines(tmp_path / "lines.jsonl", LINES[kind]), kind, "jsonl").examples
+    values = examples_in(LINES[kind], kind)
+    assert [(type(one), one.id, one.texts) for one in values] == [(type(one), one.id, one.texts) for one in file]
+
+
+def vector(model: Any, name: str, tokens: list[int], length: int) -> Tensor:
+    """The mean of the states of a text's tokens, written without the code under test."""
+    cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+    if name == "ernie_doc":
+        return model.read(torch.tensor(tokens), retrospective=True).last_hidden_state.mean(0)  # type: ignore[no-any-return]
+    around = ([], []) if name == "ran" else ([cls], [sep])
+    room, states = length - len(around[0]) - len(around[1]), []
+    for begin in range(0, len(tokens), room):
+        row = [*around[0], *tokens[begin : begin + room], *around[1]]
+        output = model(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.long))
+        states.append(output.last_hidden_state[0, len(around[0]) : len(row) - len(around[1])])
+    return torch.cat(states).mean(0)
+
+
+@pytest.mark.parametrize("name", ["nezha", "ernie_doc", "ran", "longformer"])
+def test_a_vector_is_the_mean_of_the_states_of_all_tokens(tmp_path: Path, name: str) -> None:
+    tokenizer = write_tokenizer(tmp_path / "tokenizer")
+    examples = examples_in(TEXTS, "classify")
+    values = task_values(name, "classify", tokenizer, labels=["x", "y"], sequence_length=16)
+    model = objective_of(values, examples).model  # in float64
+    if name == "ernie_doc":
+        model.config.segment_length = 16
+        model.config.cls_token_id, model.config.sep_token_id = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+    reader = Reader(tmp_path, model, model_spec(name), "classify", tokenizer, None)
+    found = reader.embed(TEXTS, length=16, batch_size=2)
+    assert found.dtype == np.float32 and found.shape == (3, 32)
+    with torch.no_grad():
+        expected = [vector(model.base_model, name, [number_of(word) for word in one.split()], 16) for one in TEXTS]
+    assert np.abs(found - torch.stack(expected).numpy()).max() < 1e-6  # float32's rounding of float64 figures
+    assert np.array_equal(reader.embed(TEXTS[1], length=16), reader.embed([TEXTS[1]], length=16)[0])
+    assert reader.embed([]).shape == (0, 32)
