@@ -164,7 +164,7 @@ def _prepare(
         log.info("step %d of %s", step, model)
     else:
         resolved = resolve(settings, 1, model)
-        weights = build_model(resolved.head, resolved.config, model, 0)
+        weights = exported_model(resolved.head, resolved.config, model)
     dataset = KINDS[settings.data.kind].open(settings.data, settings.seed, "predict")
     assert isinstance(dataset, TaskDataset)
     if not len(dataset):
@@ -178,6 +178,14 @@ def _prepare(
     place(weights, resolved.spec, mesh)
     assert issubclass(resolved.objective, TaskObjective)
     return resolved.objective(weights, settings, mesh, dataset), dataset
+
+
+def exported_model(head: type[PreTrainedModel], config: Any, folder: Path) -> PreTrainedModel:
+    """The model in an exported folder. Raises `UserError` as `build_model` does, for the folder that the user named."""
+    try:
+        return build_model(head, config, folder, 0)
+    except UserError as error:
+        raise UserError(str(error).removeprefix("train.init: ")) from None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from reread.pipeline.recipe.check import check_model
 from reread.pipeline.recipe.load import override
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.task import export_missing, finetune_recipe, seed_runs
+from reread.pipeline.run_folder.folder import held_records
 from reread.preprocessing.labelled.splits import duplicates
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.dataset import TaskDataset, examples_of
@@ -44,7 +45,8 @@ def train_seeds(recipe: Recipe, name: str, overrides: list[str]) -> dict[str, li
     """Train each seed of a recipe from `finetune_recipe`. Returns split (dev, test) -> the scores of each seed, which
     are also kept in the folder of its run."""
     make_export(recipe)
-    report_reading(recipe)
+    with held_records() as logged:
+        report_reading(recipe)
     data = train_section(recipe).data
     assert isinstance(data, TaskSettings)
     splits = {
@@ -52,7 +54,7 @@ def train_seeds(recipe: Recipe, name: str, overrides: list[str]) -> dict[str, li
     }
     measured: dict[str, list[Scores]] = {split: [] for split in splits}
     for run, given in seed_runs(recipe, overrides):
-        train(finetune_recipe(name, given), ["finetune", name, *given])
+        train(finetune_recipe(name, given), ["finetune", name, *given], logged)
         # Dev, too, on which training scored in its own precision: as `reread evaluate` would, in float32.
         scores = {split: figures_of(RUNS / run, others, None)[1] for split, others in splits.items()}
         if scores:

@@ -3,7 +3,7 @@
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from reread.pipeline.recipe.check import check_same_run, check_train
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.shell import commands_line, log_commands
 from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
-from reread.pipeline.run_folder.folder import open_run_folder
+from reread.pipeline.run_folder.folder import keep_records, open_run_folder
 from reread.pipeline.run_folder.launch import launch, stop_at_once
 from reread.preprocessing.errors import UserError
 from reread.training.parallel.process import this_process
@@ -21,8 +21,11 @@ from reread.training.run.files import RUNS
 log = logging.getLogger("reread")
 
 
-def train(recipe: Recipe, arguments: list[str]) -> None:
-    """Train in this process, or start `parallel.processes` processes and exit with their status."""
+def train(recipe: Recipe, arguments: list[str], logged: Sequence[logging.LogRecord] = ()) -> None:
+    """Train in this process, or start `parallel.processes` processes and exit with their status.
+
+    `logged` is what was logged about the run's data before; it is kept in the run's log, too.
+    """
     stop_at_once()
     log_commands(recipe)
     settings = train_section(recipe)
@@ -32,6 +35,7 @@ def train(recipe: Recipe, arguments: list[str]) -> None:
     check_same_run(RUNS / recipe.name, recipe)
     check_train(recipe)
     make_start(recipe)
+    keep_records(RUNS / recipe.name, logged)
     processes = settings.parallel.processes or _devices()
     if processes == 1:
         _train_here(recipe)

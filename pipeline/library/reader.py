@@ -24,11 +24,11 @@ from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.embedding import EmbeddingDataset, EmbeddingObjective, vectors
 from reread.training.filling import Fill, fill_masks, framed_tokenizer
-from reread.training.models.build import build_model, model_config
+from reread.training.models.build import model_config
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
-from reread.training.prediction import described, task_of_export
+from reread.training.prediction import described, exported_model, task_of_export
 from reread.training.run.auto import settings_of_run
 from reread.training.run.files import RunFile, find_run
 from reread.training.run.model import read_run_model
@@ -67,7 +67,7 @@ def load(model: str | Path, *, step: int | None = None, device: str | None = Non
         kind = config.get("model_type")
         raise UserError(f"{folder}: a model of type {kind}, which is none of ours; `reread convert` may make one of it")
     learned = heads[0] if heads else next(iter(spec.heads))
-    weights = build_model(spec.heads[learned], model_config(spec, {}, 1, folder), folder, 0)
+    weights = exported_model(spec.heads[learned], model_config(spec, {}, 1, folder), folder)
     task = TrainSettings.parse(task_of_export(folder), str(folder)) if _is_task(spec, heads) else None
     return Reader(folder, weights.to(put), spec, learned, folder, task)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The shell commands in a recipe: those of `pipe:` addresses."""
+"""The shell commands in a recipe: those of `pipe:` addresses, and the lines that jobs of Slurm run first."""
 
 import logging
 
@@ -19,11 +19,14 @@ def refuse_commands(data: DataSettings) -> None:
 
 
 def commands_line(recipe: Recipe) -> str:
-    """The line of the log about the commands that run when the corpus of a recipe is read; empty if there are none."""
+    """The line of the log about the commands that run when the corpus of a recipe is read, or when one of its jobs
+    begins; empty if there are none."""
     data = recipe.train.data if recipe.train else None
-    if not isinstance(data, CorpusSettings) or not data.commands:
+    commands = data.commands if isinstance(data, CorpusSettings) else []
+    commands = [*commands, *(recipe.slurm.setup if recipe.slurm else ())]
+    if not commands:
         return ""
-    return f"recipe {recipe.name}: a recipe can run commands on this machine; this one runs {', '.join(data.commands)}"
+    return f"recipe {recipe.name}: a recipe can run commands on this machine; this one runs {', '.join(commands)}"
 
 
 def log_commands(recipe: Recipe) -> None:

@@ -2,17 +2,27 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from reread.pipeline.recipe.values import read_values
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.redaction import find_secret
 from reread.preprocessing.settings import Line, Settings
 
 log = logging.getLogger("reread")
 
 SITE = Path("slurm/site.yaml")
+
+
+def _without_secrets(line: str) -> str:
+    if found := find_secret(f"pipe:{line}"):
+        raise ValueError(
+            f"holds {found}, which the scripts and the run folder would show; put it into a file that only you can "
+            "read, and let the line read that: `. ~/.secrets`"
+        )
+    return line
 
 
 class PreprocessJobs(Settings):
@@ -41,7 +51,7 @@ class SlurmSettings(Settings):
     """Any other options of sbatch, e.g. --constraint=v100."""
     modules: list[Line] = []
     """Environment modules that each job loads."""
-    setup: list[str] = []
+    setup: list[Annotated[str, AfterValidator(_without_secrets)]] = []
     """Shell lines that each job runs first."""
     container: Line = ""
     """Command in front of `reread` in the jobs: apptainer exec --nv image.sif."""

@@ -3,7 +3,7 @@
 import json
 import logging
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +12,7 @@ from reread.pipeline.recipe.check import check_same_run
 from reread.pipeline.recipe.load import write_recipe
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.run_folder.lock import only_job
-from reread.preprocessing.errors import LineFormatter, UserError
+from reread.preprocessing.errors import LineFormatter, UserError, writing
 from reread.preprocessing.files import write_atomically
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RunFile
@@ -58,12 +58,41 @@ def version_of(package: str) -> str:
 
 
 @contextmanager
-def _log_file(run: Path, first: str) -> Iterator[None]:
-    """Copy the log of this process to its file."""
-    path = RunFile.LOG.of(run, this_process().rank)
+def held_records() -> Iterator[list[logging.LogRecord]]:
+    """What is logged meanwhile, for `keep_records`: it concerns runs whose folders are not open yet."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        yield records
+    finally:
+        log.removeHandler(handler)
+
+
+def keep_records(run: Path, records: Sequence[logging.LogRecord]) -> None:
+    """Write records of `held_records` to the log of a run's process 0. Raises `UserError` if that is not possible."""
+    if not records:
+        return
+    with writing(run):
+        handler = _log_handler(run, 0)
+        for record in records:
+            handler.handle(record)
+        handler.close()
+
+
+def _log_handler(run: Path, rank: int) -> logging.FileHandler:
+    path = RunFile.LOG.of(run, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(LineFormatter("%(asctime)s %(message)s"))
+    return handler
+
+
+@contextmanager
+def _log_file(run: Path, first: str) -> Iterator[None]:
+    """Copy the log of this process to its file."""
+    handler = _log_handler(run, this_process().rank)
     if first:
         handler.handle(log.makeRecord(log.name, logging.INFO, "", 0, first, (), None))
     log.addHandler(handler)

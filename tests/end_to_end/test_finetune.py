@@ -154,6 +154,8 @@ def test_the_score_of_the_paper_and_the_share_read_are_printed(whole: tuple[Path
     output = whole[1]
     assert re.search(r"Theirs\W+99\.5", output)
     assert "tokens read 100.00 %" in output
+    kept_log = (whole[0] / "runs" / "tiny" / "logs" / "rank-0.log").read_text(encoding="utf-8")
+    assert kept_log.count("tokens read 100.00 %") == output.count("tokens read 100.00 %") > 0
     best = max(scores(whole[0]).values())
     assert re.search(rf"ours\W+{best:.2f}", output)
     assert kept_scores(whole[0]) == {"dev": best}

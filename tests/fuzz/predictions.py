@@ -21,9 +21,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tag": ("nezha", {"labels": ["O", "B-p", "I-p"], "split": "words"}),
     "answer": ("longformer", {"question": "a?", "choices": ["b"], "no_answer": 0.0}),
     "choose": ("ernie_doc", {"question": "a?", "options": ["a", "b c"]}),
+    "rank": ("nezha", {}),
 }
 """Task -> a model, each of which reads windows in a way of its own, and settings of the task."""
 TEXT = "a b? c 天下\r\n\n It is so. d\te\u200b\n"
+RANKED = [{"query": "a b?", "passages": ["c 天下", "It is."]}, {"query": "d", "passages": ["e", "f"], "id": "x"}]
 LINES = [{"text": "a b? c 天下", "id": 1}, {"text": " It is.\n", "id": "x"}]
 
 
@@ -75,7 +77,8 @@ def _file(random: Random, kind: str) -> tuple[str, bytes]:
         form = random.choice(("document-per-line", "document-per-file"))
         return form, data if random.random() < 0.3 else data.decode("utf-8", "ignore").encode()
     if random.random() < 0.6:
-        return "jsonl", b"".join(json.dumps(changed_json(random, line)).encode() + b"\n" for line in LINES)
+        lines = RANKED if kind == "rank" else LINES
+        return "jsonl", b"".join(json.dumps(changed_json(random, line)).encode() + b"\n" for line in lines)
     named = [(form, json.dumps(values).encode()) for form, (task, values) in JSON.items() if task == kind]
     form, data = random.choice([*named, *((str(form), data) for (form, task), data in BYTES.items() if task == kind)])
     return form, changed_bytes(random, data)

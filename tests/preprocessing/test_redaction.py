@@ -2,6 +2,7 @@
 
 import pytest
 
+from reread.pipeline.recipe.slurm import SlurmSettings
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.redaction import find_secret, redacted
 from reread.training.data.kinds import KINDS
@@ -37,6 +38,18 @@ WITH_A_SECRET = [
     "pipe:curl 'https://host/{}?sig=hush'",
     "pipe:AWS_SECRET_ACCESS_KEY=hush aws s3 cp s3://bucket/{} -",
     "pipe:wget --http-password=hush -O - https://host/{}",
+    "pipe:curl -ume:hush https://host/{}",
+    "pipe:curl -sSu me:hush https://host/{}",
+    "pipe:curl -H 'X-Api-Key: hush' https://host/{}",
+    "pipe:curl -H 'PRIVATE-TOKEN: hush' https://host/{}",
+    "pipe:curl --oauth2-bearer hush https://host/{}",
+    "pipe:curl -b session=hush https://host/{}",
+    "pipe:sshpass -p hush ssh me@host cat {}",
+    "https://host/{}?auth_key=hush",
+    "https://host/{}?pass=hush",
+    "https://host/{}?sas=hush",
+    "https://host/{}?hmac=hush",
+    "https://host/{}?%73ig=hush",
 ]
 WITHOUT = [
     "corpora/zh",
@@ -55,6 +68,12 @@ WITHOUT = [
     'pipe:curl -u "me:$PASSWORD" https://host/{}',
     'pipe:curl -H "Authorization: Bearer ${TOKEN}" https://host/{}',
     "pipe:TOKEN=$(cat token) fetch {}",
+    'pipe:curl -sSu "me:$PASSWORD" https://host/{}',
+    "pipe:rsync -au host:corpus/{} -",
+    "pipe:sshpass -f password ssh me@host cat {}",
+    "github://owner:repository@main/corpus",
+    "s3://bucket/corpus?versionId=3sL4kqtJlcpXroDTDmJrmSpXd3dIbrHY",
+    "https://host/corpus?%6Eame=value",
 ]
 
 
@@ -81,6 +100,19 @@ def test_an_address_without_a_secret_is_left_as_it_is(address: str) -> None:
     assert find_secret(address) is None
     for line in (f"`{address}`: not there", f"{address}: not there", f"({address})", f"{address}, {address}."):
         assert redacted(line) == line
+
+
+@pytest.mark.parametrize("address", WITH_A_SECRET)
+def test_what_is_redacted_holds_no_secret_any_more(address: str) -> None:
+    assert redacted(redacted(address)) == redacted(address) and find_secret(redacted(address)) is None
+
+
+def test_a_secret_in_a_line_that_jobs_run_first_is_refused_and_not_shown() -> None:
+    for line in ("export WANDB_API_KEY=hush", "curl -ume:hush https://host"):
+        with pytest.raises(UserError, match=r"setup.*: holds a password.*put it into a file") as refused:
+            SlurmSettings.parse({"setup": [line]}, "slurm")
+        assert "hush" not in str(refused.value)
+    SlurmSettings.parse({"setup": ["module load cuda", ". ~/.secrets", "export WANDB_API_KEY=$(cat key)"]}, "slurm")
 
 
 def test_a_line_keeps_what_stands_around_a_secret() -> None:

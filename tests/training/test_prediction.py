@@ -27,7 +27,7 @@ from reread.training.trainer import Trainer
 from tests.tasks import LETTERS, objective_of, task_values, write_lines, write_tokenizer
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
-TASKS = ["one", "set", "number", "tag", "answer", "choose"]
+TASKS = ["one", "set", "number", "tag", "answer", "choose", "rank"]
 """The answers of classification, and the other kinds."""
 
 COMMON: dict[str, Any] = {
@@ -61,6 +61,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "choices": ["YES"],
     },
     "choose": {**COMMON, "pooling": "mean", "question": "why?", "options": ["x", "y"]},
+    "rank": {**COMMON, "pooling": "mean", "passages": 3},
 }
 """Kind of task -> each of its settings, away from its default."""
 
@@ -101,6 +102,9 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
     if task == "choose":
         options = list(dict.fromkeys(words(generator, 9) for _ in range(4)))
         return {"text": text, "question": words(generator, 9), "options": options, "label": 0}
+    if task == "rank":
+        passages = [words(generator, 14) for _ in range(4)]
+        return {"query": text, "passages": passages, "grades": [0, 1, 0, 2]}
     label = {"one": "uv"[number % 2], "set": ["u", "v"][: number % 3], "number": number / 3}[task]
     return {"text": text, "second": words(generator, 9), "label": label}
 
@@ -188,6 +192,25 @@ def test_a_model_without_a_task_is_read_with_defaults_that_are_named(
         path.write_text(wrong)
         with pytest.raises(UserError, match=str(tmp_path)):
             task_of_export(tmp_path)
+
+
+def test_a_tokenizer_without_unk_and_cut_weights_are_one_line_that_names_the_export(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "some.jsonl", [{"text": "a b", "label": "u"}])
+    values = task_values("nezha", "classify", write_tokenizer(tmp_path / "tokenizer"), labels=["u", "v"])
+    first = export(
+        trained(tmp_path, "run", {**values, "data": {**values["data"], "train": str(file)}}), tmp_path / "first"
+    )
+    tokenizer = first / "tokenizer.json"
+    kept = tokenizer.read_text(encoding="utf-8")
+    tokenizer.write_text(kept.replace('"[UNK]": 1', '"[unk]": 1').replace('"[UNK]":1', '"[unk]":1'), encoding="utf-8")
+    file.write_text('{"text": "a 天 b"}\n', encoding="utf-8")
+    with pytest.raises(UserError, match=rf"{first}.*cannot read the texts"):
+        predictions(first, file)
+    tokenizer.write_text(kept, encoding="utf-8")
+    weights = first / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match=rf"^{first}.*model.safetensors cannot be read"):
+        predictions(first, file)
 
 
 # --- raw text ---

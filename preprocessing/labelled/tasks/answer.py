@@ -49,6 +49,10 @@ class AnswerExample(Example):
         return {"text": self.text, "question": self.question}
 
     @property
+    def others(self) -> dict[str, str]:
+        return {f"answer {number}": answer.text for number, answer in enumerate(self.answers or (), 1)}
+
+    @property
     def content(self) -> Hashable:
         return self.text, self.question
 

@@ -242,6 +242,8 @@ def test_the_first_line_of_the_log_names_the_commands_of_a_recipe(
     with open_run_folder(recipe, Path("run"), commands_line(recipe)):
         logging.getLogger("reread").warning("next")
     assert [one[24:] for one in Path("run/logs/rank-0.log").read_text().splitlines()] == [line, "next"]
+    jobs = load_recipe("nezha-small", ["slurm.setup=[touch ran]"], "train")
+    assert commands_line(jobs).endswith("this one runs touch ran")
 
 
 @pytest.fixture

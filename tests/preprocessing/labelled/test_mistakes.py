@@ -19,6 +19,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "tag": {"tokens": ["好"], "tags": ["O"]},
     "answer": {"text": "水在山下", "question": "何处？", "answers": [{"start": 2, "text": "山下"}]},
     "choose": {"text": "水", "question": "何处？", "options": ["a", "b"], "label": 1},
+    "rank": {"query": "水", "passages": ["a", "b"], "grades": [0, 1]},
 }
 
 
@@ -311,10 +312,15 @@ def test_a_stated_format_that_does_not_fit_is_named(task: Any, format: str, cont
         ("answer", {"id": "a?"}),
         ("answer", {"question": "a?"}),
         ("answer", {"text": "水在山下?"}),
+        ("answer", {"answers": [{"start": 2, "text": "山下"}, {"start": 0, "text": "a?"}]}),
         ("choose", {"question": "a?"}),
         ("choose", {"text": "a?"}),
         ("choose", {"options": ["a", "a?"]}),
         ("choose", {"group": "a?"}),
+        ("rank", {"id": "a?"}),
+        ("rank", {"query": "a?"}),
+        ("rank", {"passages": ["a", "b?"]}),
+        ("rank", {"passage_ids": ["a", "b?"]}),
     ],
 )
 def test_characters_that_break_files_are_refused_in_every_column(
@@ -324,11 +330,12 @@ def test_characters_that_break_files_are_refused_in_every_column(
     line = json.dumps(GOOD[task] | change).replace("?", json.dumps(character)[1:-1])
     path = write(tmp_path / "a.jsonl", json.dumps(GOOD[task]) + "\n" + line + "\n")
     (field,) = change
-    if character == "\x85" and field not in ("id", "label", "tags", "group"):
-        assert len(read_examples(path, task, "jsonl").examples) == 2
+    misplaced = {"misplaced": 1.0} if field == "answers" else {}
+    if character == "\x85" and field not in ("id", "label", "tags", "group", "passage_ids"):
+        assert len(read_examples(path, task, "jsonl", **misplaced).examples) == 2
         return
     with pytest.raises(UserError, match=r"a\.jsonl:2: .*(half of a surrogate pair|NUL|control character)") as caught:
-        read_examples(path, task, "jsonl")
+        read_examples(path, task, "jsonl", **misplaced)
     assert str(caught.value).isprintable()
     assert [one.id for one in read_examples(path, task, "jsonl", wrong="skip").examples] == ["1"]
 

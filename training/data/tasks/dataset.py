@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from reread.preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.read import read_examples
 from reread.preprocessing.labelled.source import STANDARD_INPUT
@@ -248,15 +248,19 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return [part[:limit] for part in parts]
 
     def tokens(self, texts: Sequence[str]) -> list[Encoding]:
-        encodings: list[Encoding] = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return encodings
+        return self._encoded(list(texts))
 
     def words(self, texts: Sequence[Sequence[str]]) -> list[Encoding]:
         """Texts that are words already."""
-        encodings: list[Encoding] = self._tokenizer.encode_batch(
-            [list(words) for words in texts], is_pretokenized=True, add_special_tokens=False
-        )
-        return encodings
+        return self._encoded([list(words) for words in texts], is_pretokenized=True)
+
+    def _encoded(self, texts: list[Any], **how: bool) -> list[Encoding]:
+        """Raises `UserError` for a tokenizer that cannot read the texts, such as one without [UNK]."""
+        try:
+            return list(self._tokenizer.encode_batch(texts, add_special_tokens=False, **how))
+        except Exception as error:  # `tokenizers` raises nothing narrower
+            folder, reason = self.tokenizer_folder, first_line(error)
+            raise UserError(f"{folder}: its tokenizer cannot read the texts ({reason}); export the run again") from None
 
     def step_passes(
         self, step: int, global_batch: int, micro_batch: int, ranks: int, rank: int
