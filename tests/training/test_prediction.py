@@ -202,7 +202,9 @@ def test_a_tokenizer_without_unk_and_cut_weights_are_one_line_that_names_the_exp
     )
     tokenizer = first / "tokenizer.json"
     kept = tokenizer.read_text(encoding="utf-8")
-    tokenizer.write_text(kept.replace('"[UNK]": 1', '"[unk]": 1').replace('"[UNK]":1', '"[unk]":1'), encoding="utf-8")
+    values = json.loads(kept)
+    values["model"]["unk_token"] = "[GONE]"
+    tokenizer.write_text(json.dumps(values), encoding="utf-8")
     file.write_text('{"text": "a 天 b"}\n', encoding="utf-8")
     with pytest.raises(UserError, match=rf"{first}.*cannot read the texts"):
         predictions(first, file)

@@ -76,7 +76,7 @@ def done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]
     """What was trained, exported and evaluated, instead of doing it; a fine-tuning's score is its seed."""
     calls: list[tuple[str, ...]] = []
 
-    def train(recipe: Any, arguments: list[str]) -> None:
+    def train(recipe: Any, arguments: list[str], logged: object = ()) -> None:
         calls.append(("train", recipe.name, str(recipe.train.init)))
         Path("runs", recipe.name).mkdir(parents=True)
 
