@@ -72,7 +72,7 @@ constraints: $(READY)
 		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
 
 # The notebooks from their first cell to their last, with STEPS steps of pretraining; NOTEBOOKS=notebooks/zh.ipynb runs one.
-STEPS ?= 150
+STEPS ?= 30
 NOTEBOOKS ?= notebooks/*.ipynb
 notebooks: $(READY)
 	$(PYTHON) -c "import ipykernel, nbmake" 2>/dev/null || \
