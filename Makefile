@@ -71,13 +71,15 @@ constraints: $(READY)
 	{ echo "# made by \`make constraints\`"; \
 		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
 
-# The notebooks from their first cell to their last, with STEPS steps of pretraining; NOTEBOOKS=notebooks/zh.ipynb runs one.
+# The notebooks from their first cell to their last, in runs/notebooks, with few STEPS of pretraining.
+# NOTEBOOKS=notebooks/zh.ipynb runs that one.
 STEPS ?= 30
 NOTEBOOKS ?= notebooks/*.ipynb
 notebooks: $(READY)
 	$(PYTHON) -c "import ipykernel, nbmake" 2>/dev/null || \
 		$(PYTHON) -m pip install --quiet --constraint constraints.txt -e ".[notebooks]"
-	PATH="$(abspath $(VENV))/bin:$$PATH" STEPS=$(STEPS) $(PYTHON) -m pytest --nbmake --nbmake-timeout 300 $(NOTEBOOKS)
+	rm -rf runs/notebooks && mkdir -p runs/notebooks && cp $(NOTEBOOKS) runs/notebooks
+	PATH="$(abspath $(VENV))/bin:$$PATH" STEPS=$(STEPS) $(PYTHON) -m pytest --nbmake --nbmake-timeout 300 runs/notebooks
 
 # The source distribution and the wheel made from it, in dist/. The wheel is tried in an environment that has nothing else.
 TRIED := $(VENV)-dist

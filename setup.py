@@ -54,8 +54,7 @@ DEVELOPMENT = [
     "ruff==0.17.5",
     "types-PyYAML",
 ]
-# The address of the source is known only where a release is built (.github/workflows/release.yml); elsewhere the package
-# names none.
+# The address of the source is known only where a release is built (.github/workflows/release.yml).
 REPOSITORY = os.environ.get("REREAD_REPOSITORY")
 
 setup(
