@@ -22,9 +22,10 @@ packages=(python -m pip install --no-cache-dir --index-url "$PACKAGE_INDEX" --co
 python -m pip install --no-cache-dir --index-url "$TORCH_INDEX" "$torch"
 "${packages[@]}" --build-constraint constraints.txt ".[train]"
 
-# If the last step had put another torch in its place, this is where it is found, and not on the cluster.
-installed="torch==$(python -c 'import torch; print(torch.__version__)')"
+# A torch for CPU, or another one that the last step put in its place, is found here and not on the cluster.
+installed="torch==$(python -c 'import torch; print(torch.__version__, "for CUDA", torch.version.cuda)')"
 case "$installed" in
-    "$torch" | "$torch"+*) reread --version ;;
+    *None) stop "$torch came from TORCH_INDEX as a build for CPU; give an index that has builds for CUDA" ;;
+    "$torch "* | "$torch+"*) reread --version ;;
     *) stop "$installed is installed, not $torch" ;;
 esac

@@ -13,6 +13,7 @@ from tests.conftest import ROOT
 FOLDER = ROOT / "containers"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
 DEFINITION = (FOLDER / "reread.def").read_text(encoding="utf-8")
+NEWER = re.findall(r"^TORCH \?= (torch==\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[0]
 INDEXES = {"TORCH_INDEX": "https://torch.example/simple", "PACKAGE_INDEX": "https://packages.example/simple"}
 
 
@@ -79,7 +80,7 @@ def install(folder: Path, installed: str, **arguments: str) -> tuple[int, list[s
     """install.sh with a pip that only notes its arguments: its status, what pip was told, and the last lines."""
     told = folder / "told"
     (folder / "python").write_text(
-        f'#!/bin/sh\n[ "$1" = -c ] && echo {installed} && exit\nshift 2; echo "$*" >> {told}\n', encoding="utf-8"
+        f'#!/bin/sh\n[ "$1" = -c ] && echo "{installed}" && exit\nshift 2; echo "$*" >> "{told}"\n', encoding="utf-8"
     )
     (folder / "reread").write_text("#!/bin/sh\necho reread 0\n", encoding="utf-8")
     for name in ("python", "reread"):
@@ -93,19 +94,19 @@ def install(folder: Path, installed: str, **arguments: str) -> tuple[int, list[s
 @pytest.mark.parametrize("absent", ["GPU", *INDEXES])
 def test_a_build_without_an_argument_stops_with_one_line_that_names_it(tmp_path: Path, absent: str) -> None:
     arguments = {name: value for name, value in {"GPU": "v100", **INDEXES}.items() if name != absent}
-    status, told, lines = install(tmp_path, "2.10.0+cu126", **arguments)
+    status, told, lines = install(tmp_path, "2.10.0+cu126 for CUDA 12.6", **arguments)
     assert (status, told) == (2, [])
     (line,) = lines
     assert line.startswith(f"reread: give the build argument {absent}, ")
 
 
 def test_each_kind_of_gpu_gets_its_torch_from_its_index(tmp_path: Path) -> None:
-    torch = re.findall(r"^TORCH \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
     for gpu, wanted, installed in (
-        ("v100", "torch==2.10.0+cu126", "2.10.0+cu126"),
-        ("newer", torch, torch.removeprefix("torch==") + "+cu130"),
+        ("v100", "torch==2.10.0+cu126", "2.10.0+cu126 for CUDA 12.6"),
+        ("newer", NEWER, NEWER.removeprefix("torch==") + "+cu130 for CUDA 13.0"),
+        ("newer", NEWER, NEWER.removeprefix("torch==") + " for CUDA 13.0"),
     ):
-        folder = tmp_path / gpu
+        folder = tmp_path / installed
         folder.mkdir()
         status, told, lines = install(folder, installed, GPU=gpu, **INDEXES)
         assert (status, lines) == (0, [])
@@ -114,9 +115,20 @@ def test_each_kind_of_gpu_gets_its_torch_from_its_index(tmp_path: Path) -> None:
         assert indexes == [INDEXES["PACKAGE_INDEX"], INDEXES["TORCH_INDEX"], INDEXES["PACKAGE_INDEX"]]
 
 
-def test_an_image_whose_torch_was_exchanged_is_not_built(tmp_path: Path) -> None:
-    status, _, lines = install(tmp_path, "2.14.1", GPU="v100", **INDEXES)
-    assert (status, lines) == (2, ["reread: torch==2.14.1 is installed, not torch==2.10.0+cu126"])
+@pytest.mark.parametrize(
+    ("installed", "line"),
+    [
+        ("torch==2.14.1 for CUDA 13.0", f"torch==2.14.1 for CUDA 13.0 is installed, not {NEWER}"),
+        (f"{NEWER}1 for CUDA 13.0", f"{NEWER}1 for CUDA 13.0 is installed, not {NEWER}"),
+        (
+            f"{NEWER}+cpu for CUDA None",
+            f"{NEWER} came from TORCH_INDEX as a build for CPU; give an index that has builds for CUDA",
+        ),
+    ],
+)
+def test_an_image_with_another_torch_is_not_built(tmp_path: Path, installed: str, line: str) -> None:
+    status, _, lines = install(tmp_path, installed.removeprefix("torch=="), GPU="newer", **INDEXES)
+    assert (status, lines) == (2, [f"reread: {line}"])
 
 
 def test_the_container_of_a_cluster_is_the_image_that_is_built_here() -> None:
