@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast test-versions test-extras fuzz checks format constraints gpu peers slurm horovod \
-	horovod-wheel build-horovod apex clean
+.PHONY: quickstart test test-fast test-versions test-extras fuzz checks format constraints notebooks dist gpu peers \
+	slurm horovod horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
@@ -66,10 +66,35 @@ constraints: $(READY)
 	$(PYTHON) -m pip install --quiet uv
 	printf '%s\n' "$(TORCH)" pip "setuptools<82" wheel | $(VENV)/bin/uv pip compile --quiet --upgrade --universal \
 		--python-version 3.10 --no-python-downloads --extra train --extra dev --extra horovod --extra baselines \
-		--extra html --extra mlflow --extra wandb --no-header --no-annotate \
+		--extra html --extra mlflow --extra wandb --extra notebooks --no-header --no-annotate \
 		--output-file $(VENV)/constraints.txt setup.py - > /dev/null
 	{ echo "# made by \`make constraints\`"; \
 		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt
+
+# The notebooks from their first cell to their last, in runs/notebooks, with few STEPS of pretraining.
+# NOTEBOOKS=notebooks/zh.ipynb runs that one.
+STEPS ?= 30
+NOTEBOOKS ?= notebooks/*.ipynb
+notebooks: $(READY)
+	$(PYTHON) -c "import ipykernel, nbmake" 2>/dev/null || \
+		$(PYTHON) -m pip install --quiet --constraint constraints.txt -e ".[notebooks]"
+	rm -rf runs/notebooks && mkdir -p runs/notebooks && cp $(NOTEBOOKS) runs/notebooks
+	PATH="$(abspath $(VENV))/bin:$$PATH" STEPS=$(STEPS) $(PYTHON) -m pytest --nbmake --nbmake-timeout 300 runs/notebooks
+
+# The source distribution and the wheel made from it, in dist/. The wheel is tried in an environment that has nothing else.
+TRIED := $(VENV)-dist
+dist:
+	rm -rf dist build
+	$(INTERPRETER) -m venv --clear $(TRIED)
+	$(TRIED)/bin/python -m pip install --quiet --constraint constraints.txt --upgrade pip setuptools wheel build
+	$(TRIED)/bin/python -m build --no-isolation
+	$(INTERPRETER) -m venv --clear $(TRIED)
+	$(TRIED)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd / && $(abspath $(TRIED))/bin/python -m reread --version && $(abspath $(TRIED))/bin/reread recipes > /dev/null
+	$(TRIED)/bin/python -c "import sys, zipfile; \
+		tops = {name.split('/')[0] for name in zipfile.ZipFile(sys.argv[1]).namelist()}; \
+		print('the wheel holds', *sorted(tops)); \
+		sys.exit({top for top in tops if not top.endswith('.dist-info')} != {'reread'})" dist/*.whl
 
 # What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and kernels of each model beside
 # transformers' (benchmarks/gpu). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
@@ -130,4 +155,4 @@ $(READY): $(VENV)/.torch setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

