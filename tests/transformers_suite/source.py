@@ -16,7 +16,7 @@ STUBS = {"exporters/test_export.py": "ExportTesterMixin", "generation/test_utils
 
 
 def common() -> ModuleType:
-    """`tests/test_modeling_common.py` of the transformers that is installed, downloaded by pip where it is not there."""
+    """`tests/test_modeling_common.py` of the transformers that is installed; pip downloads it if it is not there."""
     package = f"transformers_{transformers.__version__.replace('.', '_')}"
     if not (FOLDER / package / "test_modeling_common.py").exists():
         _download(FOLDER / package)
@@ -34,11 +34,14 @@ def _download(package: Path) -> None:
         subprocess.run(command, check=True)
         (archive,) = Path(folder).glob("*.tar.gz")
         with tarfile.open(archive) as tar:
-            (name,) = (name for name in tar.getnames() if name.endswith("/tests/test_modeling_common.py"))
-            file = tar.extractfile(name)
-            assert file is not None
+            names = [name for name in tar.getnames() if name.endswith("/tests/test_modeling_common.py")]
+            file = tar.extractfile(names[0]) if names else None
+            if file is None:
+                sys.exit(f"the source distribution of {release} holds no tests; install a later transformers")
             text = file.read()
-    subprocess.run([*pip, "install", *quiet, "--no-deps", "--upgrade", "--target", str(FOLDER), "parameterized"], check=True)
+    subprocess.run(
+        [*pip, "install", *quiet, "--no-deps", "--upgrade", "--target", str(FOLDER), "parameterized"], check=True
+    )
     for path, mixin in STUBS.items():
         stub = package / path
         stub.parent.mkdir(parents=True, exist_ok=True)

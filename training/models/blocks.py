@@ -32,7 +32,6 @@ except ImportError:  # older than transformers 4.52
             return super().__call__(*inputs, **others)
 
 
-
 class ResidualOutput(nn.Module):
     """The end of both halves of a layer: LN(residual + dropout(W x + b))."""
 

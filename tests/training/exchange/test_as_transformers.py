@@ -72,7 +72,10 @@ def test_transformers_trainer_recomputes_activations_with_equal_losses_and_gradi
     pytest.importorskip("accelerate")
     folder = exported(name, tmp_path)
     kept, once = trained(name, folder, tmp_path / "kept")
-    given: dict[str, Any] = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
+    given: dict[str, Any] = {
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": reentrant},
+    }
     recomputed, twice = trained(name, folder, tmp_path / "recomputed", **given)
     assert twice == 2 * once
     assert not torch.equal(recomputed[1], next(load(name, folder).parameters()))

@@ -90,9 +90,7 @@ class RanHeads(nn.Module):
         super().__init__()
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, weights: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, weights: Tensor | None = None) -> Tensor:
         """q [B, N, Q, h], k and v [B, N, K, h], mask [B, 1, 1 or Q, K] -> [B, Q, N * h].
 
         With `weights`, the probabilities [B, N, Q, K] without dropout, no fused kernel computes them again."""

@@ -73,7 +73,7 @@ class TransformerXLLayer(GradientCheckpointingLayer):
 
 @dataclass
 class TransformerXLModelOutput(ModelOutput):
-    """`mems`, `attentions`: see `TransformerXLModel.forward`; `hidden_states` are the embeddings and each layer's output
+    """`mems`, `attentions`: see `TransformerXLModel.forward`. `hidden_states` are the embeddings and each layer's output
     [B, T, D]."""
 
     last_hidden_state: Tensor | None = None
