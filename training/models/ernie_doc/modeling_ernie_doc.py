@@ -264,7 +264,8 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, T]; mems as they were returned.
 
         Slots of `mems` that are zero are empty: zero a row to begin a document there. None means all are empty.
-        inputs_embeds [B, T, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, T, S].
+        inputs_embeds [B, T, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, T, S]
+        before dropout; if they are asked for, layers attend by them, and not by a fused kernel that has none to return.
         A segment ends with [SEP], padding, and [CLS] in last position; `gap` columns of padding before it can be left
         out and still count as distance to it. Memory has the type of its row's first token.
         Returns last_hidden_state [B, T, D], pooler_output [B, D] and mems, N tensors [B, memory_length, D] without
@@ -511,6 +512,7 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
     def encode(self, rows: Mapping[str, Any]) -> Any:
         """The encoder's output. It reads padding after all tokens, where distances between tokens and to the memory do
         not depend on it, wherever padding stands in the row; the pooled vector is that of the last token, [CLS].
+        With a mask, states and attentions are returned as copies in the row's order, on which no logit depends.
 
         A row without `mems` is a whole text, so it is skimmed first if config.reading says so."""
         reading = self.config.reading

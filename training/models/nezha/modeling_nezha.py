@@ -232,7 +232,8 @@ class NezhaModel(NezhaPreTrainedModel):
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, L].
 
-        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, L, L].
+        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, L, L]
+        before dropout; if they are asked for, layers attend by them, and not by a fused kernel that has none to return.
 
         Functional and relative positions take any length, whatever `max_position_embeddings` is.
         Returns last_hidden_state [B, L, D] and pooler_output [B, D].

@@ -82,7 +82,7 @@ class RanEncoder(nn.Module):
 
         Returns the last layer's output [B, L, D] (`every`: after the input and all outputs before it), the last cell of
         each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D]. The probabilities of each
-        layer [B, N, L, 1 + P] are appended to `weights`.
+        layer [B, N, L, 1 + P], by which it attends, are appended to `weights`.
         """
         states, cells = [hidden], []
         cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
@@ -249,7 +249,8 @@ class RanModel(RanPreTrainedModel):
         """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
 
         inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are the probabilities
-        [B, N, L, 1 + P] of the cell before a token's window and of the window's positions, and not of memory review.
+        [B, N, L, 1 + P] of the cell before a token's window and of the window's positions, and not of memory review,
+        before dropout; if they are asked for, tokens attend by them, and not by a fused kernel that has none to return.
         causal: tokens see the tokens before them in their window, and the cells of the windows before.
         segment_ids [B, L]: a prefix mask, see `Windows.of`. All tokens review the windows that are all prefix.
         mems: for causal and prefix masks, those returned for the text before; rows of zeros are empty.

@@ -73,8 +73,8 @@ class TransformerXLLayer(GradientCheckpointingLayer):
 
 @dataclass
 class TransformerXLModelOutput(ModelOutput):
-    """`mems`, `attentions`: see `TransformerXLModel.forward`. `hidden_states` are the embeddings and each layer's output
-    [B, T, D]."""
+    """`mems`, `attentions`: see `TransformerXLModel.forward`; `hidden_states` are the embeddings and each layer's
+    output, [B, T, D]."""
 
     last_hidden_state: Tensor | None = None
     mems: Mems | None = None
@@ -176,7 +176,8 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             by Segatron's positions alone.
         inputs_embeds [B, T, D]: what the table of words gives, instead of input_ids.
         mem_len: slots of the new mems, instead of the configuration's; slots without a token are zero.
-        output_attentions: whether to return each layer's probabilities [B, N, T, S], at least float32.
+        output_attentions: whether to return each layer's probabilities [B, N, T, S], at least float32, before dropout;
+            layers then attend by them, and not by a fused kernel that has none to return.
         Raises ValueError for mems of another model, or if the ends are missing.
         """
         # Embeddings, and the memory of each layer
