@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast test-versions test-extras fuzz checks format constraints notebooks dist gpu peers \
-	slurm horovod horovod-wheel build-horovod apex clean
+.PHONY: quickstart test test-fast test-versions test-extras transformers-suite fuzz checks format constraints notebooks \
+	dist gpu peers slurm horovod horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
@@ -39,6 +39,11 @@ test-extras:
 	REREAD_REQUIRED="baselines html mlflow tensorflow wandb" $(MAKE) test VENV=$(VENV)-extras \
 		EXTRAS=train,dev,baselines,html,mlflow,tensorflow,wandb TESTS="tests/training/exchange tests/training/scoring \
 		tests/training/run/test_writers.py tests/preprocessing/input tests/pipeline/commands/test_finetuning.py tests/end_to_end/test_finetune.py"
+
+# The tests that transformers runs on its own models, on those whose code is exported, in three minutes. pip downloads
+# them into $(VENV) with transformers' source distribution. MODELS="nezha ran" tries some.
+transformers-suite: $(READY)
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.transformers_suite $(MODELS)
 
 # All fuzzers in turn, for hours: FUZZ_CASES cases from number FUZZ_FIRST on. `python -m tests.fuzz TARGET NUMBER` shows one.
 FUZZ_CASES ?= 500000

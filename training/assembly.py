@@ -90,7 +90,8 @@ class Assembly:
         unreached = {*self.spec.copied_in(learned.name), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
         if settings.activation_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            enable = getattr(self.model, "activation_checkpointing_enable", None)  # what later transformers call it
+            (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
         place(self.model, self.spec, mesh)
         if settings.compile:
             compile_layers(self.model, mesh)

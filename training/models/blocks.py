@@ -3,6 +3,8 @@
 Shapes: B rows, L tokens, D hidden size, V vocabulary.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +12,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
+
+try:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+except ImportError:  # older than transformers 4.52
+
+    class GradientCheckpointingLayer(nn.Module):  # type: ignore[no-redef]
+        """transformers' base of a layer whose activations may be computed again in the backward pass.
+
+        `gradient_checkpointing_enable` sets both attributes. Tensors that need a gradient are positional arguments.
+        """
+
+        gradient_checkpointing = False
+        _gradient_checkpointing_func: Callable[..., Any]
+
+        def __call__(self, *inputs: Any, **others: Any) -> Any:
+            if self.gradient_checkpointing and self.training:
+                return self._gradient_checkpointing_func(partial(super().__call__, **others), *inputs)
+            return super().__call__(*inputs, **others)
 
 
 class ResidualOutput(nn.Module):
@@ -53,14 +73,14 @@ class Transform(Activated):
 
 
 class Predictions(nn.Module):
-    """A language-model head; `decoder` shares its weight with the word embeddings, its bias with `bias`."""
+    """A language-model head; the model's `_tied_weights_keys` are `decoder`'s, which shares its weight with the word
+    embeddings and its bias with `bias`. transformers 5 would not load a `bias` that is shared before."""
 
     def __init__(self, config: PretrainedConfig, transform: nn.Module) -> None:
         super().__init__()
         self.transform = transform
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.decoder.bias = self.bias
 
     def _tie_weights(self) -> None:  # transformers 4 calls it
         self.decoder.bias = self.bias

@@ -1,5 +1,6 @@
-"""`output_attentions` are the probabilities that attention used: those of the equation, or of the fused kernel."""
+"""`output_attentions` are the probabilities by which layers attend: those of the equation, or of the fused kernel."""
 
+import inspect
 import math
 from typing import Any
 
@@ -8,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reread.training.models.transformer_xl import TransformerXLConfig, TransformerXLModel
+from reread.training.models.transformer_xl import TransformerXLConfig, TransformerXLForCausalLM, TransformerXLModel
 from tests.training.models.test_heads import SIZES, body_of, build, rows
+
+SIZES_OF_XL: dict[str, Any] = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
 
 
 def sinusoid(place: int, size: int) -> Tensor:
@@ -74,7 +77,9 @@ def test_ernie_docs_are_those_of_the_kernel(used: list[Tensor]) -> None:
     types = torch.arange(24).view(2, 12) % 3
     mems = model(batch["input_ids"].flip(0)).mems
     used.clear()
-    found = model(**batch, token_type_ids=types, mems=mems, output_attentions=True).attentions
+    inputs = {**batch, "token_type_ids": types, "mems": mems}
+    model(**inputs)
+    found = model(**inputs, output_attentions=True).attentions
     for ours, theirs in zip(found, used, strict=True):
         assert ours.shape == (2, 2, 12, 16)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
@@ -100,12 +105,13 @@ def test_ernie_docs_heads_put_them_back_where_the_tokens_stand() -> None:
 @pytest.mark.parametrize("positions", ["token", "segatron-exact"])
 def test_transformer_xls_are_those_of_the_kernel(used: list[Tensor], positions: str) -> None:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
-    model = TransformerXLModel(TransformerXLConfig(vocab_size=20, **sizes, positions=positions)).double().eval()
+    config = TransformerXLConfig(vocab_size=20, **SIZES_OF_XL, positions=positions)
+    model = TransformerXLModel(config).double().eval()
     ids = rows(12, 12)["input_ids"]
     ends: dict[str, Any] = {"sentence_ends": ids == 3, "paragraph_ends": ids == 2}
     mems = model(ids.flip(0), **ends).mems
     used.clear()
+    model(ids, mems, **ends)
     found = model(ids, mems, **ends, output_attentions=True).attentions
     for ours, theirs in zip(found, used, strict=True):
         assert ours.shape == (2, 2, 12, 16)
@@ -118,6 +124,7 @@ def test_rans_are_those_of_the_kernel_by_token(used: list[Tensor], lengths: tupl
     """A token has its window's row; windows of 4, and with padding of up to 5, where a last token joins them."""
     model, batch = build("ran", "masked_lm"), rows(*lengths)
     batch = batch if min(lengths) < 12 else {"input_ids": batch["input_ids"]}
+    model(**batch)
     found = model(**batch, output_attentions=True).attentions
     calls = [call for call in used if call.shape[2] in (4, 5)]  # the others are of cells and of memory review
     places = calls[0].shape[2]
@@ -129,3 +136,79 @@ def test_rans_are_those_of_the_kernel_by_token(used: list[Tensor], lengths: tupl
                 window = min(token // 4, (length - 2) // 4)
                 expected = windows[row, window, :, token - 4 * window]
                 torch.testing.assert_close(ours[row, :, token], expected, rtol=0, atol=1e-12)
+
+
+FORMS: list[tuple[str, str, dict[str, Any]]] = [
+    ("nezha", "masked_lm", {"max_relative_position": 3}),
+    ("nezha", "masked_lm", {"max_relative_position": None}),
+    ("nezha", "tag", {"position_type": "parametric_absolute", "max_position_embeddings": 12}),
+    ("nezha", "tag", {"position_type": "parametric_relative", "max_relative_position": 3}),
+    ("ernie_doc", "documents", {}),
+    ("ernie_doc", "documents", {"official_memory": True}),
+    ("ran", "masked_lm", {}),
+    ("ran", "causal_lm", {}),
+    ("transformer_xl", "causal_lm", {}),
+]
+
+
+def model_of(name: str, task: str, dropout: float, **values: Any) -> Any:
+    """In training mode, with dropout of attention alone."""
+    if name == "transformer_xl":
+        torch.manual_seed(0)
+        config = TransformerXLConfig(vocab_size=20, **SIZES_OF_XL, dropout=0.0, dropatt=dropout, **values)
+        return TransformerXLForCausalLM(config).double().train()
+    shares = {"hidden_dropout_prob": 0.0, "classifier_dropout": 0.0, "attention_probs_dropout_prob": dropout}
+    return build(name, task, **shares, **values).train()
+
+
+def inputs_of(name: str, model: Any) -> dict[str, Any]:
+    """Rows with padding, and the memory of other rows where there is one."""
+    batch: dict[str, Any] = dict(rows(12, 9))
+    if name == "transformer_xl":
+        del batch["attention_mask"]
+    if name in ("nezha", "ernie_doc"):
+        batch["token_type_ids"] = torch.arange(24).view(2, 12) % 2
+    if "mems" in inspect.signature(model.forward).parameters and name != "nezha":
+        with torch.no_grad():
+            batch["mems"] = model(batch["input_ids"].flip(0)).mems
+    return batch
+
+
+@pytest.mark.parametrize(("name", "task", "values"), FORMS)
+def test_they_have_a_gradient_and_change_no_other(name: str, task: str, values: dict[str, Any]) -> None:
+    """Outputs and all parameters' gradients are those without `output_attentions`, with activations recomputed, too."""
+    results = []
+    for asked, checkpointing in ((False, False), (True, False), (True, True)):
+        model = model_of(name, task, 0.0, **values)
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        output = model(**inputs_of(name, model), output_attentions=asked)
+        attentions = output.attentions if asked else ()
+        for weights in attentions:
+            weights.retain_grad()
+        logits = [value for key, value in output.items() if "logits" in key]
+        sum(one.square().sum() for one in logits).backward()
+        assert len(attentions) == 2 * asked
+        assert all(weights.grad.any() for weights in attentions)
+        results.append([*logits, *(p.grad for p in model.parameters() if p.grad is not None)])
+    plain, *others = results
+    for other in others:
+        for ours, theirs in zip(other, plain, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "task", "values"), FORMS)
+def test_they_are_without_the_dropout_that_attention_has(name: str, task: str, values: dict[str, Any]) -> None:
+    model = model_of(name, task, 0.5, **values)
+    with torch.no_grad():
+        batch = inputs_of(name, model.eval())
+        exact = model(**batch, output_attentions=True)
+        torch.manual_seed(0)
+        dropped = model.train()(**batch, output_attentions=True)
+    logits = next(key for key in exact if "logits" in key)
+    assert not torch.allclose(dropped[logits], exact[logits])
+    if name != "ran":  # whose cells come by attention before
+        torch.testing.assert_close(dropped.attentions[0], exact.attentions[0], rtol=0, atol=1e-12)
+    for weights in dropped.attentions:
+        sums = weights.sum(-1)
+        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-12)

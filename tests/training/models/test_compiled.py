@@ -16,11 +16,15 @@ from reread.training.parallel.mesh import Mesh
 def nezha() -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    return NezhaModel(NezhaConfig(vocab_size=40, max_relative_position=None, **sizes)).eval()
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return NezhaModel(NezhaConfig(vocab_size=40, max_relative_position=None, **sizes, **none))
 
 
 @pytest.mark.slow
-def test_compiled_layers_give_the_same_outputs_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_compiled_layers_give_the_same_outputs_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, checkpointing: bool
+) -> None:
     """Traced by the compiler but run by torch's own kernels, since generated ones need a C++ compiler."""
     monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="aot_eager", fullgraph=True))
     torch.compiler.reset()
@@ -31,6 +35,8 @@ def test_compiled_layers_give_the_same_outputs_and_gradients(monkeypatch: pytest
         if compiled:
             compile_layers(model, Mesh())
             assert sum(layer._compiled_call_impl is not None for layer in model.modules()) == 2
+            if checkpointing:
+                model.gradient_checkpointing_enable({"use_reentrant": False})
         output = model(ids).last_hidden_state
         output.square().sum().backward()
         results.append([output, *(p.grad for p in model.parameters() if p.grad is not None)])

@@ -113,7 +113,7 @@ def test_activation_checkpointing_changes_nothing(profile: dict[str, Any], kind:
         model = build(kind, **profile).train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-            assert model.ran.encoder.gradient_checkpointing
+            assert model.ran.encoder.layer[0].gradient_checkpointing
         torch.manual_seed(1)  # dropout is on
         loss = model(ids, attention_mask=mask, labels=ids).loss
         loss.backward()
@@ -277,7 +277,7 @@ def test_adaptive_losses_are_those_of_the_log_probabilities() -> None:
     torch.testing.assert_close(expected.sum(-1), torch.ones(2, 20, dtype=torch.float64))
     following = some_ids(2, 20, seed=1)
     following[0, 3] = -100
-    losses = model(ids, next_ids=following).losses
+    losses = model(ids, shift_labels=following).losses
     nll = -expected.log().gather(-1, following.clamp(min=0)[..., None]).squeeze(-1)
     torch.testing.assert_close(losses, nll.masked_fill(following == -100, 0), atol=1e-12, rtol=1e-12)
     shifted = model(ids, labels=ids)

@@ -332,6 +332,8 @@ class ErnieDocSelfAttention(nn.Module):
         key_types: Tensor | None,
         mask: Tensor | None,
         gap: int = 0,
+        *,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """hidden [B, T, D], memory [B, M, D], the rest as in `Surroundings` -> [B, T, D], or this device's heads of it.
 
@@ -339,16 +341,21 @@ class ErnieDocSelfAttention(nn.Module):
 
         u, w, s are content_bias, position_bias, token_type_bias. The first and the last product together are
         (q_i + u) (k_j + t_j) + (s - u) t_j; all but the first product is the kernel's additive bias.
+
+        With `weights`, which `probabilities` returns for the same arguments, no fused kernel computes them again.
         """
         context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
+        dropout = self.dropout if self.training else 0.0
+        if weights is not None:
+            v = self._heads(self.value(context)).transpose(1, 2)
+            return (F.dropout(weights.to(v.dtype), dropout) @ v).transpose(1, 2).flatten(2)
         q, k, r, biases, term = self._terms(hidden, context, positions, types, key_types)
         v = self._heads(self.value(context))
-        dropout = self.dropout if self.training else 0.0
         z = relative_attention(q, k, v, r, biases, term, mask, dropout=dropout, official=self.official, gap=gap)
         return z.flatten(2)
 
     def probabilities(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
-        """a_ij [B, N, T, S] without dropout, for the arguments of `forward`, which does not compute them alone."""
+        """a_ij [B, N, T, S] without dropout, for the arguments of `forward`, whose fused kernels do not return them."""
         context = hidden if memory is None else torch.cat([memory, hidden], dim=1)
         terms = self._terms(hidden, context, around.positions, around.types, around.key_types)
         return relative_probabilities(*terms, around.mask, around.gap)

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..blocks import (
     Activated,
+    GradientCheckpointingLayer,
     Predictions,
     ResidualOutput,
     Transform,
@@ -95,19 +95,20 @@ class ErnieDocAttention(nn.Module):
         self.self = ErnieDocSelfAttention(config)
         self.output = ResidualOutput(config, config.hidden_size)
 
-    def forward(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
-        return self.output(self.self(hidden, memory, *around), hidden)
+    def forward(self, hidden: Tensor, memory: Tensor | None, weights: Tensor | None, *around: Any) -> Tensor:
+        return self.output(self.self(hidden, memory, *around, weights=weights), hidden)
 
 
-class ErnieDocLayer(nn.Module):
+class ErnieDocLayer(GradientCheckpointingLayer):
     def __init__(self, config: ErnieDocConfig) -> None:
         super().__init__()
         self.attention = ErnieDocAttention(config)
         self.intermediate = Activated(config, config.hidden_size, config.intermediate_size)
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
-        hidden = self.attention(hidden, memory, around)
+    def forward(self, hidden: Tensor, memory: Tensor | None, weights: Tensor | None, *around: Any) -> Tensor:
+        """`around` are the fields of `Surroundings` one by one, since a checkpoint does not look into tuples."""
+        hidden = self.attention(hidden, memory, weights, *around)
         return self.output(self.intermediate(hidden), hidden)
 
 
@@ -116,7 +117,6 @@ class ErnieDocEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.layer = nn.ModuleList(ErnieDocLayer(config) for _ in range(config.num_hidden_layers))
-        self.gradient_checkpointing = False
 
     def forward(
         self,
@@ -128,7 +128,7 @@ class ErnieDocEncoder(nn.Module):
         weights: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """hidden [B, T, D]; mems, N tensors [B, M, D] or none; valid [B, S], True where a state may be remembered.
-        The probabilities of each layer [B, N, T, S] are appended to `weights`.
+        The probabilities of each layer [B, N, T, S], by which it then attends, are appended to `weights`.
 
         Returns the last layer's output [B, T, D] (`every`: after the input and all outputs before it) and new mems.
         """
@@ -140,10 +140,7 @@ class ErnieDocEncoder(nn.Module):
             before = hidden
             if weights is not None:
                 weights.append(layer.attention.self.probabilities(hidden, memory, around))
-            if self.gradient_checkpointing and self.training:
-                hidden = checkpoint(layer, hidden, memory, around, use_reentrant=False)
-            else:
-                hidden = layer(hidden, memory, around)
+            hidden = layer(hidden, memory, weights[-1] if weights else None, *around)
             states = [*states, hidden] if every else [hidden]
             if update is not None:
                 new.append(update(memory, hidden if remembers_output(self.config.recurrence, number) else before))
@@ -267,7 +264,8 @@ class ErnieDocModel(ErnieDocPreTrainedModel):
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, T]; mems as they were returned.
 
         Slots of `mems` that are zero are empty: zero a row to begin a document there. None means all are empty.
-        inputs_embeds [B, T, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, T, S].
+        inputs_embeds [B, T, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, T, S]
+        before dropout; if they are asked for, layers attend by them, and not by a fused kernel that has none to return.
         A segment ends with [SEP], padding, and [CLS] in last position; `gap` columns of padding before it can be left
         out and still count as distance to it. Memory has the type of its row's first token.
         Returns last_hidden_state [B, T, D], pooler_output [B, D] and mems, N tensors [B, memory_length, D] without
@@ -514,6 +512,7 @@ class ErnieDocHead(ErnieDocPreTrainedModel, TaskHead):
     def encode(self, rows: Mapping[str, Any]) -> Any:
         """The encoder's output. It reads padding after all tokens, where distances between tokens and to the memory do
         not depend on it, wherever padding stands in the row; the pooled vector is that of the last token, [CLS].
+        With a mask, states and attentions are returned as copies in the row's order, on which no logit depends.
 
         A row without `mems` is a whole text, so it is skimmed first if config.reading says so."""
         reading = self.config.reading

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import LongformerConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 
-from ..blocks import ResidualOutput, at_least_float32, chosen, cross_entropy, returned
+from ..blocks import GradientCheckpointingLayer, ResidualOutput, at_least_float32, chosen, cross_entropy, returned
 from ..heads import (
     ForMultipleChoice,
     ForQuestionAnswering,
@@ -96,7 +95,7 @@ class LongformerIntermediate(nn.Module):
         return self.activation(self.dense(x))
 
 
-class LongformerLayer(nn.Module):
+class LongformerLayer(GradientCheckpointingLayer):
     def __init__(self, config: LongformerConfig, window: int) -> None:
         super().__init__()
         self.attention = LongformerAttention(config, window)
@@ -112,16 +111,12 @@ class LongformerEncoder(nn.Module):
     def __init__(self, config: LongformerConfig) -> None:
         super().__init__()
         self.layer = nn.ModuleList(LongformerLayer(config, window) for window in windows(config))
-        self.gradient_checkpointing = False
 
     def forward(self, hidden: Tensor, sight: Sight, every: bool = False) -> list[Tensor]:
         """hidden [B, L, D] -> the last layer's output [B, L, D]; `every`: after all before it."""
         states = [hidden]
         for layer in self.layer:
-            if self.gradient_checkpointing and self.training:
-                hidden = checkpoint(layer, hidden, sight, use_reentrant=False)
-            else:
-                hidden = layer(hidden, sight)
+            hidden = layer(hidden, sight)
             states = [*states, hidden] if every else [hidden]
         return states
 
@@ -145,7 +140,6 @@ class LongformerLMHead(nn.Module):
         self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.decoder.bias = self.bias
 
     def _tie_weights(self) -> None:  # transformers 4 calls it
         self.decoder.bias = self.bias

@@ -130,11 +130,22 @@ def clipped_attention(
 
     q, k, v [B, N, L, h]; mask [B, 1, 1, L].
     """
-    key_table, value_table = (table.to(q.dtype) for table in positions)
     q = q * q.shape[-1] ** -0.5
-    probabilities = _softmax(q @ k.transpose(-1, -2) + _Spread.apply(q @ key_table.T), mask).to(v.dtype)
-    probabilities = F.dropout(probabilities, dropout) if dropout else probabilities
-    return probabilities @ v + _Collect.apply(probabilities, len(value_table) // 2) @ value_table
+    probabilities = _softmax(q @ k.transpose(-1, -2) + _Spread.apply(q @ positions.keys.to(q.dtype).T), mask)
+    probabilities = probabilities.to(v.dtype)
+    return weighted(F.dropout(probabilities, dropout) if dropout else probabilities, v, positions)
+
+
+def weighted(probabilities: Tensor, v: Tensor, positions: Positions) -> Tensor:
+    """z_i = sum_j a_ij (v_j + its position's row) [B, N, L, h], for probabilities a [B, N, L, L] and v [B, N, L, h]."""
+    if positions is None:
+        return probabilities @ v
+    if isinstance(positions, Rotations):
+        features = positions.features.to(v.dtype).expand_as(v)
+        content, relative = (probabilities @ torch.cat([v, features], dim=-1)).chunk(2, dim=-1)
+        return content + rotate(relative, positions.turns)
+    table = positions.values.to(v.dtype)
+    return probabilities @ v + _Collect.apply(probabilities, len(table) // 2) @ table
 
 
 def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -159,12 +170,19 @@ class NezhaSelfAttention(nn.Module):
             self.relative_keys = nn.Embedding(rows, self.head_size)
             self.relative_values = nn.Embedding(rows, self.head_size)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
-        """hidden [B, L, D], mask [B, 1, 1, L] -> [B, L, D], or this device's heads of it."""
-        q, k, v = (self._heads(project(hidden)) for project in (self.query, self.key, self.value))
-        mask = None if mask is None else mask.to(q.dtype)
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None, positions: Positions, weights: Tensor | None = None
+    ) -> Tensor:
+        """hidden [B, L, D], mask [B, 1, 1, L] -> [B, L, D], or this device's heads of it.
+
+        With `weights`, which `probabilities` returns for the same arguments, no fused kernel computes them again."""
         dropout = self.dropout if self.training else 0.0
         positions = self._tables() or positions
+        if weights is not None:
+            v = self._heads(self.value(hidden))
+            return weighted(F.dropout(weights.to(v.dtype), dropout), v, positions).transpose(1, 2).flatten(2)
+        q, k, v = (self._heads(project(hidden)) for project in (self.query, self.key, self.value))
+        mask = None if mask is None else mask.to(q.dtype)
         if positions is None:
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         elif isinstance(positions, Rotations):
@@ -174,7 +192,7 @@ class NezhaSelfAttention(nn.Module):
         return z.transpose(1, 2).flatten(2)
 
     def probabilities(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
-        """a_ij [B, N, L, L] without dropout, for the arguments of `forward`, which does not compute them alone."""
+        """a_ij [B, N, L, L] without dropout, for the arguments of `forward`, whose fused kernels do not return them."""
         q, k = (self._heads(project(hidden)) for project in (self.query, self.key))
         q = q * self.head_size**-0.5
         positions = self._tables() or positions

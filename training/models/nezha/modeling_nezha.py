@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 from transformers.utils import ModelOutput
 
 from ..blocks import (
     Activated,
+    GradientCheckpointingLayer,
     Predictions,
     ResidualOutput,
     Transform,
@@ -66,19 +66,23 @@ class NezhaAttention(nn.Module):
         self.self = NezhaSelfAttention(config)
         self.output = ResidualOutput(config, config.hidden_size)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
-        return self.output(self.self(hidden, mask, positions), hidden)
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None, positions: Positions, weights: Tensor | None = None
+    ) -> Tensor:
+        return self.output(self.self(hidden, mask, positions, weights), hidden)
 
 
-class NezhaLayer(nn.Module):
+class NezhaLayer(GradientCheckpointingLayer):
     def __init__(self, config: NezhaConfig) -> None:
         super().__init__()
         self.attention = NezhaAttention(config)
         self.intermediate = Activated(config, config.hidden_size, config.intermediate_size)
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, positions: Positions) -> Tensor:
-        hidden = self.attention(hidden, mask, positions)
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None, positions: Positions, weights: Tensor | None = None
+    ) -> Tensor:
+        hidden = self.attention(hidden, mask, positions, weights)
         return self.output(self.intermediate(hidden), hidden)
 
 
@@ -87,24 +91,20 @@ class NezhaEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.layer = nn.ModuleList(NezhaLayer(config) for _ in range(config.num_hidden_layers))
-        self.gradient_checkpointing = False
 
     def forward(
         self, hidden: Tensor, mask: Tensor | None, every: bool = False, weights: list[Tensor] | None = None
     ) -> list[Tensor]:
         """hidden [B, L, D], mask [B, 1, 1, L] -> the last layer's output [B, L, D]; `every`: after all before it.
 
-        The probabilities of each layer [B, N, L, L] are appended to `weights`."""
+        The probabilities of each layer [B, N, L, L], by which it then attends, are appended to `weights`."""
         positions = self._positions(hidden.shape[1], hidden)
         states = [hidden]
         layer: Any
         for layer in self.layer:
             if weights is not None:
                 weights.append(layer.attention.self.probabilities(hidden, mask, positions))
-            if self.gradient_checkpointing and self.training:
-                hidden = checkpoint(layer, hidden, mask, positions, use_reentrant=False)
-            else:
-                hidden = layer(hidden, mask, positions)
+            hidden = layer(hidden, mask, positions, weights[-1] if weights else None)
             states = [*states, hidden] if every else [hidden]
         return states
 
@@ -232,7 +232,8 @@ class NezhaModel(NezhaPreTrainedModel):
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding), token_type_ids [B, L].
 
-        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, L, L].
+        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are probabilities [B, N, L, L]
+        before dropout; if they are asked for, layers attend by them, and not by a fused kernel that has none to return.
 
         Functional and relative positions take any length, whatever `max_position_embeddings` is.
         Returns last_hidden_state [B, L, D] and pooler_output [B, D].

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import at_least_float32, rotate
+from ..blocks import GradientCheckpointingLayer, at_least_float32, rotate
 from .configuration_ran import RanConfig
 from .windows_ran import Windows
 
@@ -90,9 +90,13 @@ class RanHeads(nn.Module):
         super().__init__()
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """q [B, N, Q, h], k and v [B, N, K, h], mask [B, 1, 1 or Q, K] -> [B, Q, N * h]."""
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, weights: Tensor | None = None) -> Tensor:
+        """q [B, N, Q, h], k and v [B, N, K, h], mask [B, 1, 1 or Q, K] -> [B, Q, N * h].
+
+        With `weights`, the probabilities [B, N, Q, K] without dropout, no fused kernel computes them again."""
         dropout = self.dropout if self.training else 0.0
+        if weights is not None:
+            return (F.dropout(weights.to(v.dtype), dropout) @ v).transpose(1, 2).flatten(2)
         attend = F.scaled_dot_product_attention if q.shape[-1] <= LARGEST_FUSED else _plain_attention
         return attend(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
 
@@ -107,6 +111,16 @@ def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     """Attention probabilities [B, N, Q, K], at least float32."""
     scores = at_least_float32((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2))
     return (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
+
+
+def _by_token(a: Tensor, windows: Windows, rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Probabilities a [B * n, N, P, 1 + P] of `rows` B of `length` L as those of tokens [B, N, L, 1 + P]; and as they
+    were, but made of the tokens', so that these have a gradient."""
+    by_place = a.unflatten(0, (rows, -1)).transpose(2, 3)  # [B, n, P, N, 1 + P]
+    flat = by_place.flatten(3)
+    by_token = windows.join(flat, length).unflatten(-1, by_place.shape[3:]).transpose(1, 2)
+    again = windows.put(by_token.transpose(1, 2).flatten(2), flat).view_as(by_place)
+    return by_token, again.transpose(2, 3).flatten(0, 1)
 
 
 class RanAttention(nn.Module):
@@ -199,7 +213,7 @@ class RanReview(nn.Module):
         return review if self.residual is None else self.residual(review, q)
 
 
-class RanLayer(nn.Module):
+class RanLayer(GradientCheckpointingLayer):
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
         self.config = config
@@ -212,25 +226,24 @@ class RanLayer(nn.Module):
         if self.review is None:
             self.output_LayerNorm = RanLayerNorm(config)
 
-    def forward(self, hidden: Tensor, cell: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, hidden: Tensor, cell: Tensor, windows: Windows, probabilities: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
 
-        Returns tokens [B, L, D], the last cell [B, D] and each window's raw cell output [B, n, D].
+        Returns tokens [B, L, D], the last cell [B, D], each window's raw cell output [B, n, D] and, if wanted, of each
+        token the `probabilities` without dropout, by which it attends to the cell before its window and to the P
+        positions of its window [B, N, L, 1 + P], at least float32.
         """
         z = self.dropout(self.LayerNorm(hidden))
         q, key, value, mask, cells = self._attend(z, cell, windows)
-        context = self.attention.heads(q, key, value, mask).unflatten(0, (len(z), -1))
+        by_token = by_window = None
+        if probabilities:
+            by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *hidden.shape[:2])
+        context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (len(z), -1))
         outputs = self.attention.finish(context, windows.cut(z))
         outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
-        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1)
-
-    def probabilities(self, hidden: Tensor, cell: Tensor, windows: Windows) -> Tensor:
-        """Of each token, for the arguments of `forward` and without dropout, the attention to the cell before its
-        window and to the P positions of its window [B, N, L, 1 + P], at least float32."""
-        q, key, _, mask, _ = self._attend(self.dropout(self.LayerNorm(hidden)), cell, windows)
-        a = _probabilities(q, key, mask)  # [B * n, N, P, 1 + P]
-        a = a.unflatten(0, (len(hidden), -1)).transpose(2, 3).flatten(3)
-        return windows.join(a, hidden.shape[1]).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
+        return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1), by_token
 
     def _attend(
         self, z: Tensor, cell: Tensor, windows: Windows

@@ -112,6 +112,7 @@ class RanConfig(PretrainedConfig):
     """
 
     model_type = "ran"
+    keys_to_ignore_at_inference = ["mems"]
 
     def __init__(
         self,

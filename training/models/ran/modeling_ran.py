@@ -17,7 +17,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
@@ -70,7 +69,6 @@ class RanEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.layer = nn.ModuleList(RanLayer(config) for _ in range(config.num_hidden_layers))
-        self.gradient_checkpointing = False
 
     def forward(
         self,
@@ -84,19 +82,16 @@ class RanEncoder(nn.Module):
 
         Returns the last layer's output [B, L, D] (`every`: after the input and all outputs before it), the last cell of
         each layer [layers, B, D], and the windows' cell outputs in the last layer [B, n, D]. The probabilities of each
-        layer [B, N, L, 1 + P] are appended to `weights`.
+        layer [B, N, L, 1 + P], by which it attends, are appended to `weights`.
         """
         states, cells = [hidden], []
         cell = empty = hidden.new_zeros(len(hidden), hidden.shape[-1])
         layer: Any
         for number, layer in enumerate(self.layer):
             cell = cell if memory is None else memory[number]
+            output, cell, raw, found = layer(hidden, cell, windows, weights is not None)
             if weights is not None:
-                weights.append(layer.probabilities(hidden, cell, windows))
-            if self.gradient_checkpointing and self.training:
-                output, cell, raw = checkpoint(layer, hidden, cell, windows, use_reentrant=False)
-            else:
-                output, cell, raw = layer(hidden, cell, windows)
+                weights.append(found)
             hidden = hidden + output if self.config.layer_residual and number else output
             states = [*states, hidden] if every else [hidden]
             cells.append(cell)
@@ -254,7 +249,8 @@ class RanModel(RanPreTrainedModel):
         """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
 
         inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are the probabilities
-        [B, N, L, 1 + P] of the cell before a token's window and of the window's positions, and not of memory review.
+        [B, N, L, 1 + P] of the cell before a token's window and of the window's positions, and not of memory review,
+        before dropout; if they are asked for, tokens attend by them, and not by a fused kernel that has none to return.
         causal: tokens see the tokens before them in their window, and the cells of the windows before.
         segment_ids [B, L]: a prefix mask, see `Windows.of`. All tokens review the windows that are all prefix.
         mems: for causal and prefix masks, those returned for the text before; rows of zeros are empty.
@@ -373,17 +369,17 @@ class RanForCausalLM(RanLanguageModel):
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         labels: Tensor | None = None,
-        next_ids: Tensor | None = None,
+        shift_labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """As `RanModel` with a causal mask, or the prefix mask of segment_ids: logits [B, L, V] in float32, and mems.
 
-        labels [B, L]: as elsewhere in transformers, the input tokens, shifted in here; -100 is left out.
-        next_ids [B, L]: with config.cutoffs, instead of labels, the token after each; -100 is left out.
-        With cutoffs logits are log-probabilities, and with labels or next_ids there are none, but `losses` [B, L],
-        negative log-likelihoods in nats in float32, 0 where left out.
+        As elsewhere in transformers, labels [B, L] are the input tokens, shifted in here, or shift_labels [B, L] are
+        the token after each; -100 is left out.
+        With config.cutoffs logits are log-probabilities, and with labels of either kind there are none, but `losses`
+        [B, L], negative log-likelihoods in nats in float32, 0 where left out.
         """
         encoded = self.ran(
             input_ids,
@@ -397,19 +393,20 @@ class RanForCausalLM(RanLanguageModel):
             return_dict=True,
         )
         loss, losses, logits = None, None, None
+        if shift_labels is None and labels is not None:
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
         if not self.config.cutoffs:
             logits = self.cls.predictions(encoded.last_hidden_state)
-            loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:])
+            loss = None if shift_labels is None else cross_entropy(logits, shift_labels)
         else:
             hidden = F.silu(self.transform(self.dropout(encoded.last_hidden_state)))
             table = self.ran.embeddings.table
-            if next_ids is None and labels is not None:
-                next_ids = F.pad(labels[:, 1:], (0, 1), value=-100)
-            if next_ids is None:
+            if shift_labels is None:
                 logits = self.softmax(hidden, table)
             else:
-                losses = self.softmax.losses(hidden.flatten(0, 1), next_ids.flatten(), table).view_as(next_ids)
-                loss = losses.sum() / (next_ids != -100).sum().clamp(min=1)
+                losses = self.softmax.losses(hidden.flatten(0, 1), shift_labels.flatten(), table)
+                losses = losses.view_as(shift_labels)
+                loss = losses.sum() / (shift_labels != -100).sum().clamp(min=1)
         output = RanCausalLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states, encoded.attentions)
         return returned(self, output, return_dict)
 
@@ -418,7 +415,7 @@ class RanForCausalLM(RanLanguageModel):
     ) -> RanCausalLMOutput:
         """Of pretraining: mems and, with config.cutoffs, `losses` [B, L], else `logits` [B, L, V]. Its memory is a
         vector a layer, and it counts no sentences."""
-        return cast(RanCausalLMOutput, self(input_ids, mems, next_ids=next_ids if self.config.cutoffs else None))
+        return cast(RanCausalLMOutput, self(input_ids, mems, shift_labels=next_ids if self.config.cutoffs else None))
 
 
 class RanHead(RanPreTrainedModel, TaskHead):

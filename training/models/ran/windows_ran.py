@@ -122,6 +122,13 @@ class Windows:
             return x[:, :length]
         return x.gather(1, self.positions[..., None].expand(-1, -1, x.shape[-1]))
 
+    def put(self, tokens: Tensor, x: Tensor) -> Tensor:
+        """x [B, n, P, D] with tokens [B, L, D] where `join` takes them from."""
+        flat = x.flatten(1, 2)
+        if self.positions is None:
+            return torch.cat([tokens, flat[:, tokens.shape[1] :]], dim=1).view_as(x)
+        return flat.scatter(1, self.positions[..., None].expand_as(tokens), tokens).view_as(x)
+
 
 def _windows(length: Any, size: int, shortest: int) -> Any:
     """The number of windows of texts of `length`, a number or a tensor."""

@@ -69,14 +69,27 @@ class TransformerXLSelfAttention(nn.Module):
         )
 
     def forward(
-        self, hidden: Tensor, memory: Tensor, *, biases: tuple[Tensor, Tensor], positions: Positions, masked: Tensor
+        self,
+        hidden: Tensor,
+        memory: Tensor,
+        *,
+        biases: tuple[Tensor, Tensor],
+        positions: Positions,
+        masked: Tensor,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """softmax_j([(q_i + u) k_j + (q_i + v) W_r R(d_ij)] / sqrt(h)) v_j, eq. of section 3.3 of the paper.
 
         hidden [B, T, D], memory [B, M, D], biases u and v [N, h], masked (bool) [T, S] or [B, 1, T, S]
         -> [B, T, N h], or this device's heads of it. No tensor has more than T S numbers a head.
+
+        With `weights`, which `probabilities` returns for the same arguments, no fused kernel computes them again.
         """
         keys = torch.cat([memory, hidden], dim=1)
+        dropout = self.dropout if self.training else 0.0
+        if weights is not None:
+            v = self._heads(self.value(keys))
+            return (F.dropout(weights.to(v.dtype), dropout) @ v).transpose(1, 2).flatten(2)
         content, k, scores = self._terms(hidden, keys, biases, positions)
         v = self._heads(self.value(keys))
         z = F.scaled_dot_product_attention(
@@ -84,7 +97,7 @@ class TransformerXLSelfAttention(nn.Module):
             k,
             v,
             attn_mask=scores.masked_fill(masked, MASKED),
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=dropout,
         )
         return z.transpose(1, 2).flatten(2)
 

@@ -38,6 +38,7 @@ class TransformerXLConfig(PretrainedConfig):
     """
 
     model_type = "reread_transformer_xl"
+    keys_to_ignore_at_inference = ["mems"]
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "num_attention_heads": "n_head",

@@ -10,17 +10,16 @@ V vocabulary, d a distance, query minus key.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from ..blocks import attention_weights, given_once, remembers_output
+from ..blocks import GradientCheckpointingLayer, attention_weights, given_once, remembers_output, returned
 from .attention_transformer_xl import Positions, TransformerXLSelfAttention, sinusoids
 from .configuration_transformer_xl import TransformerXLConfig
 
@@ -46,8 +45,8 @@ class TransformerXLAttention(nn.Module):
         self.self = TransformerXLSelfAttention(config)
         self.output = TransformerXLOutput(config, config.n_head * config.d_head, bias=False)
 
-    def forward(self, hidden: Tensor, memory: Tensor, **shared: Any) -> Tensor:
-        return self.output(self.self(hidden, memory, **shared), hidden)
+    def forward(self, hidden: Tensor, memory: Tensor, weights: Tensor | None = None, **shared: Any) -> Tensor:
+        return self.output(self.self(hidden, memory, weights=weights, **shared), hidden)
 
 
 class TransformerXLIntermediate(nn.Module):
@@ -60,24 +59,26 @@ class TransformerXLIntermediate(nn.Module):
         return self.dropout(F.relu(self.dense(x)))
 
 
-class TransformerXLLayer(nn.Module):
+class TransformerXLLayer(GradientCheckpointingLayer):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         self.attention = TransformerXLAttention(config)
         self.intermediate = TransformerXLIntermediate(config)
         self.output = TransformerXLOutput(config, config.d_inner, bias=True)
 
-    def forward(self, hidden: Tensor, memory: Tensor, **shared: Any) -> Tensor:
-        hidden = self.attention(hidden, memory, **shared)
+    def forward(self, hidden: Tensor, memory: Tensor, weights: Tensor | None = None, **shared: Any) -> Tensor:
+        hidden = self.attention(hidden, memory, weights, **shared)
         return self.output(self.intermediate(hidden), hidden)
 
 
 @dataclass
 class TransformerXLModelOutput(ModelOutput):
-    """`mems`, `attentions`: see `TransformerXLModel.forward`."""
+    """`mems`, `attentions`: see `TransformerXLModel.forward`; `hidden_states` are the embeddings and each layer's
+    output, [B, T, D]."""
 
     last_hidden_state: Tensor | None = None
     mems: Mems | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
 
@@ -89,6 +90,7 @@ class TransformerXLLMOutput(ModelOutput):
     losses: Tensor | None = None
     logits: Tensor | None = None
     mems: Mems | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
 
@@ -147,7 +149,6 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         self.content_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))  # u and v, shared by all layers
         self.position_bias = nn.Parameter(torch.empty(config.n_head, config.d_head))
         self.layer = nn.ModuleList(TransformerXLLayer(config) for _ in range(config.n_layer))
-        self.gradient_checkpointing = False
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -163,7 +164,9 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
         paragraph_ends: Tensor | None = None,
         mem_len: int | None = None,
         output_attentions: bool | None = None,
-    ) -> TransformerXLModelOutput:
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
         """One segment of each row's text, input_ids [B, T]: last_hidden_state [B, T, D] and new mems.
 
         mems: what the call before returned for the text before: a tensor [M, B, D] a layer and, with Segatron's
@@ -173,7 +176,8 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             by Segatron's positions alone.
         inputs_embeds [B, T, D]: what the table of words gives, instead of input_ids.
         mem_len: slots of the new mems, instead of the configuration's; slots without a token are zero.
-        output_attentions: whether to return each layer's probabilities [B, N, T, S], at least float32.
+        output_attentions: whether to return each layer's probabilities [B, N, T, S], at least float32, before dropout;
+            layers then attend by them, and not by a fused kernel that has none to return.
         Raises ValueError for mems of another model, or if the ends are missing.
         """
         # Embeddings, and the memory of each layer
@@ -197,24 +201,27 @@ class TransformerXLModel(TransformerXLPreTrainedModel):
             "masked": self._masked(memories[-1], seen, length),
         }
         # The layers; the new memory of each is its input, or its output with the enhanced recurrence.
+        every = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        states = [hidden] if every else []
         new, weights = [], attention_weights(output_attentions, config)
         layer: Any
         for number, (layer, memory) in enumerate(zip(self.layer, memories, strict=True)):
             before = hidden
             if weights is not None:
                 weights.append(layer.attention.self.probabilities(hidden, memory, **shared))
-            if self.gradient_checkpointing and self.training:
-                hidden = checkpoint(layer, hidden, memory, use_reentrant=False, **shared)
-            else:
-                hidden = layer(hidden, memory, **shared)
+            hidden = layer(hidden, memory, weights[-1] if weights else None, **shared)
+            if every:
+                states.append(hidden)
             new.append(_last(memory, hidden if remembers_output(config.recurrence, number) else before, length))
         if indices is not None:
             new.append(_last(indices[:, :0], indices - counts[:, -1:], length))
-        return TransformerXLModelOutput(
+        output = TransformerXLModelOutput(
             last_hidden_state=self.dropout(hidden),
             mems=() if config.recurrence == "none" else tuple(new),
+            hidden_states=tuple(states) if every else None,
             attentions=None if weights is None else tuple(weights),
         )
+        return returned(self, output, return_dict)
 
     def _recall(self, mems: Sequence[Tensor] | None, hidden: Tensor, length: int) -> tuple[list[Tensor], Tensor | None]:
         """Memory of each layer [B, M, D], and with Segatron's positions the indices [B, M, 3] in it."""
@@ -308,13 +315,15 @@ class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
         paragraph_ends: Tensor | None = None,
         mem_len: int | None = None,
         output_attentions: bool | None = None,
-    ) -> TransformerXLLMOutput:
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
         """As `TransformerXLModel`. Without labels, log-probabilities of the next token [B, T, V] as `logits`.
 
         labels [B, T]: the next tokens themselves, not shifted in here; -100 is left out. With them there are no
         logits but `losses` [B, T], negative log-likelihoods in nats in float32, 0 where left out, and their mean.
         """
-        output = self.transformer(
+        encoded = self.transformer(
             input_ids,
             mems,
             inputs_embeds=inputs_embeds,
@@ -322,14 +331,18 @@ class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
             paragraph_ends=paragraph_ends,
             mem_len=mem_len,
             output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
-        hidden, embedding = output.last_hidden_state, self.transformer.embeddings
+        hidden, embedding = encoded.last_hidden_state, self.transformer.embeddings
+        loss, losses, logits = None, None, None
         if labels is None:
             logits = self.softmax(hidden, embedding)
-            return TransformerXLLMOutput(logits=logits, mems=output.mems, attentions=output.attentions)
-        losses = self.softmax.losses(hidden.flatten(0, 1), labels.flatten(), embedding).view_as(labels)
-        loss = losses.sum() / (labels != -100).sum().clamp(min=1)
-        return TransformerXLLMOutput(loss=loss, losses=losses, mems=output.mems, attentions=output.attentions)
+        else:
+            losses = self.softmax.losses(hidden.flatten(0, 1), labels.flatten(), embedding).view_as(labels)
+            loss = losses.sum() / (labels != -100).sum().clamp(min=1)
+        output = TransformerXLLMOutput(loss, losses, logits, encoded.mems, encoded.hidden_states, encoded.attentions)
+        return returned(self, output, return_dict)
 
     def predict_next(
         self,
@@ -343,4 +356,5 @@ class TransformerXLForCausalLM(TransformerXLPreTrainedModel):
     ) -> TransformerXLLMOutput:
         """Of pretraining: `losses` [B, T] and mems; `memory_length` tokens of memory instead of the configuration's."""
         ends = {"sentence_ends": sentence_ends, "paragraph_ends": paragraph_ends}
-        return self(input_ids, mems, labels=next_ids, mem_len=memory_length, **ends)
+        output = self(input_ids, mems, labels=next_ids, mem_len=memory_length, return_dict=True, **ends)
+        return cast(TransformerXLLMOutput, output)
