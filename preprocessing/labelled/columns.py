@@ -37,10 +37,10 @@ class Columns:
         """The text of a field; None if the record has none. Raises ValueError for what is no text."""
         if field not in self._fields or (field != "text" and self._is_null(record, field)):
             return None
-        (found,) = self._fields[field].texts(record)
-        if isinstance(found, FieldError):
-            raise ValueError(str(found))
-        return found
+        ((text, problem),) = self._fields[field].texts(record)
+        if problem:
+            raise ValueError(problem)
+        return text
 
     def value(self, record: Any, field: str) -> Any:
         """The value of a field, of any type; None if none is named. Raises ValueError if the record lacks it."""

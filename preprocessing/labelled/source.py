@@ -135,9 +135,9 @@ class Source:
             if not line.strip():
                 continue
             try:
-                values = self._loads(line.decode(), _ROOM)
-            except (ValueError, RecursionError) as error:
-                self.mistake(self.place(number), _not_json(error))
+                values = self._loads(line, _ROOM)
+            except ValueError as error:
+                self.mistake(self.place(number), str(error))
                 continue
             if isinstance(values, dict):
                 yield number, values
@@ -147,15 +147,29 @@ class Source:
     def json(self) -> Any:
         """The whole file as one JSON value; raises `UserError`."""
         try:
-            text = self.data.decode()
-            return self._loads(text, _ROOM + _VALUES * len(text))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.path}: {_not_json(error)}") from None
+            return self._loads(self.data, _ROOM, _VALUES)
+        except ValueError as error:
+            raise UserError(f"{self.path}: {error}") from None
 
-    def _loads(self, text: str, most: int) -> Any:
-        if self._left < math.inf:
-            self.spend(values_bytes(text))
-        return loads(text, most)
+    def _loads(self, data: bytes, room: int, a_character: int = 0) -> Any:
+        """The value of a JSON text, which may take `room` bytes of memory and `a_character` for each of its characters.
+
+        Raises ValueError with the reason if it is none, or takes more.
+        """
+        try:
+            text = data.decode()
+            if self._left < math.inf:
+                self.spend(values_bytes(text))
+            return loads(text, room + a_character * len(text))
+        except TooManyValuesError:
+            raise
+        except UnicodeDecodeError as error:
+            raise ValueError(_not_utf8(error)) from None
+        except json.JSONDecodeError as error:
+            reason = f"{error.msg}, line {error.lineno}, character {error.colno}"
+        except (ValueError, RecursionError) as error:
+            reason = first_line(error)
+        raise ValueError(f"not JSON ({reason})")
 
     def parse(self, model: type[Model], values: Any, place: str) -> Model | None:
         """`values` checked; a mistake and None if they are wrong."""
@@ -221,13 +235,3 @@ def _number(value: Any) -> float:
 def _not_utf8(error: UnicodeDecodeError) -> str:
     found = error.object[error.start]
     return f"not UTF-8 (byte 0x{found:02x} after {error.start} bytes); convert it: iconv -f gb18030 -t utf-8"
-
-
-def _not_json(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return _not_utf8(error)
-    if isinstance(error, TooManyValuesError):
-        return str(error)
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON ({error.msg}, line {error.lineno}, character {error.colno})"
-    return f"not JSON ({first_line(error)})"

@@ -74,11 +74,11 @@ def _documents(reader: PieceReader, source: _Lines, rows: Iterator[list[str]]) -
             row = next(rows)
         except StopIteration:
             return
+        except _TooLongError:
+            reader.too_long(source.position)
+            continue
         except csv.Error as error:
-            if isinstance(error, _TooLongError):
-                reader.too_long(source.position)
-            else:
-                reader.problem(source.position, f'not CSV ({error}); a field with " in it is quoted, each " doubled')
+            reader.problem(source.position, f'not CSV ({error}); a field with " in it is quoted, each " doubled')
             continue
         if source.is_damaged or not any(row):
             continue

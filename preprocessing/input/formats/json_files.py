@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from reread.preprocessing.input.fields import EACH, FieldError, TextField, missing
+from reread.preprocessing.input.fields import EACH, FieldError, FieldText, TextField, missing
 from reread.preprocessing.input.formats.text_files import jsonl
 from reread.preprocessing.input.piece import Document, PieceReader
 from reread.preprocessing.input.streams import BUFFER
@@ -39,7 +39,7 @@ def json_file(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
     try:
         for count, (record, field) in enumerate(_records(text, stated), 1):
             if isinstance(record, str):
-                yield from reader.texts([record], f"item {count}")
+                yield from reader.texts([FieldText(record)], f"item {count}")
             else:
                 yield from reader.texts(field.texts(record), f"item {count}", field.has_several)
     except _TooLongError:
