@@ -15,7 +15,7 @@ from pydantic import (
 
 from reread.preprocessing.settings import Settings
 from reread.training.data.kinds import KINDS
-from reread.training.data.settings import CorpusSettings, DataSettings
+from reread.training.data.settings import DataSettings
 
 STOPPED = 75
 """Exit status after SIGTERM, when a checkpoint is saved and the same command resumes (EX_TEMPFAIL)."""
@@ -203,6 +203,6 @@ class TrainSettings(Settings):
             raise ValueError(
                 "from_run and init are both given; a run begins with one of them, so set the other to null"
             )
-        if self.from_run is not None and not isinstance(self.data, CorpusSettings):
+        if self.from_run is not None and self.data.is_task:
             raise ValueError("from_run is for pretraining; fine-tuning starts from init")
         return self

@@ -16,12 +16,13 @@ from reread.preprocessing.input.fields import json_type
 from reread.preprocessing.labelled.examples import Example
 from reread.training.assembly import Resolved, place, resolve
 from reread.training.config import TrainSettings
-from reread.training.data.kinds import KINDS
+from reread.training.data.kinds import KINDS, open_task
 from reread.training.data.tasks.dataset import TaskDataset
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.settings import task_of
 from reread.training.models import MODELS, model_spec
 from reread.training.models.build import build_model
 from reread.training.models.spec import ModelSpec
+from reread.training.objectives import as_task
 from reread.training.objectives.classify import PROBLEM_TYPES
 from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
@@ -95,7 +96,6 @@ def task_of_export(folder: Path) -> dict[str, Any]:
     else:
         task = _task_without(path, config, name_of_task, spec)
         settings = KINDS[name_of_task].settings
-        assert issubclass(settings, TaskSettings)
         unknown = sorted(settings.model_fields.keys() - task.keys() - settings.places - {"kind", "frame"})
         log.info(
             "%s: no `task`, as in other people's models: %s have their defaults; give "
@@ -142,8 +142,9 @@ def _kinds(config: dict[str, Any]) -> Iterator[tuple[str, Any, type]]:
 
 def _prepare(
     model: Path, settings: TrainSettings, mesh: Mesh, step: int | None
-) -> tuple[TaskObjective, TaskDataset[Any, Any]]:
-    if not isinstance(settings.data, TaskSettings):
+) -> tuple[TaskObjective[Any], TaskDataset[Any, Any]]:
+    task = task_of(settings.data)
+    if task is None:
         raise UserError(f"{model}: pretrained, not fine-tuned; `reread finetune` gives it the head of a task")
     resolved: Resolved
     weights: PreTrainedModel
@@ -155,10 +156,9 @@ def _prepare(
     else:
         resolved = resolve(settings, 1, model)
         weights = build_model(resolved.head, resolved.config, model, 0)
-    dataset = KINDS[settings.data.kind].open(settings.data, settings.seed, "predict")
-    assert isinstance(dataset, TaskDataset)
+    dataset = open_task(task, settings.seed, "predict")
     if not len(dataset):
-        raise UserError(f"{settings.data.place}: holds no example")
+        raise UserError(f"{task.place}: holds no example")
     if dataset.embeddings > (known := weights.config.vocab_size):
         raise UserError(
             f"{model}: its tokenizer has ids up to {dataset.embeddings - 1:,} and its weights {known:,} tokens; export "
@@ -166,8 +166,7 @@ def _prepare(
         )
     dataset.check_predicted()
     place(weights, resolved.spec, mesh)
-    assert issubclass(resolved.objective, TaskObjective)
-    return resolved.objective(weights, settings, mesh, dataset), dataset
+    return as_task(resolved.objective)(weights, settings, mesh, dataset), dataset
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -111,7 +111,8 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, fit: Fit | No
 class Drawn(NamedTuple):
     """A rank's rows of a step, and what all ranks must know before they compute on theirs."""
 
-    rows: Rows
+    rows: Any
+    """The batch, as the objective draws it; None if there is a `fault`."""
     fault: UserError | None
     """Why there are no rows."""
     local: list[float]
@@ -306,21 +307,26 @@ class Trainer:
     def _draw(self, loader: Loader, window: Window, step: int) -> Drawn:
         """The rows of `step`; on a GPU the sum over processes is only begun."""
         self.progress.begin_step(step)
+        rows: Rows | None = None
+        fault = None
         with window.waiting_for_data():
-            rows = _draw(loader)
+            try:
+                rows = next(loader)
+            except UserError as error:  # raised later, on all ranks: the others wait and must be informed first
+                fault = error
         self.progress.enter("summing counts")
-        return self._counted(rows)
+        return self._counted(rows, fault)
 
-    def _counted(self, rows: Rows | UserError) -> Drawn:
-        fault, batch = (rows, {}) if isinstance(rows, UserError) else (None, rows)
-        counts = {} if fault else self.objective.counts(batch)
+    def _counted(self, rows: Any, fault: UserError | None = None) -> Drawn:
+        """The rows with their counts summed over all processes, or the `fault` because of which there are none."""
+        counts = {} if fault else self.objective.counts(rows)
         of_rows = [float(counts.get(name, 0)) for name in self.objective.counted]
         local = [float(self.progress.stop_asked), float(fault is not None), *of_rows]
         summed = torch.tensor(local if self.mesh.world > 1 else [], dtype=torch.float64)
         if self.mesh.world > 1:
             summed = self.mesh.put(summed)
             dist.all_reduce(summed)
-        return Drawn(batch, fault, local, summed)
+        return Drawn(rows, fault, local, summed)
 
     def _totals(self, drawn: Drawn, agreed: list[float]) -> dict[str, float]:
         """The counts of the global batch by name."""
@@ -465,14 +471,6 @@ class Trainer:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def _draw(loader: Loader) -> Rows | UserError:
-    """The next rows, or the error that reading them raised: the other ranks wait and must be informed first."""
-    try:
-        return next(loader)
-    except UserError as error:
-        return error
 
 
 def _read(*tensors: Tensor) -> list[list[float]]:

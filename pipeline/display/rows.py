@@ -20,7 +20,7 @@ from reread.training.data.batch import IGNORED, Rows, share
 from reread.training.data.dataset import Dataset
 from reread.training.data.kinds import KINDS
 from reread.training.data.masking.han import han_vocabulary
-from reread.training.data.settings import DataSettings, MaskedSettings
+from reread.training.data.settings import DataSettings
 
 STATISTICS_ROWS = 4096
 STATISTICS_TOKENS = 1 << 21
@@ -42,7 +42,7 @@ def print_rows(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: b
     if len(dataset) == 0:
         raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
     shown = samples_of(dataset)
-    if isinstance(dataset.settings, MaskedSettings):
+    if data.is_masked:
         console.print(
             Text.assemble(
                 "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
@@ -171,7 +171,7 @@ def count(dataset: Dataset[Any], batches: list[Rows]) -> Counts:
 
 def _table(dataset: Dataset[Any], rows: int) -> Table:
     settings = dataset.settings
-    if not isinstance(settings, MaskedSettings):
+    if not settings.is_masked:
         return _with_rows(Table(title=str(settings.place), show_header=False), dataset.statistics([]))
     batches = list(dataset.counted(rows))
     counts = count(dataset, batches)

@@ -76,7 +76,7 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
 
     A token is an id of two bytes, four where the vocabulary needs it, and a byte of flags.
     """
-    folders = [one.folder for one in getattr(train.data, "parts", [train.data])]
+    folders = [one.folder for one in train.data.parts] or [train.data.folder]
     token_bytes = 3 if vocab_size <= 2**16 else 5
     copies = getattr(train.data, "copies", 1)
     if all((folder / "manifest.json").exists() and not is_materialized(folder) for folder in folders):

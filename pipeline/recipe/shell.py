@@ -4,14 +4,14 @@ import logging
 
 from reread.pipeline.recipe.schema import Recipe
 from reread.preprocessing.errors import UserError
-from reread.training.data.settings import CorpusSettings, DataSettings
+from reread.training.data.settings import DataSettings
 
 log = logging.getLogger("reread")
 
 
 def refuse_commands(data: DataSettings) -> None:
     """Raises `UserError` if opening the data would run a command of the recipe."""
-    if isinstance(data, CorpusSettings) and data.commands:
+    if data.commands:
         raise UserError(
             f"{data.commands[0]}: opening it runs a command on this machine, which may be anything in a recipe of "
             "somebody else; read it, and give --allow-pipe to run it"
@@ -21,7 +21,7 @@ def refuse_commands(data: DataSettings) -> None:
 def commands_line(recipe: Recipe) -> str:
     """The line of the log about the commands that run when the corpus of a recipe is read; empty if there are none."""
     data = recipe.train.data if recipe.train else None
-    if not isinstance(data, CorpusSettings) or not data.commands:
+    if data is None or not data.commands:
         return ""
     return f"recipe {recipe.name}: a recipe can run commands on this machine; this one runs {', '.join(data.commands)}"
 

@@ -18,9 +18,10 @@ from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.masking.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
 from reread.training.data.masking.masking import mask
 from reread.training.data.order.order import Order, ReadAhead, cut_pools
-from reread.training.data.settings import DataSettings, MaskedSettings
+from reread.training.data.settings import CorpusSettings, DataSettings, MaskedSettings
 
 AnySettings = TypeVar("AnySettings", bound=DataSettings)
+AnyCorpus = TypeVar("AnyCorpus", bound=CorpusSettings)
 AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
 
 

@@ -57,9 +57,28 @@ class DataSettings(Settings):
     other_text: ClassVar[str] = "data.corpus=FOLDER"
     """The override by which a run is evaluated on others."""
 
+    is_task: ClassVar[bool] = False
+    """Whether the data is labelled examples of a task, and not the text of corpora."""
+
+    is_masked: ClassVar[bool] = False
+    """Whether tokens of the text are masked."""
+
+    places: ClassVar[frozenset[str]] = frozenset()
+    """Fields that say where the files of a task are."""
+
     kind: str
     sequence_length: int
     """Tokens of a row, segment or window, with special tokens."""
+
+    @property
+    def parts(self) -> list["CorpusSettings"]:
+        """The settings of each corpus that is read; none for a task."""
+        return []
+
+    @property
+    def commands(self) -> list[str]:
+        """The addresses of corpora that are opened by running a command on this machine."""
+        return []
 
     @property
     @abstractmethod
@@ -123,6 +142,9 @@ class MixedCorpus(Settings):
 class CorpusSettings(DataSettings):
     """Settings of data that is read from a corpus."""
 
+    may_be_materialized: ClassVar[bool] = False
+    """Whether a folder may hold finished rows (`reread preprocess --materialize`) instead of a corpus."""
+
     elastic: ClassVar[frozenset[str]] = frozenset({"corpus", "corpora", "cache"})
 
     corpus: Place | None = None
@@ -166,7 +188,6 @@ class CorpusSettings(DataSettings):
 
     @property
     def commands(self) -> list[str]:
-        """The addresses that a command of this machine opens."""
         places = [one.corpus for one in self.parts]
         return [place for place in places if isinstance(place, str) and runs_command(place)]
 
@@ -191,6 +212,8 @@ class CorpusSettings(DataSettings):
 
 class MaskedSettings(CorpusSettings):
     """Settings of data whose masked tokens are predicted."""
+
+    is_masked = True
 
     pool_tokens: int | None = Field(default=1 << 30, ge=1)
     """Samples are shuffled within pools of this many tokens: random stretches of 2^20 tokens, dealt anew for each copy.

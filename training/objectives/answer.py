@@ -12,7 +12,7 @@ from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
 
-class AnswerObjective(TaskObjective):
+class AnswerObjective(TaskObjective[AnswerSettings]):
     """The mean of two cross entropies, of the first and the last token, in each window.
 
     With `occurrences: all` it is -log of the share of all right places in one softmax over the windows of a document
@@ -21,8 +21,6 @@ class AnswerObjective(TaskObjective):
 
     name = "answer"
     card = Card("AutoModelForQuestionAnswering", "question-answering", "question-answering")
-
-    data: AnswerSettings
 
     def predicted(self, rows: Rows) -> int:
         units, has_answer = self._units(rows)

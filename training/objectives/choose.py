@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from reread.training.data.batch import Rows
+from reread.training.data.tasks.choose import ChooseSettings
 from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
 
-class ChooseObjective(TaskObjective):
+class ChooseObjective(TaskObjective[ChooseSettings]):
     """Cross entropy over the options of an example, in each window (ERNIE-Doc's code for C3)."""
 
     name = "choose"

@@ -18,7 +18,6 @@ from reread.training.data.rows.cut_documents import SegmentSettings, reorder_cla
 from reread.training.data.rows.lanes import Lanes, first_cursors
 from reread.training.data.rows.segments import SegmentDataset, Segments
 from reread.training.data.rows.trimming import pieces
-from reread.training.data.settings import DataSettings
 from reread.training.objectives.memory import LaneMemory, lane_slice
 from reread.training.objectives.objective import Card, Pass, SummedObjective
 from reread.training.parallel.layout import Slice
@@ -59,7 +58,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
     ends_in_last_column = True
 
     @staticmethod
-    def check(config: Any, data: Any) -> None:
+    def check(config: Any, data: SegmentSettings) -> None:
         """Raises `UserError` for retrospective feed without memory, and for too few reordering classes."""
         if data.retrospective and not config.slots:
             raise UserError(
@@ -73,13 +72,13 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
             )
 
     @staticmethod
-    def unreached(data: Any) -> tuple[str, ...]:
+    def unreached(data: SegmentSettings) -> tuple[str, ...]:
         """Documents have no second text, and one chunk no order."""
         types = ("token_type_embeddings", "token_type_layer_norm", "token_type", "token_type_bias")
         return types if data.reorder_chunks > 1 else (*types, "pooler", "segment_reorder")
 
     @staticmethod
-    def configure(config: Any, data: DataSettings) -> None:
+    def configure(config: Any, data: SegmentSettings) -> None:
         config.segment_length = data.sequence_length  # `read` cuts a document as training does
 
     @cached_property
@@ -92,7 +91,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         """Cursors of the training lanes, int64 [lanes, 3]; see `Lanes`."""
         return torch.from_numpy(first_cursors(self.data, self.lanes))
 
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[Rows]:
         """The rows from the cursors on, which a checkpoint has set; they are those of `step`."""
 
         def draw() -> Iterator[Rows]:

@@ -23,7 +23,7 @@ class RowObjective(SummedObjective[MaskedSettings, RowDataset[Any]]):
     def loss(self, batch: Rows, totals: Mapping[str, float]) -> tuple[Tensor, Tensor]:
         """The loss of some rows, divided by `totals`, and their `figures`."""
 
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[Rows]:
         return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step, self.first_position))
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:

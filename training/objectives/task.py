@@ -14,15 +14,18 @@ from torch import Tensor
 from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
 from reread.training.data.loader import Loader
-from reread.training.data.settings import DataSettings
-from reread.training.data.tasks.dataset import TaskDataset
-from reread.training.data.tasks.settings import PooledSettings, TaskSettings, check_groups
+from reread.training.data.tasks.dataset import AnyTask, TaskDataset
+from reread.training.data.tasks.mistakes import analysis
+from reread.training.data.tasks.settings import check_groups
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives.memory import LaneMemory
 from reread.training.objectives.objective import Objective, Pass
 
+Passes = list[tuple[int, Rows]]
+"""The number of its group and the rows of each forward pass of a step."""
 
-class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
+
+class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     """A document is read within a step: its windows at once, or one after the other with memory that is empty at its
     beginning. The loss is a mean over the windows of a step that learn (ERNIE-Doc's code), or over what a subclass
     counts; held-out examples are predicted one by one and scored together.
@@ -51,25 +54,24 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
         """The model's output for each row [B, ...]."""
 
     @staticmethod
-    def check(config: Any, data: Any) -> None:
+    def check(config: Any, data: AnyTask) -> None:
         if data.retrospective and data.frame != "segments":
             raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
         known = inspect.signature(type(config)).parameters
-        if isinstance(data, PooledSettings) and data.pooling and "classifier_pooling" not in known:
+        if data.pooled_by and "classifier_pooling" not in known:
             raise UserError(
-                f"task.pooling: {data.pooling}, but a model of type {config.model_type} pools in its own way "
+                f"task.pooling: {data.pooled_by}, but a model of type {config.model_type} pools in its own way "
                 "(docs/models.md, Fine-tuning); leave it out"
             )
 
     @staticmethod
-    def configure(config: Any, data: DataSettings) -> None:
+    def configure(config: Any, data: AnyTask) -> None:
         """Set in the configuration what exported models need: labels, the reader of long documents for transformers
         (`reading`), and for `reread predict` all that decides a prediction (`task`)."""
-        assert isinstance(data, TaskSettings)
         if data.head_dropout is not None:
             config.classifier_dropout = data.head_dropout
-        if isinstance(data, PooledSettings) and data.pooling:
-            config.classifier_pooling = data.pooling
+        if data.pooled_by:
+            config.classifier_pooling = data.pooled_by
         if data.labels:
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {label: number for number, label in enumerate(data.labels)}
@@ -81,14 +83,14 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
         }
         config.task = data.travelling
 
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[Passes]:
         size, micro_batch, ranks = self.settings.global_batch, self.settings.micro_batch, self.mesh.data_size
         try:
             check_groups(size, micro_batch, ranks)
         except UserError as error:  # the same on all ranks
             raise self.mesh.reported_once(error) from None
 
-        def draw() -> Iterator[Any]:
+        def draw() -> Iterator[Passes]:
             number = step
             while True:
                 passes = self.dataset.step_passes(number, size, micro_batch, ranks, self.mesh.data_rank)
@@ -97,16 +99,16 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
 
         return Loader(draw())
 
-    def largest(self) -> Any:
+    def largest(self) -> Passes:
         for passes in self.dataset.longest(self.settings.micro_batch):
             if learning := [rows for rows in passes if self.predicted(rows)]:
                 break  # else the longest have no answer to learn
         return [(0, max(learning or passes, key=lambda rows: rows["input_ids"].size))]
 
-    def counts(self, batch: Any) -> dict[str, int]:
+    def counts(self, batch: Passes) -> dict[str, int]:
         return {"predicted": sum(self.predicted(rows) for _, rows in batch)}
 
-    def losses(self, batch: Any, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
+    def losses(self, batch: Passes, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         reading = _Reading(self)
         predicted = [self.predicted(rows) for _, rows in batch]
         last = max((number for number, count in enumerate(predicted) if count), default=-1)
@@ -142,6 +144,9 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
         self.predictions = self.predict(self.held_out)
         return self.held_out.scores(self.predictions)
 
+    def mistakes(self) -> dict[str, Any]:
+        return analysis(self.held_out, self.predictions)
+
     @torch.no_grad()
     def predict(self, dataset: TaskDataset[Any, Any]) -> dict[int, Any]:
         """The prediction for every example, on all ranks (collective)."""
@@ -174,7 +179,7 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
 class _Reading:
     """Forward passes over the windows of a group of documents, with their memory if the model has one."""
 
-    def __init__(self, objective: TaskObjective) -> None:
+    def __init__(self, objective: TaskObjective[Any]) -> None:
         self.objective, self.model = objective, objective.model
         self.group, self.first = -1, 0
         self.memory: LaneMemory | None = None

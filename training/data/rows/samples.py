@@ -24,6 +24,7 @@ _AT_ONCE = 512
 class RowSettings(MaskedSettings):
     """Settings of independent rows, as BERT reads them."""
 
+    may_be_materialized = True
     framings = (False, True)
 
     kind: Literal["rows"] = "rows"

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -37,7 +37,9 @@ class TaskSettings(DataSettings):
     `reread finetune` fills in what the model it starts from determines: `tokenizer`, `frame` and `labels`.
     """
 
-    places: ClassVar[frozenset[str]] = frozenset({"train", "dev", "test", "tokenizer"})
+    is_task = True
+
+    places = frozenset({"train", "dev", "test", "tokenizer"})
     """Fields that say where files are. All others travel with an exported model (`travelling`)."""
 
     elastic = places
@@ -138,6 +140,11 @@ class TaskSettings(DataSettings):
         return cast(Kind, self.kind)
 
     @property
+    def pooled_by(self) -> Literal["cls", "mean"] | None:
+        """`pooling`, of tasks that have it."""
+        return None
+
+    @property
     def bare(self) -> bool:
         return self.frame == "bare"
 
@@ -150,6 +157,11 @@ class TaskSettings(DataSettings):
         shape = (rows, self.sequence_length)
         blank = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.ones(shape, np.int32)}
         return {**blank, "labels": np.full(shape, IGNORED)}
+
+
+def task_of(data: DataSettings) -> TaskSettings | None:
+    """The `data` section as that of a task; None if the data is text of corpora."""
+    return data if isinstance(data, TaskSettings) else None
 
 
 def check_groups(global_batch: int, micro_batch: int, ranks: int) -> None:
@@ -175,3 +187,7 @@ class PooledSettings(TaskSettings):
     """What the head reads: the pooler's map of [CLS], or the mean of the last layer's states of all tokens; null: what
     the model does (`classifier_pooling` in its configuration, [CLS] after pretraining). RAN has `model.pooling`, and
     Longformer its global token."""
+
+    @property
+    def pooled_by(self) -> Literal["cls", "mean"] | None:
+        return self.pooling
