@@ -87,7 +87,7 @@ class Assembly:
             self.model = build_model(resolved.head, self.config, init, settings.seed).train()
         if dataset is not None:
             learned.begin(self.model, dataset)
-        unreached = {*self.spec.copied_in(learned.name), *learned.unreached(settings.data)}
+        unreached = {*self.spec.untrained(learned.has_global_tokens), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})

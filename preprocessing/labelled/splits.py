@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 def labels_of(train: Sequence[Example]) -> list[str]:
     """The labels or tags of the training examples, numbers in their order as numbers, else in that of their characters.
 
-    Empty for numbers to predict, and for tasks without labels of their own (answer, choose). Raises `UserError` for an
+    Empty for numbers to predict, and for tasks whose examples have no `classes`. Raises `UserError` for an
     example without a label.
     """
     check_labelled(train)

@@ -70,6 +70,9 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
     shown: ClassVar[Mapping[str, str]]
     """Short name in the progress line -> figure of `summary`."""
 
+    has_global_tokens: ClassVar[bool] = False
+    """Whether a model with global attention (Longformer) has tokens that see the whole text."""
+
     ends_in_last_column: ClassVar[bool] = False
     """Whether the last token of each row stands in the last column, behind padding."""
 

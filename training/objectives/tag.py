@@ -16,6 +16,7 @@ class TagObjective(TaskObjective[TagSettings]):
     """Cross entropy of each word's tag, at its first piece; a mean over words, not over texts."""
 
     name = "tag"
+    has_global_tokens = False
     card = Card("AutoModelForTokenClassification", "token-classification", "token-classification")
 
     def predicted(self, rows: Rows) -> int:

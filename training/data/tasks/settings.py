@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -13,7 +13,6 @@ from reread.preprocessing.labelled.examples import NOTHING, Given
 from reread.preprocessing.settings import FieldPath
 from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.settings import LONGEST, DataSettings
-from reread.training.scoring.task_scores import Kind
 
 
 def _as_names(labels: Any) -> Any:
@@ -135,9 +134,9 @@ class TaskSettings(DataSettings):
         return []
 
     @property
-    def scored_as(self) -> Kind:
-        """The row of scores (`reread.training.scoring.task_scores`)."""
-        return cast(Kind, self.kind)
+    def scored_as(self) -> str:
+        """The key of `SCORES` (`reread.training.scoring.task_scores`)."""
+        return self.kind
 
     @property
     def pooled_by(self) -> Literal["cls", "mean"] | None:
