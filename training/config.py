@@ -136,8 +136,8 @@ class TrainSettings(Settings):
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
     from_run: str | None = Field(default=None, min_length=1)
-    """A run, or RUN@STEP, whose weights, optimiser and place in the data this run begins with (`from=RUN@STEP` on the
-    command line). Steps are counted on, so `steps` and the schedule include those of that run."""
+    """A run, or RUN@STEP, with whose weights, optimiser and position in the data this run begins (`from=RUN@STEP` on
+    the command line). Steps are counted on, so `steps` and the schedule include those of that run."""
     data: AnyData
     objective: str | None = None
     """Name of the objective (training/objectives); null: the default of `data.kind`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from reread.preprocessing.errors import UserError
-from reread.training.assembly import place
+from reread.training.assembly import to_device
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import nothing_held_out, open_dataset
 from reread.training.parallel.mesh import Mesh
@@ -49,7 +49,7 @@ def evaluate_run(
     mesh = Mesh(device=torch.device(local_device()))
     use_threads(settings, run, True, mesh)
     kept.check()
-    place(model, kept.spec, mesh)
+    to_device(model, kept.spec, mesh)
     objective = kept.objective(model, settings, mesh, held_out=held_out)
     log.info("step %d of %s on %s", step, run, corpus)
     figures = objective.held_out_summary(None)

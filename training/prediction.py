@@ -14,7 +14,7 @@ from reread.preprocessing.errors import UserError, first_line, writing
 from reread.preprocessing.files import unfinished
 from reread.preprocessing.input.fields import json_type
 from reread.preprocessing.labelled.examples import Example
-from reread.training.assembly import Resolved, place, resolve
+from reread.training.assembly import Resolved, resolve, to_device
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import KINDS, open_task
 from reread.training.data.tasks.dataset import TaskDataset
@@ -96,7 +96,7 @@ def task_of_export(folder: Path) -> dict[str, Any]:
     else:
         task = _task_without(path, config, name_of_task, spec)
         settings = KINDS[name_of_task].settings
-        unknown = sorted(settings.model_fields.keys() - task.keys() - settings.places - {"kind", "frame"})
+        unknown = sorted(settings.model_fields.keys() - task.keys() - settings.file_fields - {"kind", "frame"})
         log.info(
             "%s: no `task`, as in other people's models: %s have their defaults; give "
             "those that the model was trained with, as task.KEY=VALUE",
@@ -158,14 +158,14 @@ def _prepare(
         weights = build_model(resolved.head, resolved.config, model, 0)
     dataset = open_task(task, settings.seed, "predict")
     if not len(dataset):
-        raise UserError(f"{task.place}: holds no example")
+        raise UserError(f"{task.location}: holds no example")
     if dataset.embeddings > (known := weights.config.vocab_size):
         raise UserError(
             f"{model}: its tokenizer has ids up to {dataset.embeddings - 1:,} and its weights {known:,} tokens; export "
             "the run again"
         )
     dataset.check_predicted()
-    place(weights, resolved.spec, mesh)
+    to_device(weights, resolved.spec, mesh)
     return as_task(resolved.objective)(weights, settings, mesh, dataset), dataset
 
 

@@ -441,8 +441,8 @@ class Trainer:
         """Raise `UserError` if the checkpoint was trained on other samples than these."""
         if changes := corpus_changes(state["corpus"], self.dataset.facts()):
             raise UserError(
-                f"{self.settings.data.place}: the corpus changed since the run began ({changes}); give the run the old "
-                "corpus, or begin a new run with name=..."
+                f"{self.settings.data.location}: the corpus changed since the run began ({changes}); give the run the "
+                "old corpus, or begin a new run with name=..."
             )
         for name, fingerprint in self.dataset.compared.items():
             if state["compared"].get(name, fingerprint) != fingerprint:

@@ -40,7 +40,7 @@ def print_rows(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: b
         dataset.verify()
         console.print("every block of the train split has the checksum it was written with")
     if len(dataset) == 0:
-        raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
+        raise UserError(f"{data.location}: no documents in the train split; look at the corpus' report.md")
     shown = samples_of(dataset)
     if data.is_masked:
         console.print(
@@ -172,7 +172,7 @@ def count(dataset: Dataset[Any], batches: list[Rows]) -> Counts:
 def _table(dataset: Dataset[Any], rows: int) -> Table:
     settings = dataset.settings
     if not settings.is_masked:
-        return _with_rows(Table(title=str(settings.place), show_header=False), dataset.statistics([]))
+        return _with_rows(Table(title=str(settings.location), show_header=False), dataset.statistics([]))
     batches = list(dataset.counted(rows))
     counts = count(dataset, batches)
     table = Table(title=f"{counts.rows:,} rows, masking {settings.masking.strategy}", show_header=False)

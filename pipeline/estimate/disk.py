@@ -82,7 +82,7 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
     if all((folder / "manifest.json").exists() and not is_materialized(folder) for folder in folders):
         shards = [shard for folder in folders for shard in Manifest.read(folder).shards]
         held = sum(shard.tokens for shard in shards if shard.split == "train")
-        return CorpusSize(sum(shard.bytes for shard in shards), held, f"the manifest of {train.data.place}")
+        return CorpusSize(sum(shard.bytes for shard in shards), held, f"the manifest of {train.data.location}")
     inputs = 0.0 if recipe.preprocess is None else _input_bytes(recipe.preprocess)
     if inputs:
         return CorpusSize(inputs / 3 * token_bytes, inputs / 3, "the bytes of preprocess.input.paths, at most")

@@ -46,7 +46,7 @@ def samples(run: Run) -> list[tuple[str, Markup]]:
     """
     data = run.train.data
     if not all(isinstance(part.corpus, Path) for part in data.parts):
-        raise UserError(f"{data.place} is not fetched for a report")
+        raise UserError(f"{data.location} is not fetched for a report")
     if (task := task_of(data)) is not None:
         shown = windows_of(open_task(task, run.train.seed, "train"))
     else:

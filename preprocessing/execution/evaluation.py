@@ -17,7 +17,7 @@ from reread.preprocessing.input.piece import Piece, Problem
 from reread.preprocessing.input.read import read
 from reread.preprocessing.input.sources import Source, find_files
 from reread.preprocessing.input.streams import split_name
-from reread.preprocessing.labelled.source import Source as LabelledFile
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.text.overlap import RUN, Match, collect
 
 EXAMPLES = 3

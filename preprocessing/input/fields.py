@@ -61,7 +61,7 @@ class TextField:
         """Whether a record may have several texts."""
 
     def texts(self, record: Any) -> Iterator[FieldText]:
-        """The texts of a record, with a problem in place of each text that is missing."""
+        """The texts of a record, with a problem instead of each text that is missing."""
         if isinstance(record, dict) and self.field in record:
             yield _Value(record[self.field]).text(self.noun, self.field)
         elif self.is_template:

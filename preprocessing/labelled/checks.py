@@ -2,21 +2,21 @@
 
 from reread.preprocessing.errors import CONTROL
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.file import LabelledFile
 
 _SHOWN = 60
 """Characters of a wrong name that its line shows."""
 
 
-def sound(source: Source, example: Example) -> Example | None:
-    """The example, its answers that are not at their places marked, or None if it is of no use; `source` notes what is
+def sound(source: LabelledFile, example: Example) -> Example | None:
+    """The example, with misplaced answers marked, or None if it is of no use; `source` notes what is
     wrong."""
     for name, text in example.texts.items():
         if not text.strip():
-            source.mistake(example.place, f"{name} is empty; delete the example or fill it in")
+            source.mistake(example.location, f"{name} is empty; delete the example or fill it in")
             return None
     if reason := _broken_character(example) or example.problem:
-        source.mistake(example.place, reason)
+        source.mistake(example.location, reason)
         return None
     return example.checked(source)
 

@@ -21,7 +21,7 @@ class Columns:
     def __init__(self, columns: Mapping[str, str], join: str) -> None:
         """`join` stands between the texts that a path such as `turns[].text` finds."""
         self._fields = {
-            field: TextField(place, "field", join, f"task.columns.{field}") for field, place in columns.items()
+            field: TextField(path, "field", join, f"task.columns.{field}") for field, path in columns.items()
         }
 
     @property
@@ -66,7 +66,7 @@ def find_columns(
 
     Raises ValueError if one that is `needed` or a name of `columns` is missing, or two usual names fit.
     """
-    stated = {field: Columns({field: place}, join).roots(known) for field, place in columns.items()}
+    stated = {field: Columns({field: path}, join).roots(known) for field, path in columns.items()}
     for field, roots in stated.items():
         for name in roots:
             if name not in known:

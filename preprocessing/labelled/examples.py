@@ -21,11 +21,11 @@ NOTHING = Given()
 
 
 class Notes(Protocol):
-    """Where mistakes are reported (`Source`)."""
+    """Where mistakes are reported (`LabelledFile`)."""
 
-    def mistake(self, place: str, reason: str) -> None: ...
+    def mistake(self, location: str, reason: str) -> None: ...
 
-    def misplace(self, place: str, reason: str) -> None: ...
+    def misplace(self, location: str, reason: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Example(ABC):
 
     id: str
     """Unique within its file."""
-    place: str
+    location: str
     """Where it is, for messages: `FILE:LINE` or `FILE: article 12`."""
 
     read: ClassVar[tuple[str, ...]] = ("text",)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeVar
 
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.settings import Settings
 
 AnyLine = TypeVar("AnyLine", bound="TaskLine")
@@ -29,27 +29,29 @@ class TaskLine(Settings):
 
     @classmethod
     def completed(
-        cls: type[AnyLine], source: Source, lines: Iterator[tuple[int, AnyLine]]
+        cls: type[AnyLine], source: LabelledFile, lines: Iterator[tuple[int, AnyLine]]
     ) -> Iterator[tuple[int, AnyLine]]:
         """The lines of a file with their numbers, and with what all of them together say of each."""
         return lines
 
     @abstractmethod
-    def example(self, source: Source, identity: str, place: str) -> Example:
+    def example(self, source: LabelledFile, identity: str, location: str) -> Example:
         """Raises ValueError for a line that lacks what its task needs."""
 
 
-def examples_from(source: Source, model: type[TaskLine], lines: Iterator[tuple[int, TaskLine]]) -> Iterator[Example]:
+def examples_from(
+    source: LabelledFile, model: type[TaskLine], lines: Iterator[tuple[int, TaskLine]]
+) -> Iterator[Example]:
     """The examples of lines of the class `model` with their numbers, which are the ids of those without one."""
     for number, line in model.completed(source, lines):
-        identity, place = str(number if line.id is None else line.id), source.place(number)
+        identity, location = str(number if line.id is None else line.id), source.location(number)
         try:
-            yield line.example(source, identity, place)
+            yield line.example(source, identity, location)
         except ValueError as error:
-            source.mistake(place, str(error))
+            source.mistake(location, str(error))
 
 
-def asked(source: Source, question: str | None = None) -> str:
+def asked(source: LabelledFile, question: str | None = None) -> str:
     """The question of a text. Raises ValueError if there is none."""
     found = source.given.question if question is None else question
     if found is None:

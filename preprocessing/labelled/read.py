@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from reread.preprocessing.errors import UserError, nearest
 from reread.preprocessing.labelled.checks import sound
 from reread.preprocessing.labelled.examples import NOTHING, Example, Given
+from reread.preprocessing.labelled.file import LabelledFile, Labels
 from reread.preprocessing.labelled.formats.table import FORMATS, check_form, recognise
-from reread.preprocessing.labelled.source import Labels, Source
 from reread.preprocessing.labelled.tasks import TASKS
 
 log = logging.getLogger("reread")
@@ -52,7 +52,7 @@ def read_examples(
     """
     if label_separator and labels != "set":
         raise UserError("task.label_separator: is for sets of labels; set task.answer=set, too")
-    source = Source(Path(path), task, columns, labels, join, label_separator, given)
+    source = LabelledFile(Path(path), task, columns, labels, join, label_separator, given)
     name = _format(source, format)
     try:
         check_form(source, name)
@@ -75,18 +75,20 @@ def read_examples(
     return found
 
 
-def _sound(source: Source, read: Iterable[Example]) -> list[Example]:
+def _sound(source: LabelledFile, read: Iterable[Example]) -> list[Example]:
     examples: list[Example] = []
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for one in read:
         example = sound(source, one)
         if example is None:
             continue
         source.spend(_EXAMPLE)
-        if example.id in places:
-            source.mistake(example.place, f"id `{example.id}` stands already at {places[example.id]}; give it another")
+        if example.id in locations:
+            source.mistake(
+                example.location, f"id `{example.id}` stands already at {locations[example.id]}; give it another"
+            )
             continue
-        places[example.id] = example.place
+        locations[example.id] = example.location
         examples.append(example)
     return examples
 
@@ -109,7 +111,7 @@ def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
     )
 
 
-def _way_out(source: Source, name: str) -> str:
+def _way_out(source: LabelledFile, name: str) -> str:
     """What to set where a file that was read as `name` is not that."""
     way = "plain text is read by document-per-line or document-per-file, other formats are in the README"
     try:
@@ -122,7 +124,7 @@ def _way_out(source: Source, name: str) -> str:
     return f"; it is read as `task.format={name}`: {way}"
 
 
-def _format(source: Source, name: str | None) -> str:
+def _format(source: LabelledFile, name: str | None) -> str:
     """The key of `FORMATS` by which to read."""
     if name is not None and name not in FORMATS:
         raise UserError(f"task.format: `{name}` is unknown; {nearest(name, FORMATS)}")

@@ -32,10 +32,10 @@ def class_counts(examples: Sequence[Example]) -> Counter[str]:
 
 
 def check_labelled(examples: Sequence[Example]) -> None:
-    """Raise `UserError` with the place of the first example without a label, tags or answers."""
+    """Raise `UserError` with the location of the first example without a label, tags or answers."""
     for example in examples:
         if example.target is None:
-            raise UserError(f"{example.place}: no label; label it, or leave such examples out by `task.wrong=skip`")
+            raise UserError(f"{example.location}: no label; label it, or leave such examples out by `task.wrong=skip`")
 
 
 def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool = False) -> None:
@@ -47,7 +47,7 @@ def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool
     counts = class_counts(examples)
     if not (unknown := counts.keys() - set(known)):
         return
-    place, name = next((one.place, name) for one in examples for name in one.classes if name in unknown)
+    location, name = next((one.location, name) for one in examples for name in one.classes if name in unknown)
     count = f" ({counts[name]:,} times)" if counts[name] > 1 else ""
     near = f"did you mean `{close[0]}`? " if (close := close_to(name, known)) else ""
     if stated:
@@ -57,7 +57,7 @@ def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool
             f"is in no training example, so it cannot be learnt; {near}Correct it, add training examples, state the "
             f"classes by {stated_labels(known)}, which refuses others,"
         )
-    raise UserError(f"{place}: label `{name}`{count} {why} or leave such examples out by `task.wrong=skip`")
+    raise UserError(f"{location}: label `{name}`{count} {why} or leave such examples out by `task.wrong=skip`")
 
 
 def stated_labels(labels: Sequence[str]) -> str:
@@ -72,9 +72,9 @@ def with_labels(examples: Sequence[Example], known: Sequence[str]) -> tuple[list
     for example in examples:
         unknown = [name for name in example.classes if name not in names] if names else []
         if example.target is None:
-            left_out.append(str(UserError(f"{example.place}: no label")))
+            left_out.append(str(UserError(f"{example.location}: no label")))
         elif unknown:
-            left_out.append(str(UserError(f"{example.place}: label `{unknown[0]}` is unknown")))
+            left_out.append(str(UserError(f"{example.location}: label `{unknown[0]}` is unknown")))
         else:
             kept.append(example)
     return kept, left_out

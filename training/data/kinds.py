@@ -118,7 +118,7 @@ def open_dataset(settings: DataSettings, seed: int, split: str) -> Dataset[Any]:
     """
     dataset = KINDS[settings.kind].open(settings, seed, split)
     if split == "train" and len(dataset) == 0:
-        raise UserError(f"{settings.place}: no documents in the train split; look at the corpus' report.md")
+        raise UserError(f"{settings.location}: no documents in the train split; look at the corpus' report.md")
     dataset.check(settings, seed)
     return dataset
 
@@ -138,6 +138,6 @@ def check_held_out(settings: DataSettings, seed: int) -> None:
 
 def nothing_held_out(settings: DataSettings) -> UserError:
     return UserError(
-        f"{settings.place}: nothing of it is held out, and figures of text that was learned say little; hold some out "
-        f"({settings.held_out_by}), or evaluate on other text ({settings.other_text})"
+        f"{settings.location}: nothing of it is held out, and figures of text that was learned say little; hold some "
+        f"out ({settings.held_out_by}), or evaluate on other text ({settings.other_text})"
     )

@@ -44,12 +44,12 @@ class MaskingSettings(Settings):
 class DataSettings(Settings):
     """A `data` section: where the text is and how rows are made from it. Each kind of data has its own class."""
 
-    elastic: ClassVar[frozenset[str]] = frozenset()
+    may_change: ClassVar[frozenset[str]] = frozenset()
     """Fields that a relaunch may change: files may move (their fingerprint is compared), and settings of evaluation do
     not affect training."""
 
-    framings: ClassVar[tuple[bool, ...]] = (False,)
-    """What `bare` can be."""
+    text_only_values: ClassVar[tuple[bool, ...]] = (False,)
+    """What `text_only` can be."""
 
     held_out_by: ClassVar[str] = "preprocess.validation_share"
     """The setting that holds text or examples out."""
@@ -63,7 +63,7 @@ class DataSettings(Settings):
     is_masked: ClassVar[bool] = False
     """Whether tokens of the text are masked."""
 
-    places: ClassVar[frozenset[str]] = frozenset()
+    file_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that say where the files of a task are."""
 
     kind: str
@@ -82,21 +82,21 @@ class DataSettings(Settings):
 
     @property
     @abstractmethod
-    def place(self) -> Path | str:
+    def location(self) -> Path | str:
         """The file, folder or address that holds the data, for messages."""
 
     @property
     def folder(self) -> Path:
         """The file or folder itself."""
-        return Path(self.place)
+        return Path(self.location)
 
     @property
     def held_out(self) -> Path | str:
         """Where held-out text or examples are, for messages."""
-        return self.place
+        return self.location
 
     @property
-    def bare(self) -> bool:
+    def text_only(self) -> bool:
         """Whether rows are text alone, without [CLS] and [SEP]."""
         return False
 
@@ -109,21 +109,21 @@ class DataSettings(Settings):
         """Full rows in the format of the dataset, with the expected share of predictions; all ids are 0."""
 
 
-def _place(value: Any) -> Any:
+def _location(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     check_address(value)  # also one that is mistyped, and so no address
     return value if is_address(value) else Path(value)
 
 
-Place = Annotated[Path | str, BeforeValidator(_place)]
+Location = Annotated[Path | str, BeforeValidator(_location)]
 """A folder, or the address of one."""
 
 
 class MixedCorpus(Settings):
     """A corpus of a mixture, and its part of it. All corpora of a mixture have a `weight`, or all have `epochs`."""
 
-    path: Place
+    path: Location
     """As `data.corpus`."""
     name: Name = Field(default="", max_length=100)
     """Names its held-out figures: `validation_NAME_loss`; default: the last part of `path`."""
@@ -135,8 +135,8 @@ class MixedCorpus(Settings):
 
     @property
     def title(self) -> str:
-        place = self.path.partition("?")[0] if isinstance(self.path, str) else str(self.path)
-        return self.name or place.rstrip("/").rpartition("/")[2]
+        location = self.path.partition("?")[0] if isinstance(self.path, str) else str(self.path)
+        return self.name or location.rstrip("/").rpartition("/")[2]
 
 
 class CorpusSettings(DataSettings):
@@ -145,9 +145,9 @@ class CorpusSettings(DataSettings):
     may_be_materialized: ClassVar[bool] = False
     """Whether a folder may hold finished rows (`reread preprocess --materialize`) instead of a corpus."""
 
-    elastic: ClassVar[frozenset[str]] = frozenset({"corpus", "corpora", "cache"})
+    may_change: ClassVar[frozenset[str]] = frozenset({"corpus", "corpora", "cache"})
 
-    corpus: Place | None = None
+    corpus: Location | None = None
     """A folder, or the address of one: https://HOST/FOLDER, s3://BUCKET/FOLDER, `pipe:ssh HOST cat FOLDER/{}`, which
     runs that command here, or any that fsspec or webdataset can open. `{}` stands for the name of a file, which
     otherwise follows after a slash.
@@ -174,8 +174,8 @@ class CorpusSettings(DataSettings):
     @field_validator("cache")
     @classmethod
     def _given_for_an_address(cls, value: CacheSettings | None, info: ValidationInfo) -> CacheSettings | None:
-        places = [info.data.get("corpus"), *(one.path for one in info.data.get("corpora", []))]
-        if value is None and any(isinstance(place, str) for place in places):
+        locations = [info.data.get("corpus"), *(one.path for one in info.data.get("corpora", []))]
+        if value is None and any(isinstance(location, str) for location in locations):
             raise ValueError("give `folder`, on this machine's own disk, and `size`, since data.corpus is an address")
         return value
 
@@ -188,11 +188,11 @@ class CorpusSettings(DataSettings):
 
     @property
     def commands(self) -> list[str]:
-        places = [one.corpus for one in self.parts]
-        return [place for place in places if isinstance(place, str) and runs_command(place)]
+        locations = [one.corpus for one in self.parts]
+        return [location for location in locations if isinstance(location, str) and runs_command(location)]
 
     @property
-    def place(self) -> Path | str:
+    def location(self) -> Path | str:
         return ", ".join(str(one.path) for one in self.corpora) if self.corpus is None else self.corpus
 
     @property

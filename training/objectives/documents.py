@@ -159,7 +159,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         key = held_out.fingerprint, limit
         if key not in self._samples:
             self._samples[key] = documents, longest = held_out.sample(limit * self.settings.global_batch)
-            limited = "" if longest is None else f", at most {longest:,} tokens of each, from a place drawn once"
+            limited = "" if longest is None else f", at most {longest:,} tokens of each, from a position drawn once"
             log.info("validation reads %d of %d held-out documents%s", documents, len(held_out), limited)
         return self._samples[key]
 

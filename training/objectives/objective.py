@@ -166,7 +166,10 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         return {}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """Tensors to save with the weights, by name, and the place of each; loading fills them in place."""
+        """Tensors to save with the weights, by name, and the part of its whole tensor that each is.
+
+        Loading fills them in place.
+        """
         return {}, {}
 
     def summed(self, sums: Tensor) -> Tensor:

@@ -172,8 +172,8 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
             real = rows["attention_mask"] == 1
             for row in np.flatnonzero(rows["learns"]):
                 value = values[row][real[row]] if values.ndim == 3 else values[row]
-                place = int(rows["option"][row]), int(rows["window"][row])
-                found[int(rows["example"][row])][place] = value
+                key = int(rows["option"][row]), int(rows["window"][row])
+                found[int(rows["example"][row])][key] = value
         return {example: dataset.decode(example, outputs) for example, outputs in found.items()}
 
 
@@ -195,7 +195,7 @@ class _Reading:
         put = self.objective.put
         names = ["input_ids", "attention_mask"]
         types = getattr(self.model.config, "type_vocab_size", 2)  # RoBERTa has one: both parts of a pair are of type 0
-        if types > 1 and not self.objective.data.bare and rows["token_type_ids"].any():
+        if types > 1 and not self.objective.data.text_only and rows["token_type_ids"].any():
             names.append("token_type_ids")
         inputs = self.objective.inputs({name: put(rows[name]) for name in names})
         if "lane" not in rows:

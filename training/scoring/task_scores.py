@@ -97,7 +97,7 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
     all `given`.
 
     What golds and predictions are, by id: a label (classify-one), a collection of labels (classify-set), a number
-    (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the place of an option
+    (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the index of an option
     (choose), grades and scores of passages (rank). What may be given:
 
     - classify-one: `labels`, all of the training data; of two labels also `positive`, the one that F1 is of, and

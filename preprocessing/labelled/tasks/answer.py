@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from reread.preprocessing.labelled.examples import Example, Notes
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine, asked
-from reread.preprocessing.labelled.source import Source
 from reread.preprocessing.settings import Settings
 
 NOWHERE, MISPLACED = -1, -2
@@ -36,7 +36,7 @@ class AnswerExample(Example):
     """Empty: the text does not answer the question. None: unlabelled."""
 
     @property
-    def placed(self) -> tuple[Answer, ...]:
+    def learnable(self) -> tuple[Answer, ...]:
         """The answers that can be learned."""
         return tuple(answer for answer in self.answers or () if answer.start != MISPLACED)
 
@@ -58,7 +58,7 @@ class AnswerExample(Example):
 
     @property
     def can_be_learned(self) -> bool:
-        return bool(self.placed) or not self.answers
+        return bool(self.learnable) or not self.answers
 
     def checked(self, notes: Notes) -> "AnswerExample | None":
         if not self.answers:
@@ -69,7 +69,7 @@ class AnswerExample(Example):
             if answer.start == NOWHERE and answer.text in ("", *CHOICES):
                 kept.append(answer)
             elif not answer.text:
-                notes.mistake(self.place, f"{which} is empty")
+                notes.mistake(self.location, f"{which} is empty")
             elif answer.start >= 0 and self.text.startswith(answer.text, answer.start):
                 kept.append(answer)
             else:
@@ -77,7 +77,7 @@ class AnswerExample(Example):
                 hint = f"it stands at {elsewhere}" if elsewhere >= 0 else "the text does not hold it"
                 quoted = answer.text if len(answer.text) <= _SHOWN else answer.text[:_SHOWN] + "..."
                 reason = f"{which}, `{quoted}`, does not stand at character {answer.start}; {hint}"
-                notes.misplace(self.place, reason)
+                notes.misplace(self.location, reason)
                 kept.append(Answer(MISPLACED, answer.text))
         return replace(self, answers=tuple(kept)) if kept else None
 
@@ -92,9 +92,9 @@ class AnswerLine(TaskLine):
     question: str | None = None
     answers: tuple[_Span, ...] | None = None
 
-    def example(self, source: Source, identity: str, place: str) -> AnswerExample:
+    def example(self, source: LabelledFile, identity: str, location: str) -> AnswerExample:
         spans = None if self.answers is None else tuple(Answer(span.start, span.text) for span in self.answers)
-        return AnswerExample(identity, place, self.text, asked(source, self.question), spans)
+        return AnswerExample(identity, location, self.text, asked(source, self.question), spans)
 
 
 def choices_of(train: Sequence[AnswerExample]) -> list[str]:

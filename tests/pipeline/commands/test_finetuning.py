@@ -502,7 +502,7 @@ def test_what_is_scored_is_the_held_out_file(folder: Path) -> None:
     settings = dataset(folder, "choose", CHOSEN).settings
     assert settings.held_out.name == "choose.jsonl"
     other = settings.model_copy(update={"dev": Path("other.jsonl")})
-    assert (other.held_out.name, other.place.name) == ("other.jsonl", "choose.jsonl")
+    assert (other.held_out.name, other.location.name) == ("other.jsonl", "choose.jsonl")
 
 
 def shown(capsys: pytest.CaptureFixture[str], settings: TaskSettings, samples: int) -> str:

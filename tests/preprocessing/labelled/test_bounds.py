@@ -20,7 +20,7 @@ _READ = """
 import sys
 from pathlib import Path
 from reread.preprocessing.errors import UserError
-from reread.preprocessing.labelled import source
+from reread.preprocessing.labelled import file as source
 from reread.preprocessing.labelled.read import read_examples
 source._ROOM = int(sys.argv[1])
 for argument in sys.argv[2:]:

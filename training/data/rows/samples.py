@@ -25,7 +25,7 @@ class RowSettings(MaskedSettings):
     """Settings of independent rows, as BERT reads them."""
 
     may_be_materialized = True
-    framings = (False, True)
+    text_only_values = (False, True)
 
     kind: Literal["rows"] = "rows"
     sequence_length: int = Field(default=128, ge=8, le=LONGEST)
@@ -47,7 +47,7 @@ class RowSettings(MaskedSettings):
         return value
 
     @property
-    def bare(self) -> bool:
+    def text_only(self) -> bool:
         return not self.special_tokens
 
     def blank(self, rows: int) -> Rows:

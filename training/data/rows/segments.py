@@ -2,7 +2,7 @@
 
 How document i is read in copy c is a pure function of (corpus, settings, seed, c, i). For the segment-reordering task
 (section 3.4) its text is cut at sentence ends into 1 to m chunks, which are permuted; the permuted text is cut into
-segments of at most `sequence_length` - 2 tokens. A row is tokens, [SEP], padding, and [CLS] in the last place.
+segments of at most `sequence_length` - 2 tokens. A row is tokens, [SEP], padding, and [CLS] in the last position.
 """
 
 from abc import abstractmethod

@@ -19,7 +19,7 @@ from reread.training.scoring.baselines import longest_option, majority, most_sha
 class ChooseSettings(PooledSettings):
     """One of several options."""
 
-    elastic = TaskSettings.places | {"question", "options"}
+    may_change = TaskSettings.file_fields | {"question", "options"}
 
     kind: Literal["choose"]
     question: str | None = None
@@ -76,8 +76,8 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
             "probabilities": [round(float(p), 6) for p in prediction],
         }
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
-        example, guess = self.examples[place], self.scored(place, prediction)
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
+        example, guess = self.examples[index], self.scored(index, prediction)
         assert example.label is not None
         if guess == example.label:
             return None
@@ -93,4 +93,4 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
             "option with most characters in the text": lambda one: most_shared_option(one.text, one.options),
         }
         for name, rule in rules.items():
-            yield name, {place: np.eye(len(one.options))[rule(one)] for place, one in enumerate(self.examples)}
+            yield name, {index: np.eye(len(one.options))[rule(one)] for index, one in enumerate(self.examples)}

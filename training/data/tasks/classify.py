@@ -74,7 +74,7 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
 
     def decode(self, example: int, outputs: Outputs) -> NDArray[np.float64]:
         """The mean over windows of the probabilities [K], or of the number [1]."""
-        logits = np.stack([outputs[place] for place in sorted(outputs)])
+        logits = np.stack([outputs[row] for row in sorted(outputs)])
         if self.settings.answer == "number":
             return logits.mean(0)
         if self.settings.answer == "set":
@@ -100,8 +100,8 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         given: dict[str, Any] = {"labels": settings.labels} if settings.answer == "one" else {}
         if settings.answer == "one" and len(settings.labels) == 2:
             positive = settings.positive or settings.labels[1]
-            place = settings.labels.index(positive)
-            chances = {self.examples[example].id: float(values[place]) for example, values in predictions.items()}
+            number = settings.labels.index(positive)
+            chances = {self.examples[example].id: float(values[number]) for example, values in predictions.items()}
             given |= {"positive": positive, "probabilities": chances}
         return self._scores(predictions, **given)
 
@@ -109,17 +109,17 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
     def has_confusion(self) -> bool:
         return self.settings.answer == "one"
 
-    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
+    def named(self, index: int, prediction: Any) -> tuple[Names, Names]:
         if self.settings.answer == "number":
             return (), ()
-        gold, guess = self.examples[place].label, self.scored(place, prediction)
+        gold, guess = self.examples[index].label, self.scored(index, prediction)
         if self.settings.answer == "one":
             return {(gold,)}, {(guess,)}
         return {(label,) for label in gold}, {(label,) for label in guess}  # type: ignore[union-attr]
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
         kinds = {"one": self._wrong_label, "set": self._wrong_set, "number": self._error}
-        return kinds[self.settings.answer](self.examples[place], self.scored(place, prediction), prediction)
+        return kinds[self.settings.answer](self.examples[index], self.scored(index, prediction), prediction)
 
     def _wrong_label(self, example: Any, guess: Any, prediction: Any) -> Mistake | None:
         chances = dict(zip(self.settings.labels, map(float, prediction), strict=True))
@@ -146,15 +146,15 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
 
     def _usual_label(self, train: Sequence[ClassifyExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         chances = dict(zip(self.settings.labels, np.eye(len(self.settings.labels)), strict=True))
-        labels, places = [str(one.label) for one in train], range(len(self))
-        yield "majority", {place: chances[majority(labels)] for place in places}
+        labels = [str(one.label) for one in train]
+        yield "majority", {index: chances[majority(labels)] for index in range(len(self))}
         if any(one.second is not None for one in train):
             return  # a bag does not know which of the two texts a character is in
         unit, name = ("char", "characters") if _mostly_chinese(train) else ("word", "words")
         model = "logistic" if len(chances) <= MANY_LABELS else "svm"
         bag = BagOfGrams([one.text for one in train], labels, unit=unit, model=model)  # type: ignore[arg-type]
         found = bag.predict([one.text for one in self.examples])
-        yield f"bag of {name}", {place: chances[label] for place, label in enumerate(found)}
+        yield f"bag of {name}", {index: chances[label] for index, label in enumerate(found)}
 
     def _usual_set(self, train: Sequence[Any]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         usual = set(majority("\0".join(sorted(one.label)) for one in train).split("\0"))

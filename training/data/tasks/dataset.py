@@ -17,8 +17,8 @@ from tokenizers import Encoding
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.file import STANDARD_INPUT
 from reread.preprocessing.labelled.read import read_examples
-from reread.preprocessing.labelled.source import STANDARD_INPUT
 from reread.preprocessing.labelled.splits import labels_of, with_labels
 from reread.preprocessing.tokens.base import read_backend, read_config
 from reread.training.data.batch import Rows, share
@@ -148,7 +148,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @property
     def fingerprint(self) -> str:
-        settings = self.settings.model_dump_json(exclude=set(self.settings.elastic))
+        settings = self.settings.model_dump_json(exclude=set(self.settings.may_change))
         return md5("\n".join([self.corpus_fingerprint, str(self.seed), settings]).encode()).hexdigest()
 
     def facts(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _scores(self, predictions: Mapping[int, Any], **given: Any) -> dict[str, float]:
         gold = {one.id: self.gold(one) for one in self.examples}
-        predicted = {self.examples[place].id: self.scored(place, one) for place, one in predictions.items()}
+        predicted = {self.examples[index].id: self.scored(index, one) for index, one in predictions.items()}
         return scores(self.settings.scored_as, gold, predicted, **given)
 
     @abstractmethod
@@ -200,7 +200,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """A prediction as `reread predict` writes it."""
 
     @abstractmethod
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
         """What is wrong with the prediction for an example; None if it is right."""
 
     @property
@@ -208,8 +208,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """Whether each example has one class, for which another one can be taken."""
         return False
 
-    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
-        """What gold and prediction name, each as (class, ...): labels, or entities with their places."""
+    def named(self, index: int, prediction: Any) -> tuple[Names, Names]:
+        """What gold and prediction name, each as (class, ...): labels, or entities with their positions."""
         return (), ()
 
     @abstractmethod
@@ -358,7 +358,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return self.framing.row(window, document.options[member.option], self.is_question)
 
     def _content(self, member: Member) -> int:
-        """The place of the window's first token in its row."""
+        """The position of the window's first token in its row."""
         return self.framing.row([], self.documents[member.example].options[member.option], self.is_question).content
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
@@ -371,7 +371,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _title(self, example: AnyExample, row: Rows) -> str:
         document, option = self.documents[int(row["example"][0])], int(row["option"][0])
-        title = f"{example.place}, id {example.id}, window {int(row['window'][0]) + 1} of {document.windows}"
+        title = f"{example.location}, id {example.id}, window {int(row['window'][0]) + 1} of {document.windows}"
         if len(document.options) > 1:
             title += f", option {option + 1} of {len(document.options)}"
         title += f": {self.label_of(example, option)}"
@@ -430,7 +430,7 @@ def fingerprint_of(examples: Sequence[Example]) -> str:
     """A hash of examples, wherever their file is."""
     digest = md5()
     for example in examples:
-        values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "place")]
+        values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "location")]
         digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
     return digest.hexdigest()
 

@@ -89,9 +89,9 @@ class RankDataset(TaskDataset[RankSettings, RankExample]):
         order = np.argsort(-prediction, kind="stable").tolist()
         return {"ranking": [{"passage": ids[one], "score": round(float(prediction[one]), 6)} for one in order]}
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
         """The first passage is not relevant, though another one is."""
-        example, first = self.examples[place], int(prediction.argmax())
+        example, first = self.examples[index], int(prediction.argmax())
         grades = example.grades or ()
         relevant = [one for one, grade in enumerate(grades) if grade > 0]
         if not relevant or grades[first] > 0:
@@ -105,13 +105,13 @@ class RankDataset(TaskDataset[RankSettings, RankExample]):
         if any(one.grades != tuple(sorted(one.grades or (), reverse=True)) for one in self.examples):
             yield (
                 "order of the file",
-                {place: -np.arange(len(one.passages), dtype=float) for place, one in enumerate(self.examples)},
+                {index: -np.arange(len(one.passages), dtype=float) for index, one in enumerate(self.examples)},
             )
         bm25 = Bm25(passage for one in self.examples for passage in one.passages)
         yield (
             "BM25",
             {
-                place: np.array([bm25.score(one.query, passage) for passage in one.passages])
-                for place, one in enumerate(self.examples)
+                index: np.array([bm25.score(one.query, passage) for passage in one.passages])
+                for index, one in enumerate(self.examples)
             },
         )

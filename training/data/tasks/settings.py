@@ -38,12 +38,12 @@ class TaskSettings(DataSettings):
 
     is_task = True
 
-    places = frozenset({"train", "dev", "test", "tokenizer"})
+    file_fields = frozenset({"train", "dev", "test", "tokenizer"})
     """Fields that say where files are. All others travel with an exported model (`travelling`)."""
 
-    elastic = places
+    may_change = file_fields
 
-    framings = (False, True)
+    text_only_values = (False, True)
 
     held_out_by = "task.dev"
 
@@ -63,9 +63,9 @@ class TaskSettings(DataSettings):
     join: str = "\n"
     """What stands between the texts that a path such as `turns[].text` finds in a line."""
     wrong: Literal["refuse", "skip"] = "refuse"
-    """What happens to an example that is wrong, such as a text that is empty, a row without a label, or with one that
-    `labels` or the training examples lack. Of what is skipped nothing is learned; answers that are not at their places
-    are scored."""
+    """What happens to an example that is wrong: its text is empty, it has no label, or a label that `labels` or the
+    training examples lack. Nothing is learned from an example that is skipped, or from a misplaced answer, which is
+    still scored."""
     sequence_length: int = Field(default=512, ge=8, le=LONGEST)
     """Tokens of a window, including special tokens, question and option."""
     step: int | None = Field(default=None, ge=1, le=LONGEST)
@@ -91,7 +91,7 @@ class TaskSettings(DataSettings):
     """The classes or tags in the order of their numbers; others are refused. Empty: those of the training examples."""
 
     @property
-    def place(self) -> Path:
+    def location(self) -> Path:
         return self.train
 
     @property
@@ -106,8 +106,8 @@ class TaskSettings(DataSettings):
 
     @property
     def travelling(self) -> dict[str, Any]:
-        """What an exported model keeps, so that it predicts as its run does: every field but `places`."""
-        return self.model_dump(mode="json", exclude=set(self.places))
+        """What an exported model keeps, so that it predicts as its run does: every field but `file_fields`."""
+        return self.model_dump(mode="json", exclude=set(self.file_fields))
 
     @property
     def label_form(self) -> Literal["one", "set", "number"]:
@@ -144,7 +144,7 @@ class TaskSettings(DataSettings):
         return None
 
     @property
-    def bare(self) -> bool:
+    def text_only(self) -> bool:
         return self.frame == "bare"
 
     @property

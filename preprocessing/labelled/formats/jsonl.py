@@ -12,8 +12,8 @@ from typing import Any
 from reread.preprocessing.input.fields import listed
 from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine, examples_from
-from reread.preprocessing.labelled.source import Source
 from reread.preprocessing.labelled.tasks import TASKS
 
 log = logging.getLogger("reread")
@@ -25,7 +25,7 @@ TEXTS = ("text", "second", "question", "query", "passage")
 """Those that may be joined from several values, or made by a template."""
 
 
-def read_contract(source: Source) -> Iterator[Example]:
+def read_jsonl(source: LabelledFile) -> Iterator[Example]:
     """The examples of a file in our own format; without `id`, a line's number is its id.
 
     A line with a text alone is as a text of a file of plain text.
@@ -33,7 +33,7 @@ def read_contract(source: Source) -> Iterator[Example]:
     return examples_from(source, TASKS[source.task], _lines(source))
 
 
-def _lines(source: Source) -> Iterator[tuple[int, TaskLine]]:
+def _lines(source: LabelledFile) -> Iterator[tuple[int, TaskLine]]:
     model, left_out = TASKS[source.task], dict[str, None]()
     columns = Columns(source.columns, source.join)
     ours = {name: field for field, names in model.names.items() for name in names}
@@ -42,14 +42,14 @@ def _lines(source: Source) -> Iterator[tuple[int, TaskLine]]:
             values = {name if ours.get(name) in found else ours.get(name, name): value for name, value in found.items()}
             values |= _named(columns, source.columns, found)
         except ValueError as error:
-            source.mistake(source.place(number), str(error))
+            source.mistake(source.location(number), str(error))
             continue
         for name in columns.roots(found) - model.model_fields.keys():
             del values[name]
         others = _others(model, tuple(values))
         left_out |= dict.fromkeys(others)
         line = source.parse(
-            model, {key: value for key, value in values.items() if key not in others}, source.place(number)
+            model, {key: value for key, value in values.items() if key not in others}, source.location(number)
         )
         if line is not None:
             yield number, line

@@ -40,7 +40,7 @@ _MOST_MISTAKES = 1_000_000
 
 
 @dataclass
-class Source:
+class LabelledFile:
     """What a reader of a format is given: where it reads, how, and where it reports mistakes."""
 
     path: Path
@@ -58,7 +58,7 @@ class Source:
     mistakes: list[str] = field(default_factory=list)
     """One line each, with file and position."""
     misplaced: dict[str, str] = field(default_factory=dict)
-    """The place of a question with an answer that does not stand where the file says -> a line on the first such."""
+    """The location of a question with an answer that does not stand where the file says -> a line on the first such."""
     _left: float = math.inf
     """Bytes that a compressed file may still take."""
 
@@ -66,17 +66,17 @@ class Source:
     def name(self) -> str:
         return "standard input" if self.path == STANDARD_INPUT else str(self.path)
 
-    def place(self, position: str | int) -> str:
+    def location(self, position: str | int) -> str:
         """`FILE:12` for a line, `FILE: article 12` for another position."""
         return f"{self.name}:{position}" if isinstance(position, int) else f"{self.name}: {position}"
 
-    def mistake(self, place: str, reason: str) -> None:
-        """Note why the example at `place` is not read."""
-        self.mistakes.append(str(UserError(f"{place}: {reason}")))
+    def mistake(self, location: str, reason: str) -> None:
+        """Note why the example at `location` is not read."""
+        self.mistakes.append(str(UserError(f"{location}: {reason}")))
 
-    def misplace(self, place: str, reason: str) -> None:
-        """Note that the question at `place` has an answer that does not stand where the file says."""
-        self.misplaced.setdefault(place, str(UserError(f"{place}: {reason}")))
+    def misplace(self, location: str, reason: str) -> None:
+        """Note that the question at `location` has an answer that does not stand where the file says."""
+        self.misplaced.setdefault(location, str(UserError(f"{location}: {reason}")))
         if len(self.mistakes) > _MOST_MISTAKES:
             raise UserError(f"{self.mistakes[0]} (the first of more than {_MOST_MISTAKES:,} mistakes)")
 
@@ -121,12 +121,12 @@ class Source:
         for number, line in enumerate(io.BytesIO(self.data), 1):  # one by one: there may be millions
             yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
-    def decode(self, data: bytes, place: str) -> str | None:
+    def decode(self, data: bytes, location: str) -> str | None:
         """`data` as text; a mistake and None if it is not UTF-8."""
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            self.mistake(place, _not_utf8(error))
+            self.mistake(location, _not_utf8(error))
             return None
 
     def json_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -137,12 +137,12 @@ class Source:
             try:
                 values = self._loads(line, _ROOM)
             except ValueError as error:
-                self.mistake(self.place(number), str(error))
+                self.mistake(self.location(number), str(error))
                 continue
             if isinstance(values, dict):
                 yield number, values
             else:
-                self.mistake(self.place(number), f"{json_type(values)}; each line has to be one object")
+                self.mistake(self.location(number), f"{json_type(values)}; each line has to be one object")
 
     def json(self) -> Any:
         """The whole file as one JSON value; raises `UserError`."""
@@ -171,13 +171,13 @@ class Source:
             reason = first_line(error)
         raise ValueError(f"not JSON ({reason})")
 
-    def parse(self, model: type[Model], values: Any, place: str) -> Model | None:
+    def parse(self, model: type[Model], values: Any, location: str) -> Model | None:
         """`values` checked; a mistake and None if they are wrong."""
         if not isinstance(values, dict):
-            self.mistake(place, f"{json_type(values)}, not an object")
+            self.mistake(location, f"{json_type(values)}, not an object")
             return None
         try:
-            return model.parse(values, place)
+            return model.parse(values, location)
         except UserError as error:
             self.mistakes.append(str(error))
             return None
@@ -186,7 +186,7 @@ class Source:
         """Position (`name` and its number from 1) and object of each of `values` that is right."""
         for number, value in enumerate(values, 1):
             position = f"{name} {number}"
-            parsed = self.parse(model, value, self.place(position))
+            parsed = self.parse(model, value, self.location(position))
             if parsed is not None:
                 yield position, parsed
 
