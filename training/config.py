@@ -42,7 +42,7 @@ else:
     ]
 
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 AUTOMATIC = ("micro_batch", "activation_checkpointing")
@@ -73,7 +73,7 @@ class OptimizerSettings(Settings):
     """`lamb` only: as NEZHA trained, or You et al. 2020 (what apex's FusedLAMB computes)."""
     learning_rate: float = Field(gt=0, le=100)
     """The peak of the learning rate, after the warm-up."""
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Rate, Rate] = (0.9, 0.999)
     """Decay rates of the averages of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0, le=1)
     """Number added to the root of the averaged square."""

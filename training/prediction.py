@@ -50,7 +50,7 @@ def predict(
         with mesh.together():
             objective, dataset = _prepare(model, settings, mesh, step)
         use_threads(settings, model, RunFile.CHECKPOINTS.of(model).exists(), mesh)
-        for name, value in dataset.reading():
+        for name, value in dataset.coverage():
             log.info("%s: %s", name, value)
         predictions = objective.predict(dataset)
         if mesh.rank == 0:

@@ -81,7 +81,7 @@ def report_reading(recipe: Recipe) -> None:
                 "task.%s: %s",
                 split,
                 ", ".join(
-                    f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.reading()
+                    f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.coverage()
                 ),
             )
     report_classes(settings)

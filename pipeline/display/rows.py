@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel, WordPiece
 from reread.pipeline.display.terminal import Terminal
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.base import read_backend
-from reread.training.data.batch import IGNORED, Rows, share
+from reread.training.data.batch import IGNORED, Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.kinds import KINDS
 from reread.training.data.masking.han import han_vocabulary
@@ -177,13 +177,13 @@ def _table(dataset: Dataset[Any], rows: int) -> Table:
     counts = count(dataset, batches)
     table = Table(title=f"{counts.rows:,} rows, masking {settings.masking.strategy}", show_header=False)
     replaced = counts.predicted - counts.masked - counts.kept
-    whole = f"{share(counts.whole_chinese_words, counts.chinese_words)} of {counts.chinese_words:,}"
+    whole = f"{percentage(counts.whole_chinese_words, counts.chinese_words)} of {counts.chinese_words:,}"
     table.add_row("Chinese words of several characters predicted whole", whole)
-    table.add_row("predicted tokens", share(counts.predicted, counts.tokens))
-    table.add_row("… masked", share(counts.masked, counts.predicted))
-    table.add_row("… replaced by a random token", share(replaced, counts.predicted))
-    table.add_row("… kept", share(counts.kept, counts.predicted))
-    table.add_row("slots filled with tokens", share(counts.tokens, counts.slots))
+    table.add_row("predicted tokens", percentage(counts.predicted, counts.tokens))
+    table.add_row("… masked", percentage(counts.masked, counts.predicted))
+    table.add_row("… replaced by a random token", percentage(replaced, counts.predicted))
+    table.add_row("… kept", percentage(counts.kept, counts.predicted))
+    table.add_row("slots filled with tokens", percentage(counts.tokens, counts.slots))
     return _with_rows(table, dataset.statistics(batches))
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with an example, whatever format it was read from."""
+"""Checks that the examples of every format have to pass."""
 
 from reread.preprocessing.errors import CONTROL
 from reread.preprocessing.labelled.examples import Example
@@ -9,8 +9,7 @@ _SHOWN = 60
 
 
 def sound(source: LabelledFile, example: Example) -> Example | None:
-    """The example, with misplaced answers marked, or None if it is of no use; `source` notes what is
-    wrong."""
+    """The example, with misplaced answers marked; None if it cannot be used. Mistakes are reported to `source`."""
     for name, text in example.texts.items():
         if not text.strip():
             source.mistake(example.location, f"{name} is empty; delete the example or fill it in")
@@ -22,7 +21,7 @@ def sound(source: LabelledFile, example: Example) -> Example | None:
 
 
 def _broken_character(example: Example) -> str | None:
-    """Why a character of a text or a name would break the files, tables and pages that it gets into."""
+    """The reason why a character of a text or a name would break files or pages that show it; None if none would."""
     for name, text in {**example.texts, **example.others}.items():
         if "\0" in text:
             return f"{name} holds a NUL character; delete it"

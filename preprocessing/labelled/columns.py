@@ -1,4 +1,4 @@
-"""Where a record of a labelled file, a row of a table or a JSON object, has each field of an example."""
+"""Finds the fields of an example in a record of a labelled file: a row of a table, or a JSON object."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ NAMES = {
 
 
 class Columns:
-    """Fields of an example -> where a record has them: names, paths or templates, as those of `input.text_field`."""
+    """The name, path or template by which a record has each field of an example, as in `input.text_field`."""
 
     def __init__(self, columns: Mapping[str, str], join: str) -> None:
         """`join` stands between the texts that a path such as `turns[].text` finds."""
@@ -34,7 +34,7 @@ class Columns:
         return {root for field in self._fields.values() for root in field.roots(list(known))}
 
     def text(self, record: Any, field: str) -> str | None:
-        """The text of a field; None if the record has none. Raises ValueError for what is no text."""
+        """The text of a field; None if the record has none. Raises ValueError if the value is not a text."""
         if field not in self._fields or (field != "text" and self._is_null(record, field)):
             return None
         ((text, problem),) = self._fields[field].texts(record)

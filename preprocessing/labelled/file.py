@@ -30,18 +30,19 @@ Labels = Literal["one", "set", "number"]
 
 STANDARD_INPUT = Path("-")
 DAMAGE = (EOFError, OSError, lzma.LZMAError, tarfile.TarError, zlib.error, zstandard.ZstdError)
-"""What libraries raise for a damaged compressed file; an OSError with a number is one of the system."""
+"""Errors of libraries for a damaged compressed file; an OSError with a number comes from the operating system."""
 
 _ROOM, _EXPANSION = 256_000_000, 200
-"""A compressed file may take so many bytes of memory, and so many times its size."""
+"""The bytes of memory that a compressed file may take: a constant, plus a multiple of its size."""
 _VALUES = 8
-"""The values of a file of JSON may take `_ROOM` and so many times its characters; they commonly take twice as many."""
+"""The values of a JSON file may take `_ROOM` bytes and this many per character; usually they take twice as many as
+its characters."""
 _MOST_MISTAKES = 1_000_000
 
 
 @dataclass
 class LabelledFile:
-    """What a reader of a format is given: where it reads, how, and where it reports mistakes."""
+    """The file that the reader of a format reads, the settings for it, and the mistakes found in it."""
 
     path: Path
     task: str
@@ -50,15 +51,15 @@ class LabelledFile:
     """The field of an example -> the name that the file has for it."""
     labels: Labels = "one"
     join: str = "\n"
-    """What stands between the texts that a path of `columns` finds in a record."""
+    """The separator of the texts that a path of `columns` finds in a record."""
     label_separator: str | None = None
-    """What stands between the labels of a set in one text; None: a comma in a table."""
+    """The separator of the labels of a set in one text; None: a comma in a table."""
     given: Given = NOTHING
-    """Of texts that come alone."""
+    """Values for raw texts."""
     mistakes: list[str] = field(default_factory=list)
     """One line each, with file and position."""
     misplaced: dict[str, str] = field(default_factory=dict)
-    """The location of a question with an answer that does not stand where the file says -> a line on the first such."""
+    """The location of each question with a misplaced answer -> a line on the first such answer."""
     _left: float = math.inf
     """Bytes that a compressed file may still take."""
 
@@ -71,14 +72,17 @@ class LabelledFile:
         return f"{self.name}:{position}" if isinstance(position, int) else f"{self.name}: {position}"
 
     def mistake(self, location: str, reason: str) -> None:
-        """Note why the example at `location` is not read."""
-        self.mistakes.append(str(UserError(f"{location}: {reason}")))
+        """Record why the example at `location` is not read."""
+        self._add(UserError(f"{location}: {reason}"))
 
-    def misplace(self, location: str, reason: str) -> None:
-        """Note that the question at `location` has an answer that does not stand where the file says."""
-        self.misplaced.setdefault(location, str(UserError(f"{location}: {reason}")))
+    def _add(self, error: UserError) -> None:
+        self.mistakes.append(str(error))
         if len(self.mistakes) > _MOST_MISTAKES:
             raise UserError(f"{self.mistakes[0]} (the first of more than {_MOST_MISTAKES:,} mistakes)")
+
+    def misplace(self, location: str, reason: str) -> None:
+        """Record that the question at `location` has an answer that is not where the file says."""
+        self.misplaced.setdefault(location, str(UserError(f"{location}: {reason}")))
 
     def spend(self, count: int) -> None:
         """Count bytes of memory that a compressed file takes; raises `UserError` if they are too many."""
@@ -98,7 +102,7 @@ class LabelledFile:
             yield decompress(file, str(self.path), self.spend)
 
     def damaged(self, error: BaseException) -> UserError:
-        """The line for what a library raised; raises errors of the system again."""
+        """The error line for an error of a library; errors of the operating system are raised again."""
         if isinstance(error, OSError) and error.errno is not None:
             raise error
         return UserError(f"{self.path}: damaged or cut short ({first_line(error)}); fetch it again")
@@ -122,7 +126,7 @@ class LabelledFile:
             yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
     def decode(self, data: bytes, location: str) -> str | None:
-        """`data` as text; a mistake and None if it is not UTF-8."""
+        """`data` as text; None, with a mistake recorded, if it is not UTF-8."""
         try:
             return data.decode()
         except UnicodeDecodeError as error:
@@ -154,7 +158,7 @@ class LabelledFile:
     def _loads(self, data: bytes, room: int, a_character: int = 0) -> Any:
         """The value of a JSON text, which may take `room` bytes of memory and `a_character` for each of its characters.
 
-        Raises ValueError with the reason if it is none, or takes more.
+        Raises ValueError with the reason if the text is not JSON, or takes more.
         """
         try:
             text = data.decode()
@@ -172,18 +176,18 @@ class LabelledFile:
         raise ValueError(f"not JSON ({reason})")
 
     def parse(self, model: type[Model], values: Any, location: str) -> Model | None:
-        """`values` checked; a mistake and None if they are wrong."""
+        """The checked `values`; None, with a mistake recorded, if they are wrong."""
         if not isinstance(values, dict):
             self.mistake(location, f"{json_type(values)}, not an object")
             return None
         try:
             return model.parse(values, location)
         except UserError as error:
-            self.mistakes.append(str(error))
+            self._add(error)
             return None
 
     def parse_each(self, model: type[Model], values: Sequence[Any], name: str) -> Iterator[tuple[str, Model]]:
-        """Position (`name` and its number from 1) and object of each of `values` that is right."""
+        """The valid objects among `values`, each with its position: `name` and its number from 1."""
         for number, value in enumerate(values, 1):
             position = f"{name} {number}"
             parsed = self.parse(model, value, self.location(position))
@@ -192,11 +196,11 @@ class LabelledFile:
 
     @staticmethod
     def separated(text: str, separator: str) -> list[str]:
-        """The labels of a set that stand in one text."""
+        """The labels of a set that is written as one text."""
         return [name.strip() for name in text.split(separator) if name.strip()]
 
     def label(self, value: Any) -> str | tuple[str, ...] | float | None:
-        """A label as `labels` wants it; None and an empty text are no label. Raises ValueError with the reason."""
+        """A label in the form that `labels` names; None for null and an empty text. Raises ValueError with a reason."""
         if value is None or value == "":
             return None
         if self.labels == "set":
@@ -205,8 +209,8 @@ class LabelledFile:
             if isinstance(value, list | tuple):
                 return tuple(dict.fromkeys(map(_name, value)))
             raise ValueError(
-                f"label {value!r} is not a list, which `task.answer=set` needs; if several stand in one text, say what "
-                "separates them by `task.label_separator`"
+                f"label {value!r} is not a list, which `task.answer=set` needs; if one text holds "
+                "several, name their separator by `task.label_separator`"
             )
         if isinstance(value, list | tuple):
             raise ValueError(f"label {value!r} is a list; did you mean `task.answer=set`?")

@@ -1,4 +1,4 @@
-"""What the lines of our own format `jsonl` share; each kind of task has its own class in `tasks`."""
+"""The base class of the lines of our own format `jsonl`; each kind of task has its own class in `tasks`."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -15,15 +15,14 @@ class TaskLine(Settings):
     """One JSON object; its fields are those of the task's example."""
 
     copied: ClassVar[Mapping[str, str]] = {}
-    """Fields that are left out where another one is given, of which they are copies."""
+    """Fields that copy another field -> that field; they are ignored if it is given."""
 
     cells: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Fields that a row of a table may have -> the names that published tables have for them; none: tables are not
-    read."""
+    """The columns that a table may have -> their names in published tables; empty if the task reads no tables."""
     needed: ClassVar[tuple[str, ...]] = ("text",)
-    """Those of `cells` that a table must have."""
+    """Columns of `cells` without which a table is refused."""
     names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Fields -> the names that published JSON lines have for them."""
+    """Fields -> their names in published JSON lines."""
 
     id: str | int | None = None
 
@@ -31,7 +30,7 @@ class TaskLine(Settings):
     def completed(
         cls: type[AnyLine], source: LabelledFile, lines: Iterator[tuple[int, AnyLine]]
     ) -> Iterator[tuple[int, AnyLine]]:
-        """The lines of a file with their numbers, and with what all of them together say of each."""
+        """The lines of a file with their numbers, completed by what follows from all lines together."""
         return lines
 
     @abstractmethod
@@ -42,7 +41,7 @@ class TaskLine(Settings):
 def examples_from(
     source: LabelledFile, model: type[TaskLine], lines: Iterator[tuple[int, TaskLine]]
 ) -> Iterator[Example]:
-    """The examples of lines of the class `model` with their numbers, which are the ids of those without one."""
+    """The examples of numbered lines of the class `model`; a line without an id has its number as id."""
     for number, line in model.completed(source, lines):
         identity, location = str(number if line.id is None else line.id), source.location(number)
         try:
@@ -55,5 +54,5 @@ def asked(source: LabelledFile, question: str | None = None) -> str:
     """The question of a text. Raises ValueError if there is none."""
     found = source.given.question if question is None else question
     if found is None:
-        raise ValueError("a text without a question; task.question='...' asks one of all such texts")
+        raise ValueError("a text without a question; give all such texts one by task.question='...'")
     return found

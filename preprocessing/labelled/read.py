@@ -1,4 +1,4 @@
-"""Reading a file of labelled data: its examples, and what was wrong in it."""
+"""Reads a file of labelled data: its examples and its mistakes."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ class Found(NamedTuple):
     skipped: list[str]
     """One line, with file and position, for each example that is left out."""
     misplaced: list[str] = []
-    """The same for each question with answers that do not stand where the file says; these are scored, not learned."""
+    """The same for each question with misplaced answers, which are scored but not learned."""
 
 
 def read_examples(
@@ -42,16 +42,19 @@ def read_examples(
 ) -> Found:
     """The examples of a file or folder for `task`, in the file's order.
 
-    `format` is a key of `FORMATS`, or None to recognise it. `columns` names a field of the example -> where the file
-    has it (tsv, csv, clue, jsonl; semeval), `join` stands between the texts that such a path finds. `labels` is what a
-    text to classify has: one label, a set of them (`label_separator` stands between them in one text) or a number.
-    `given` is what the task says of texts that come alone. With `wrong="skip"` examples with mistakes are left out and
-    listed. Raises `UserError` for a mistake with `wrong="refuse"`, for a file that cannot be read at all or looks like
-    another format, for one without a sound example, and with `wrong="refuse"` where more than the share `misplaced` of
-    the questions have an answer that does not stand where the file says.
+    - `format`: a key of `FORMATS`, or None to recognise it.
+    - `columns`: field of the example -> its name or path in the file (tsv, csv, clue, jsonl; semeval); `join` separates
+      the texts that such a path finds.
+    - `labels`: a text to classify has one label, a set of labels (separated by `label_separator` in one text) or a
+      number.
+    - `given`: values for raw texts.
+
+    With `wrong="skip"` examples with mistakes are left out and listed. Raises `UserError` for a file that cannot be
+    read or looks like another format, for one without a valid example, and with `wrong="refuse"` for a mistake, or if
+    more than the share `misplaced` of the questions have a misplaced answer.
     """
     if label_separator and labels != "set":
-        raise UserError("task.label_separator: is for sets of labels; set task.answer=set, too")
+        raise UserError("task.label_separator: separates labels of a set; set task.answer=set, too, or leave it out")
     source = LabelledFile(Path(path), task, columns, labels, join, label_separator, given)
     name = _format(source, format)
     try:
@@ -94,8 +97,7 @@ def _sound(source: LabelledFile, read: Iterable[Example]) -> list[Example]:
 
 
 def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
-    """Log how many questions have an answer that does not stand where the file says. Raises `UserError` if they are
-    more than the share `allowed`."""
+    """Log how many questions have a misplaced answer. Raises `UserError` if they are more than the share `allowed`."""
     count, total, first = len(found.misplaced), len(found.examples), found.misplaced[0]
     questions = f"{count:,} of {total:,} questions ({count / total:.2%}) have an answer that is not where the file says"
     if count > allowed * total:
@@ -112,20 +114,20 @@ def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
 
 
 def _way_out(source: LabelledFile, name: str) -> str:
-    """What to set where a file that was read as `name` is not that."""
+    """The hint for a file that was read as `name`, but may have another format."""
     way = "plain text is read by document-per-line or document-per-file, other formats are in the README"
     try:
         other, reason = recognise(source)
         if other != name and source.task in FORMATS[other].tasks:
             way = f"it may be {other} ({reason})"
     except (UserError, OSError):
-        if "data" not in vars(source):  # damaged, or not to be read at all
+        if "data" not in vars(source):  # it is damaged or cannot be read
             return ""
     return f"; it is read as `task.format={name}`: {way}"
 
 
 def _format(source: LabelledFile, name: str | None) -> str:
-    """The key of `FORMATS` by which to read."""
+    """The key of `FORMATS` by which the file is read; raises `UserError` if that format does not fit the task."""
     if name is not None and name not in FORMATS:
         raise UserError(f"task.format: `{name}` is unknown; {nearest(name, FORMATS)}")
     reason = ""
@@ -147,7 +149,7 @@ def _format(source: LabelledFile, name: str | None) -> str:
     names = tuple(line.model_fields) if name == "jsonl" else tuple(line.cells) if chosen.columns else ()
     for field in source.columns:
         if field not in names:
-            known = nearest(field, names) if names else "it has none to name"
+            known = nearest(field, names) if names else "this format names no columns"
             raise UserError(f"task.columns: `{field}` is unknown to format {name}; {known}")
     if reason:
         log.info(f"{source.path}: read as {name} ({reason})")

@@ -1,4 +1,4 @@
-"""Training and held-out examples side by side: their labels, and what stands in both."""
+"""The labels of training and held-out examples, and the texts that are in both."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def labels_of(train: Sequence[Example]) -> list[str]:
 
 
 def class_counts(examples: Sequence[Example]) -> Counter[str]:
-    """How many examples have each label, or how many tokens each tag."""
+    """The number of examples with each label, or of tokens with each tag."""
     return Counter(name for example in examples for name in example.classes)
 
 
@@ -61,13 +61,13 @@ def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool
 
 
 def stated_labels(labels: Sequence[str]) -> str:
-    """The setting that states these labels, as it is typed."""
+    """The setting for these labels, as typed on a command line."""
     more = ", ..." if len(labels) > _SHOWN else ""
     return f"'task.labels=[{json.dumps(list(labels[:_SHOWN]), ensure_ascii=False)[1:-1]}{more}]'"
 
 
 def with_labels(examples: Sequence[Example], known: Sequence[str]) -> tuple[list[Example], list[str]]:
-    """The examples with a label, and only ones that are `known` unless that is empty; a line for each other one."""
+    """The examples whose labels are all `known` (or, if that is empty, labelled), and a line for each other example."""
     names, kept, left_out = set(known), list[Example](), list[str]()
     for example in examples:
         unknown = [name for name in example.classes if name not in names] if names else []
@@ -81,6 +81,6 @@ def with_labels(examples: Sequence[Example], known: Sequence[str]) -> tuple[list
 
 
 def duplicates(train: Sequence[Example], dev: Sequence[Example]) -> int:
-    """How many examples of `dev` have a text (with its second text or question) that stands in `train`, too."""
+    """The number of examples of `dev` whose text, with its second text or question, is also in `train`."""
     known = {example.content for example in train}
     return sum(example.content in known for example in dev)

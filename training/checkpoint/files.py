@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reread.preprocessing.errors import DamagedError, UserError, error_number
 from reread.preprocessing.files import sync_folder, unfinished
-from reread.training.checkpoint.index import Entry
+from reread.training.checkpoint.index import TensorEntry
 from reread.training.parallel.layout import Slice
 
 _CHUNK = 1 << 22
@@ -88,7 +88,7 @@ class TensorFiles:
         self.folder = folder
         self._open: dict[str, Any] = {}
 
-    def fill(self, name: str, entry: Entry, tensor: Tensor, part: Slice) -> None:
+    def fill(self, name: str, entry: TensorEntry, tensor: Tensor, part: Slice) -> None:
         """Read a part of the saved tensor `name` into `tensor`; of each saved part only the overlap is read.
 
         Raises `UserError` for a file that cannot be read, or holds another part than `entry` says.

@@ -29,7 +29,7 @@ from torch import Tensor
 from reread.preprocessing.errors import DamagedError, UserError, error_number
 from reread.preprocessing.files import sync_folder
 from reread.training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
-from reread.training.checkpoint.index import Index, checked_index
+from reread.training.checkpoint.index import CheckpointIndex, checked_index
 from reread.training.parallel.layout import Slice
 from reread.training.parallel.mesh import Mesh
 
@@ -286,7 +286,7 @@ class CheckpointStore:
         for stale in [*map(self._path, old), replaced]:
             shutil.rmtree(stale, ignore_errors=True)
 
-    def _index(self, step: int) -> Index:
+    def _index(self, step: int) -> CheckpointIndex:
         path = self._path(step) / "index.json"
         try:
             index = json.loads(path.read_text(encoding="utf-8"))

@@ -110,7 +110,7 @@ class Dataset(ABC, Generic[AnySettings]):
 
 
 class MaskedDataset(Dataset[AnyMasked]):
-    """Rows drawn from a corpus on demand. Pass p over it shows copy p % copies."""
+    """Rows drawn from a corpus on demand. Epoch e shows copy e % copies."""
 
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
         """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""

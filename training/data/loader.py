@@ -20,14 +20,14 @@ _VALUES_AT_ONCE = 1 << 19
 """Values in the largest array of a call, in which several steps are drawn and share numpy's cost per call."""
 
 
-class Positions(Protocol):
+class RowsByPosition(Protocol):
     """A dataset that returns rows by their positions in an endless stream."""
 
     def rows(self, positions: NDArray[np.int64]) -> Rows: ...
 
 
 def rows_by_step(
-    samples: Positions, global_batch: int, lanes: range, step: int, first_position: int = 0
+    samples: RowsByPosition, global_batch: int, lanes: range, step: int, first_position: int = 0
 ) -> Iterator[Rows]:
     """The rows of `lanes` from `step` on, without end.
 

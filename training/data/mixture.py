@@ -181,11 +181,11 @@ class Mixture(Dataset[AnyCorpus]):
         """Each corpus' part of the mixture, for `reread inspect`."""
         weights = np.array(self.weights()) / [self._positions_a_unit(part) for part in self.parts]
         return [
-            (f"corpus {title}", f"{100 * weight / weights.sum():.2f} % of {self.unit}, {self._pass(part, count)}")
+            (f"corpus {title}", f"{100 * weight / weights.sum():.2f} % of {self.unit}, {self._epoch(part, count)}")
             for title, part, weight, count in zip(self.titles, self.parts, weights, self.counts.tolist(), strict=True)
         ]
 
-    def _pass(self, part: Any, count: int) -> str:
+    def _epoch(self, part: Any, count: int) -> str:
         return f"an epoch of {len(part):,} in {round(len(part) * PERIOD / count):,} positions"
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -131,7 +131,7 @@ class MixedCorpus(Settings):
     """Its part of the rows that are sampled, relative to the weights of the others; of documents in lanes, its part of
     the tokens; of streams, its part of the lanes."""
     epochs: float | None = Field(default=None, gt=0)
-    """Passes over it while another corpus with `epochs: 1` is read once."""
+    """Epochs of it in one epoch of another corpus with `epochs: 1`."""
 
     @property
     def title(self) -> str:

@@ -115,12 +115,12 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
         for rows in self.micro_batches(batch, np.flatnonzero(~batch["learns"])):
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 1)
-            yield Pass(None, self._skim(self.taken(batch, rows), self.put(rows)), False)
+            yield Pass(None, self._skim(self.trimmed_rows(batch, rows), self.put(rows)), False)
         learning = self.micro_batches(batch, np.flatnonzero(batch["learns"]))
         for rows in learning:
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 0)
             mems = self.memory.of(self.put(rows))
-            loss, figures, mems = self._loss(self.taken(batch, rows), mems, totals)
+            loss, figures, mems = self._loss(self.trimmed_rows(batch, rows), mems, totals)
             self.memory.keep(self.put(rows), mems)
             yield Pass(loss, figures, rows is learning[-1])
         self.cursors.copy_(torch.from_numpy(batch["cursors"]))
@@ -139,7 +139,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
                 unread = np.flatnonzero(before[:, 0] < quota)
                 if not len(unread):
                     break
-                rows, lanes_here = self.taken(batch, unread), self.put(unread)
+                rows, lanes_here = self.trimmed_rows(batch, unread), self.put(unread)
                 memory.empty(self.put(unread[rows["begins"]]))
                 _, figures, mems = self._loss(rows, memory.of(lanes_here), {"predicted": 1.0, "reordered": 1.0})
                 memory.keep(lanes_here, mems)

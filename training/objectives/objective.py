@@ -180,7 +180,7 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         return sums
 
     def totals_of(self, sums: Tensor) -> dict[str, float]:
-        """The same by name; waits for the device."""
+        """`summed` as a mapping by the names of `figures`; waits for the device."""
         return dict(zip(self.figures, self.summed(sums).tolist(), strict=True))
 
     def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
@@ -188,13 +188,13 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         return spec.flops(config, round(totals["tokens"] / max(totals["rows"], 1.0)), totals)
 
     def micro_batches(self, batch: Rows, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """`rows` of a batch, numbers, in the forward passes that waste least on padding; `taken` has their values."""
+        """Divide row numbers into forward passes with the least padding; `trimmed_rows` returns their values."""
         size, lengths = self.settings.micro_batch, batch["attention_mask"].sum(axis=1)
         if self.padding_counts:
             return pieces(rows, size)
         return micro_batches(rows, lengths[rows], batch["attention_mask"].shape[1], size)
 
-    def taken(self, batch: Rows, rows: NDArray[np.int64]) -> Rows:
+    def trimmed_rows(self, batch: Rows, rows: NDArray[np.int64]) -> Rows:
         """`rows` of a batch, trimmed to the longest of them."""
         values = {name: values[rows] for name, values in batch.items()}
         return values if self.padding_counts else trimmed(values, keeps_last=self.ends_in_last_column)

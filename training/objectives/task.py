@@ -110,20 +110,20 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return {"predicted": sum(self.predicted(rows) for _, rows in batch)}
 
     def losses(self, batch: Passes, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        reading = _Reading(self)
+        reader = _WindowReader(self)
         predicted = [self.predicted(rows) for _, rows in batch]
         last = max((number for number, count in enumerate(predicted) if count), default=-1)
         for number, (group, rows) in enumerate(batch):
             # Seeded by group and pass, not by rank: dropout is the same on any number of data-parallel ranks
-            self.seed_dropout(step, group, number - reading.begin(group, number))
+            self.seed_dropout(step, group, number - reader.begin(group, number))
             counted = "rows" if predicted[number] else "skimmed"
             figures = self.sums(tokens=float(rows["attention_mask"].sum()), **{counted: len(rows["learns"])})
             if not predicted[number]:
                 with torch.no_grad():
-                    reading.forward(rows)  # for its memory
+                    reader.forward(rows)  # for its memory
                 yield Pass(None, figures, False)
                 continue
-            loss, right = self.loss(reading.forward(rows), rows)
+            loss, right = self.loss(reader.forward(rows), rows)
             figures += self.sums(loss_sum=loss.detach(), correct=right, predicted=predicted[number])
             yield Pass(loss / totals["predicted"], figures, number == last)
 
@@ -138,7 +138,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return {"loss": totals["loss_sum"] / predicted, "accuracy": totals["correct"] / predicted}
 
     predictions: Mapping[int, Any] = {}
-    """The last ones for the held-out examples."""
+    """Predictions of the latest evaluation, by held-out example."""
 
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
         """The scores of all held-out examples, whatever the limit (collective)."""
@@ -164,11 +164,11 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return {example: prediction for found in everyone for example, prediction in found.items()}
 
     def _predict(self, dataset: TaskDataset[Any, Any], group: list[int]) -> dict[int, Any]:
-        reading = _Reading(self)
+        reader = _WindowReader(self)
         found: dict[int, dict[tuple[int, int], NDArray[np.float64]]] = {example: {} for example in group}
         for number, rows in enumerate(dataset.passes(group, self.settings.micro_batch, training=False)):
-            reading.begin(0, number)
-            values = self.outputs(reading.forward(rows)).double().cpu().numpy()
+            reader.begin(0, number)
+            values = self.outputs(reader.forward(rows)).double().cpu().numpy()
             real = rows["attention_mask"] == 1
             for row in np.flatnonzero(rows["learns"]):
                 value = values[row][real[row]] if values.ndim == 3 else values[row]
@@ -177,7 +177,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return {example: dataset.decode(example, outputs) for example, outputs in found.items()}
 
 
-class _Reading:
+class _WindowReader:
     """Forward passes over the windows of a group of documents, with their memory if the model has one."""
 
     def __init__(self, objective: TaskObjective[Any]) -> None:

@@ -17,7 +17,7 @@ _SENT_CHARACTERS = 1 << 20
 Texts = list[FieldText]
 
 
-class Part(NamedTuple):
+class ColumnRows(NamedTuple):
     """Some successive rows, or a part of the file that cannot be read."""
 
     first: int | None = None
@@ -37,7 +37,7 @@ def load() -> None:
     import pyarrow.parquet  # noqa: F401
 
 
-def parquet_rows(path: str, field: TextField) -> Iterator[Part]:
+def parquet_rows(path: str, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow
 
     with open(path, "rb") as file:
@@ -47,7 +47,7 @@ def parquet_rows(path: str, field: TextField) -> Iterator[Part]:
             yield _damage(error)
 
 
-def arrow_rows(path: str, field: TextField) -> Iterator[Part]:
+def arrow_rows(path: str, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow
 
     with open(path, "rb") as file:
@@ -57,7 +57,7 @@ def arrow_rows(path: str, field: TextField) -> Iterator[Part]:
             yield _damage(error)
 
 
-def _parquet_rows(file: BinaryIO, field: TextField) -> Iterator[Part]:
+def _parquet_rows(file: BinaryIO, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow.parquet
 
     table = pyarrow.parquet.ParquetFile(file)
@@ -85,7 +85,7 @@ def _parquet_rows(file: BinaryIO, field: TextField) -> Iterator[Part]:
         row = following
 
 
-def _arrow_rows(file: BinaryIO, field: TextField) -> Iterator[Part]:
+def _arrow_rows(file: BinaryIO, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow.ipc
 
     is_stream = file.read(6) != b"ARROW1"
@@ -108,7 +108,7 @@ def _arrow_rows(file: BinaryIO, field: TextField) -> Iterator[Part]:
         row += len(batch)
 
 
-def _rows(field: TextField, names: list[str], batch: Any, first: int) -> Iterator[Part]:
+def _rows(field: TextField, names: list[str], batch: Any, first: int) -> Iterator[ColumnRows]:
     """The texts of a batch; `first` is the number of its first row, from 0."""
     columns = {name: batch.column(name) for name in names}
     held, size = list[Texts | int](), 0
@@ -120,17 +120,17 @@ def _rows(field: TextField, names: list[str], batch: Any, first: int) -> Iterato
         except UnicodeDecodeError as error:  # pyarrow does not check strings when it reads them
             held.append(error.start)
         if size >= _SENT_CHARACTERS or index + 1 == len(batch):
-            yield Part(first + index + 1 - len(held), held)
+            yield ColumnRows(first + index + 1 - len(held), held)
             held, size = [], 0
 
 
-def _missing(names: list[str], known: list[str]) -> Part | None:
+def _missing(names: list[str], known: list[str]) -> ColumnRows | None:
     absent = next((name for name in names if name not in known), None)
-    return None if absent is None else Part(problem=missing("column", absent, known), is_whole=True)
+    return None if absent is None else ColumnRows(problem=missing("column", absent, known), is_whole=True)
 
 
-def _damage(error: Exception, what: str = "damaged or cut short", row: int | None = None) -> Part:
+def _damage(error: Exception, what: str = "damaged or cut short", row: int | None = None) -> ColumnRows:
     """The part for an error of pyarrow; raises errors of the operating system and for lack of memory again."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in NOT_OF_THE_SYSTEM):
         raise error
-    return Part(row, problem=f"{what} ({str(error) or type(error).__name__})")
+    return ColumnRows(row, problem=f"{what} ({str(error) or type(error).__name__})")

@@ -7,7 +7,7 @@ from typing import BinaryIO
 from reread.preprocessing.input.confined import ConfinedError, confined
 from reread.preprocessing.input.fields import TextField
 from reread.preprocessing.input.formats import column_rows
-from reread.preprocessing.input.formats.column_rows import Part, Texts
+from reread.preprocessing.input.formats.column_rows import ColumnRows, Texts
 from reread.preprocessing.input.piece import Document, PieceReader
 
 
@@ -30,7 +30,7 @@ def _documents(reader: PieceReader, file: BinaryIO, name: str) -> Iterator[Docum
         reader.problem(f"after {reader.last}", str(error))
 
 
-def _part(reader: PieceReader, field: TextField, part: Part) -> Iterator[Document]:
+def _part(reader: PieceReader, field: TextField, part: ColumnRows) -> Iterator[Document]:
     if part.problem is None:
         for number, texts in enumerate(part.texts, (part.first or 0) + 1):
             yield from _row(reader, field, texts, f"row {number}")

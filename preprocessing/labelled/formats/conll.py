@@ -21,7 +21,7 @@ _TOKEN = 100
 
 
 def read_conll(source: LabelledFile) -> Iterator[TagExample]:
-    """The sentences; a line without a tag means that the file is unlabelled, and then no line has one.
+    """The sentences. If a line has no tag, the file is unlabelled and no line may have one.
 
     Raises `UserError` for lines that are texts, each of which would be a token.
     """
@@ -74,7 +74,7 @@ def _sentence(source: LabelledFile, lines: list[bytes], first: int) -> Iterator[
 
 
 def _texts(source: LabelledFile, examples: Sequence[TagExample]) -> str | None:
-    """The location of the first unlabelled sentence, if its tokens and those of the others are too long for words.
+    """The location of the first unlabelled sentence if the tokens are too long to be words; None otherwise.
 
     Of a model whose `task.split` is known, no token has several ideographs.
     """

@@ -15,7 +15,7 @@ from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
 
 def read_tsv(source: LabelledFile) -> Iterator[Example]:
-    """The rows of a table with a header and tabs; a quotation mark is a character as any other."""
+    """The rows of a table with a header and tabs; quotation marks have no special meaning."""
     return examples_from(source, TASKS[source.task], _lines(source, _tsv_rows(source)))
 
 

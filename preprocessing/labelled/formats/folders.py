@@ -23,7 +23,9 @@ def read_folders(source: LabelledFile) -> Iterator[ClassifyExample]:
     texts = {name: data for name, data in files if name.suffix in ("", ".txt")}
     depth = max((len(name.parts) for name in texts), default=0)
     if depth < 2:
-        raise UserError(f"{source.path}: no file CLASS/NAME.txt in it; give the folder that holds a folder a class")
+        raise UserError(
+            f"{source.path}: no file CLASS/NAME.txt in it; give the folder that has a folder for each class"
+        )
     classes = {name: data for name, data in texts.items() if len(name.parts) == depth}
     splits = sorted({str(name.parent.parent) for name in classes})
     if len(splits) > 1:
@@ -45,7 +47,7 @@ def read_folders(source: LabelledFile) -> Iterator[ClassifyExample]:
 
 
 def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The files NAME and NAME.txt of a folder and its folders, but for hidden ones."""
+    """The files NAME and NAME.txt in a folder and its subfolders, except hidden ones."""
 
     def refuse(error: OSError) -> None:
         raise error

@@ -1,6 +1,6 @@
-"""Texts that come alone: plain text, and JSON lines with nothing but a text; none of them is labelled.
+"""Raw texts without labels: plain text, and JSON lines with nothing but a text.
 
-What their task needs beside a text, such as a question, is given once for all of them (`Given`).
+If a task needs more than a text, such as a question, the same is given to all of them (`Given`).
 """
 
 from collections.abc import Iterator

@@ -19,12 +19,12 @@ _BLANK = re.compile(r"\[BLANK\d+\]")
 
 
 class _Published(Settings):
-    """Part of a published file: fields that are not named here are left out."""
+    """A part of a published file; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class _Span(_Published):
+class _SquadAnswer(_Published):
     text: str
     answer_start: int
 
@@ -32,7 +32,7 @@ class _Span(_Published):
 class _Question(_Published):
     id: str | int
     question: str
-    answers: list[_Span] | None = None
+    answers: list[_SquadAnswer] | None = None
     is_impossible: bool | Literal["true", "false", ""] = False
     """CAIL2019 has it as text, empty in a file to predict for."""
 
@@ -114,7 +114,7 @@ def _question(source: LabelledFile, context: str, values: Any, position: str) ->
 
 
 def read_c3(source: LabelledFile) -> Iterator[ChooseExample]:
-    """C3: lines of a document or dialogue, and questions with options, the answer given as its text.
+    """C3: documents or dialogues as lists of lines, and questions with options, of which the answer is one's text.
 
     An option that repeats another one is left out, since no model can distinguish the two. C3's dialogues and other
     texts share ids: the second document of an id gets its position in the file beside it.
@@ -156,7 +156,7 @@ def read_c3(source: LabelledFile) -> Iterator[ChooseExample]:
 def read_cmrc2019(source: LabelledFile) -> Iterator[ChooseExample]:
     """CMRC2019: passages with blanks, each filled by one of the passage's sentences; one example for each blank.
 
-    An empty list of answers, as in its owner's file to predict for, is none.
+    An empty list of answers, as in the owner's file to predict for, means unlabelled.
     """
     for position, passage in source.parse_each(_Cloze, _data(source), "article"):
         location = source.location(position)

@@ -17,7 +17,7 @@ _INLINE = frozenset(
 )
 _BLANKS = re.compile(r"[ \t\r\n\f]+")
 PARTS = ("body", "title", "title+body")
-"""What `columns` may name for `text` and `second`."""
+"""The values that `columns` may have for `text` and `second`."""
 
 
 def read_semeval(source: LabelledFile) -> Iterator[ClassifyExample]:

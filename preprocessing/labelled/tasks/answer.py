@@ -10,7 +10,7 @@ from reread.preprocessing.labelled.line import TaskLine, asked
 from reread.preprocessing.settings import Settings
 
 NOWHERE, MISPLACED = -1, -2
-"""`start` of an answer that is no part of the text, and of one that does not stand where its file says."""
+"""`start` of an answer that is no part of the text, and of a misplaced one, which is not where its file says."""
 CHOICES = ("YES", "NO")
 """The answers that are no part of a text (CAIL2019)."""
 _SHOWN = 60
@@ -19,8 +19,8 @@ _SHOWN = 60
 
 class Answer(NamedTuple):
     start: int
-    """In characters of the context; `NOWHERE` for one of `CHOICES`, and for "", no answer, beside other annotators';
-    `MISPLACED` for one that is scored alone."""
+    """In characters of the context. `NOWHERE` for one of `CHOICES`, and for "" if an annotator found no answer;
+    `MISPLACED` for an answer that is scored but not learned."""
     text: str
 
 
@@ -33,7 +33,7 @@ class AnswerExample(Example):
     text: str
     question: str
     answers: tuple[Answer, ...] | None = None
-    """Empty: the text does not answer the question. None: unlabelled."""
+    """Empty if the text does not answer the question, None if it is unlabelled."""
 
     @property
     def learnable(self) -> tuple[Answer, ...]:
@@ -82,7 +82,7 @@ class AnswerExample(Example):
         return replace(self, answers=tuple(kept)) if kept else None
 
 
-class _Span(Settings):
+class _AnswerSpan(Settings):
     start: int
     text: str
 
@@ -90,7 +90,7 @@ class _Span(Settings):
 class AnswerLine(TaskLine):
     text: str
     question: str | None = None
-    answers: tuple[_Span, ...] | None = None
+    answers: tuple[_AnswerSpan, ...] | None = None
 
     def example(self, source: LabelledFile, identity: str, location: str) -> AnswerExample:
         spans = None if self.answers is None else tuple(Answer(span.start, span.text) for span in self.answers)

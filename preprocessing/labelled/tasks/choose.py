@@ -32,7 +32,7 @@ class ChooseExample(Example):
 
     @property
     def others(self) -> dict[str, str]:
-        """The question, which CAIL2019-SCM has not."""
+        """The question, which is empty in CAIL2019-SCM."""
         return {"question": self.question}
 
     @property
@@ -75,5 +75,5 @@ def _offered(source: LabelledFile, options: tuple[str, ...] | None = None) -> tu
     """The options of a question. Raises ValueError if there are none."""
     found = source.given.options if options is None else options
     if options is None and not found:
-        raise ValueError("a text without options; task.options='[..., ...]' offers all such texts the same")
+        raise ValueError("a text without options; give all such texts the same by task.options='[..., ...]'")
     return found

@@ -1,7 +1,7 @@
-"""`rank`: a query and passages, of which each has a grade: how relevant it is.
+"""`rank`: a query and passages, each with a grade that says how relevant it is.
 
-A line of `jsonl` has a query with all its passages, or with one, as a row of a table has; rows with the same query id,
-or without ids with the same query, belong together, wherever in the file they stand.
+A line of `jsonl` has a query with all its passages, or with one passage, like a row of a table. Rows with the same
+query id, or with the same query if they have no ids, belong together, wherever they are in the file.
 """
 
 import logging
@@ -93,7 +93,7 @@ class RankLine(TaskLine):
         "positives": ("positives", "positive", "pos"),
         "negatives": ("negatives", "negative", "neg"),
     }
-    """Those of FlagEmbedding (pos, neg), sentence-transformers and BEIR among them."""
+    """They include the names of FlagEmbedding (pos, neg), sentence-transformers and BEIR."""
 
     query: str
     passages: tuple[str, ...] | None = None
@@ -109,7 +109,7 @@ class RankLine(TaskLine):
     def completed(
         cls, source: LabelledFile, lines: "Iterator[tuple[int, RankLine]]"
     ) -> "Iterator[tuple[int, RankLine]]":
-        """With the rows of a query joined; one line is logged for queries without a relevant passage."""
+        """Join the rows of each query; one line is logged for queries without a relevant passage."""
         rows: dict[Hashable, list[tuple[int, RankLine]]] = {}
         found = list[tuple[int, RankLine]]()
         for number, line in lines:
@@ -121,7 +121,7 @@ class RankLine(TaskLine):
         without = [number for number, line in found if line.positives is None and line.grades and not any(line.grades)]
         if without:
             log.info(
-                "%s: %d of %d queries have no passage with a grade above 0, the first at %s; nothing is learned of "
+                "%s: %d of %d queries have no passage with a grade above 0, the first at %s; nothing is learned from "
                 "them, and their scores are 0",
                 *(source.path, len(without), len(found), source.location(without[0])),
             )

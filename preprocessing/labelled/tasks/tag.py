@@ -1,4 +1,4 @@
-"""`tag`: a tag for each word or character, and what raw text to tag is split into."""
+"""`tag`: a tag for each word or character, and how raw text to tag is split."""
 
 import logging
 import re
@@ -30,7 +30,7 @@ class TagExample(Example):
     tags: tuple[str, ...] | None = None
     """None: unlabelled."""
     joiner: str = ""
-    """What stands between two tokens in the text: a blank or nothing."""
+    """The separator of two tokens in the text: a blank or nothing."""
 
     @property
     def text(self) -> str:
@@ -79,20 +79,20 @@ class TagExample(Example):
 
 @dataclass(frozen=True, slots=True)
 class SplitExample(TagExample):
-    """A text without tags, and what it is split into."""
+    """A text without tags, split into words or characters."""
 
     starts: tuple[int, ...] = ()
-    """Where each token begins in the text."""
+    """The character of the text at which each token begins."""
     whole: str = ""
 
     @property
     def text(self) -> str:
-        """The text as it was given, with what stands between its tokens."""
+        """The text as it was given, with all that is between its tokens."""
         return self.whole
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """As those of `TagExample`."""
+        """As in `TagExample`."""
         return [(start, start + len(token)) for start, token in zip(self.starts, self.tokens, strict=True)]
 
 
@@ -120,7 +120,7 @@ class TagLine(TaskLine):
 
 
 def _tagged(source: LabelledFile, identity: str, location: str, text: str) -> SplitExample:
-    """A text to tag. Raises ValueError if nothing says what it is split into."""
+    """A text to tag. Raises ValueError if `task.split` is not set."""
     if source.given.split is None:
         raise ValueError(
             "a text without `tokens`; task.split=words, or characters, says what it is split into, as were the texts "

@@ -41,7 +41,7 @@ def labelled(examples: list[Any]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("task", CLASSES)
 def test_a_line_of_our_format_has_exactly_the_fields_of_the_example(task: str) -> None:
     more = {"text"} if task == "tag" else set()  # which stands for tokens where there are none
-    assert set(TASKS[task].model_fields) == {field.name for field in fields(CLASSES[task])} - {"place"} | more
+    assert set(TASKS[task].model_fields) == {field.name for field in fields(CLASSES[task])} - {"location"} | more
 
 
 def test_our_format_gives_every_task(tmp_path: Path) -> None:

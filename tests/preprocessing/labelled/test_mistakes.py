@@ -225,7 +225,7 @@ def test_wrong_settings_name_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown key `labell`; did you mean `label`"):
         read_examples(lines, "classify")
     assert read_examples(lines, "classify", columns={"label": "labell"}).examples[0].id == "1"
-    with pytest.raises(UserError, match="`text` is unknown to format conll; it has none to name"):
+    with pytest.raises(UserError, match="`text` is unknown to format conll; this format names no columns"):
         read_examples(path, "tag", "conll", columns={"text": "body"})
     with pytest.raises(UserError, match=r"task\.answer: format folders gives each text one label, not `number`"):
         read_examples(tmp_path, "classify", labels="number")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.corpus import Corpus
-from reread.training.data.batch import IGNORED, Rows, share
+from reread.training.data.batch import IGNORED, Rows, percentage
 from reread.training.data.dataset import Dataset, MaskedDataset
 from reread.training.data.order import random
 from reread.training.data.order.random import Purpose
@@ -106,7 +106,7 @@ class SegmentDataset(Dataset[SegmentSettings]):
         if self.settings.reorder_chunks > 1:
             chunks = Counter(len(document.chunks) for document in documents)
             found += [
-                (f"documents in {number} chunks", f"{share(chunks[number], len(documents))} of {len(documents):,}")
+                (f"documents in {number} chunks", f"{percentage(chunks[number], len(documents))} of {len(documents):,}")
                 for number in sorted(chunks)
             ]
         if self.settings.retrospective:

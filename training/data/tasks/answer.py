@@ -10,7 +10,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.answer import NOWHERE, AnswerExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.dataset import SHOWN, Document, Mark, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.reach import within_reach
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.answers import answer_f1
@@ -21,7 +21,7 @@ from reread.training.scoring.spans import Decoded, Span, Window, decode
 class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     is_question = True
 
-    def encode(self, examples: Sequence[AnswerExample]) -> list[Document]:
+    def encode(self, examples: Sequence[AnswerExample]) -> list[TaskDocument]:
         questions = self.tokens([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
         choices = [number for ids in self._choices.values() for number in ids]

@@ -10,7 +10,7 @@ from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.classify import softmax
-from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.settings import PooledSettings, TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import longest_option, majority, most_shared_option
@@ -33,7 +33,7 @@ class ChooseSettings(PooledSettings):
 
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
-    def encode(self, examples: Sequence[ChooseExample]) -> list[Document]:
+    def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
         options = iter(self.tokens([option for example in examples for option in example.options]))
         questions = self.tokens([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import BagOfGrams, majority
@@ -46,7 +46,7 @@ class ClassifySettings(PooledSettings):
 
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
-    def encode(self, examples: Sequence[ClassifyExample]) -> list[Document]:
+    def encode(self, examples: Sequence[ClassifyExample]) -> list[TaskDocument]:
         others = iter(self.tokens([example.second for example in examples if example.second is not None]))
         return [
             self.document(encoding, np.array(encoding.offsets), [[] if example.second is None else [next(others).ids]])

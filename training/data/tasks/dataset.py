@@ -1,4 +1,4 @@
-"""Labelled documents as windows: which rows a step has, in which forward passes, and what is predicted from them."""
+"""Labelled documents as windows: the rows of a step and of each forward pass, and the predictions made from them."""
 
 import logging
 import sys
@@ -21,7 +21,7 @@ from reread.preprocessing.labelled.file import STANDARD_INPUT
 from reread.preprocessing.labelled.read import read_examples
 from reread.preprocessing.labelled.splits import labels_of, with_labels
 from reread.preprocessing.tokens.base import read_backend, read_config
-from reread.training.data.batch import Rows, share
+from reread.training.data.batch import Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
@@ -44,7 +44,7 @@ Outputs = Mapping[tuple[int, int], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Document:
+class TaskDocument:
     """A tokenised example."""
 
     ids: list[int]
@@ -111,8 +111,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     is_question: ClassVar[bool] = False
     """Whether the other part of a row is a question, which stands first."""
 
-    any_pass: ClassVar[bool] = False
-    """Whether predictions for the options of an example, of which there may be many, may come from several passes."""
+    splits_options: ClassVar[bool] = False
+    """Whether the options of an example, of which there may be many, may be predicted in several forward passes."""
 
     def __init__(self, settings: AnyTask, seed: int, examples: Sequence[AnyExample]) -> None:
         if settings.tokenizer is None:
@@ -163,12 +163,12 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         _ = self.documents
 
     @cached_property
-    def documents(self) -> list[Document]:
+    def documents(self) -> list[TaskDocument]:
         """All examples, tokenised."""
         return self.encode(self.examples)
 
     @abstractmethod
-    def encode(self, examples: Sequence[AnyExample]) -> list[Document]: ...
+    def encode(self, examples: Sequence[AnyExample]) -> list[TaskDocument]: ...
 
     @abstractmethod
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
@@ -221,7 +221,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def document(
         self, encoding: Encoding | list[int], offsets: NDArray[np.int64], options: list[list[list[int]]]
-    ) -> Document:
+    ) -> TaskDocument:
         """Raises `UserError` if question and option leave no room in a window."""
         ids = encoding if isinstance(encoding, list) else encoding.ids
         settings = self.settings
@@ -237,7 +237,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
                 "option and special tokens; raise it, or lower task.other_length"
             )
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
-        return Document(ids[:longest], offsets[:longest], options, room, min(step, room), unread)
+        return TaskDocument(ids[:longest], offsets[:longest], options, room, min(step, room), unread)
 
     def _shown(self, parts: list[list[int]], text: int) -> list[list[int]]:
         """What a row has of the parts beside a window of a text of `text` tokens."""
@@ -321,7 +321,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _divided(self, rows: list[AnyRow], size: int, training: bool) -> list[list[AnyRow]]:
         """Rows that would be read in one pass, in several with at most `size` if a prediction allows it."""
-        most = size if self.any_pass and not training else max(1, len(rows))
+        most = size if self.splits_options and not training else max(1, len(rows))
         return [rows[begin : begin + most] for begin in range(0, len(rows), most)]
 
     def _independent(self, group: Sequence[int], size: int, last_only: bool, training: bool) -> Iterator[Rows]:
@@ -393,7 +393,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         limits = {name: getattr(self.settings, name) for name in ("longest", "other_length")}
         ways = [f"task.{name} ({value} now, null for no limit)" for name, value in limits.items() if value is not None]
         ways.append(f"task.sequence_length ({self.settings.sequence_length} now)")
-        return [f"only {share(read, read + unread)} of the text is read; to read more, raise {' or '.join(ways)}"]
+        return [f"only {percentage(read, read + unread)} of the text is read; to read more, raise {' or '.join(ways)}"]
 
     def _read(self) -> tuple[int, int]:
         """The number of tokens of all examples that rows show, and of those that none shows."""
@@ -401,9 +401,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return read, sum(document.unread for document in self.documents)
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
-        return self.reading()
+        return self.coverage()
 
-    def reading(self) -> list[tuple[str, str]]:
+    def coverage(self) -> list[tuple[str, str]]:
         """How much of the text is read, and how often: (name, value)."""
         read, unread = self._read()
         texts = sum(len(document.ids) for document in self.documents)
@@ -416,7 +416,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         cut = sum(document.unread > 0 for document in self.documents)
         return [
             ("examples", f"{len(self):,}"),
-            ("tokens read", f"{share(read, read + unread)} of {read + unread:,}; {cut:,} examples are cut"),
+            ("tokens read", f"{percentage(read, read + unread)} of {read + unread:,}; {cut:,} examples are cut"),
             ("windows an example", f"{np.mean(windows):.2f}, {max(windows):,} at most"),
             ("times a token is read", f"{seen / max(texts, 1):.2f}"),
         ]

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Outputs, TaskDataset, examples_of
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, TaskDocument, examples_of
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.ranking import Bm25
@@ -41,14 +41,14 @@ class RankSettings(PooledSettings):
 
 
 class RankDataset(TaskDataset[RankSettings, RankExample]):
-    any_pass = True
+    splits_options = True
 
     @classmethod
     def open(cls, settings: RankSettings, seed: int, split: str) -> "RankDataset":
         examples = examples_of(settings, split)
         return cls(settings, seed, [settings.shortened(one) for one in examples] if split == "train" else examples)
 
-    def encode(self, examples: Sequence[RankExample]) -> list[Document]:
+    def encode(self, examples: Sequence[RankExample]) -> list[TaskDocument]:
         """The query is the text, and each passage stands beside it; one that is too long is cut."""
         passages = iter(self.tokens([passage for example in examples for passage in example.passages]))
         queries = self.tokens([example.query for example in examples])

@@ -10,7 +10,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given, Split
 from reread.preprocessing.labelled.tasks.tag import TagExample, split_of
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.tasks.dataset import SHOWN, Document, Mark, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import KnownEntities
@@ -51,9 +51,9 @@ class TagSettings(TaskSettings):
 
 
 class TagDataset(TaskDataset[TagSettings, TagExample]):
-    def encode(self, examples: Sequence[TagExample]) -> list[Document]:
-        """`Document.offsets` are (word, 1 for its first piece); a word without pieces, such as a control character, is
-        [UNK], so that the tags after it keep their positions."""
+    def encode(self, examples: Sequence[TagExample]) -> list[TaskDocument]:
+        """`offsets` are (word, 1 for its first piece). A word without pieces, such as a control character, is [UNK], so
+        that the tags after it stay with their words."""
         documents = []
         for example, encoding in zip(examples, self.words([one.tokens for one in examples]), strict=True):
             pieces: list[list[int]] = [[] for _ in example.tokens]
