@@ -7,7 +7,7 @@ import torch
 
 from reread.training.config import TrainSettings
 from reread.training.parallel.mesh import Mesh
-from reread.training.run.progress import Window
+from reread.training.run.progress import ProgressFigures
 from reread.training.trainer import Trainer
 
 
@@ -19,12 +19,12 @@ class TrainerSteps:
         self.batches = trainer.objective.batches(0)
         self.parameters = sum(parameter.numel() for parameter in trainer.assembly.model.parameters())
 
-    def window(self) -> Window:
-        return Window(
+    def window(self) -> ProgressFigures:
+        return ProgressFigures(
             self.trainer.assembly.spec, self.trainer.assembly.config, self.trainer.objective, self.trainer.step
         )
 
-    def step(self, batch: Any, window: Window) -> tuple[float, float]:
+    def step(self, batch: Any, window: ProgressFigures) -> tuple[float, float]:
         """Returns the learning rate and the norm of the gradient."""
         drawn = self.trainer._counted(batch)
         done = self.trainer._train_step(drawn, drawn.local, window)
@@ -42,7 +42,7 @@ class TrainerSteps:
         values = window.close(self.trainer.step, rate, norm, self.trainer.scale.value, sums)
         return {**values, "skipped_steps": self.trainer.skipped_steps}
 
-    def totals(self, window: Window) -> dict[str, float]:
+    def totals(self, window: ProgressFigures) -> dict[str, float]:
         return self.trainer.objective.totals_of(window.sums)
 
     def flops(self, totals: dict[str, float]) -> float:

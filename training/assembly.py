@@ -87,12 +87,12 @@ class Assembly:
             self.model = build_model(resolved.head, self.config, init, settings.seed).train()
         if dataset is not None:
             learned.begin(self.model, dataset)
-        unreached = {*self.spec.copied_in(learned.name), *learned.unreached(settings.data)}
+        unreached = {*self.spec.untrained(learned.has_global_tokens), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
         if settings.activation_checkpointing:
             enable = getattr(self.model, "activation_checkpointing_enable", None)  # what later transformers call it
             (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
-        place(self.model, self.spec, mesh)
+        to_device(self.model, self.spec, mesh)
         if settings.compile:
             compile_layers(self.model, mesh)
         for name in first_rows:
@@ -108,25 +108,25 @@ class Assembly:
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
 
     def weights(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """Masters and optimiser state by their names in a checkpoint, and each one's place in the whole tensor."""
-        slices = layout(self.model, self.mesh)
+        """Masters and optimiser state by their names in a checkpoint, and the part of its whole tensor that each is."""
+        of_parameters = layout(self.model, self.mesh)
         tensors: dict[str, Tensor] = {}
-        places: dict[str, Slice] = {}
+        slices: dict[str, Slice] = {}
         for name, master in self.masters.named_parameters():
             tensors[f"model.{name}"] = master.data
-            places[f"model.{name}"] = slices[name]
+            slices[f"model.{name}"] = of_parameters[name]
         for name, learning in self.masters.learning():
-            whole = slices[name] if name not in self.masters.first_rows else Slice(tuple(learning.shape))
+            part = of_parameters[name] if name not in self.masters.first_rows else Slice(tuple(learning.shape))
             for key in self._state_names:
                 tensors[f"{key}.{name}"] = self.optimizer.state[learning][key]
-                places[f"{key}.{name}"] = whole
-        return tensors, places
+                slices[f"{key}.{name}"] = part
+        return tensors, slices
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         """All tensors of a checkpoint: `weights` and the state of the objective."""
-        tensors, places = self.weights()
-        more, their_places = self.objective.state()
-        return tensors | more, places | their_places
+        tensors, slices = self.weights()
+        more, of_objective = self.objective.state()
+        return tensors | more, slices | of_objective
 
 
 def seldom_first(model: PreTrainedModel, seldom: Sequence[str]) -> list[nn.Parameter]:
@@ -135,7 +135,7 @@ def seldom_first(model: PreTrainedModel, seldom: Sequence[str]) -> list[nn.Param
     return [parameter for _, parameter in named]
 
 
-def place(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
+def to_device(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     """Split the model over the tensor-parallel processes and move this one's part to its device.
 
     Raises `UserError` if it cannot be split.
@@ -162,14 +162,14 @@ def spec_of(settings: TrainSettings) -> ModelSpec:
 
 def head_of(spec: ModelSpec, objective: type[Objective], data: DataSettings) -> type[PreTrainedModel]:
     """The model class with the head of `objective`. Raises `UserError` if there is none."""
-    if objective.name in spec.heads and (spec.frame == "bare") in data.framings:
+    if objective.name in spec.heads and (spec.frame == "bare") in data.text_only_values:
         return spec.heads[objective.name]
     if objective.name != KINDS[data.kind].objective:
         raise UserError(f"train.objective: {objective.name}, but {spec.name} has heads for {', '.join(spec.heads)}")
     kinds = " or ".join(
         name
         for name, kind in KINDS.items()
-        if kind.objective in spec.heads and (spec.frame == "bare") in kind.settings.framings
+        if kind.objective in spec.heads and (spec.frame == "bare") in kind.settings.text_only_values
     )
     raise UserError(f"train.data.kind: {data.kind}, but {spec.name} learns from {kinds}; set it to {kinds}")
 
@@ -192,10 +192,10 @@ def check_data(spec: ModelSpec, objective: type[Objective], config: PretrainedCo
     head_of(spec, objective, data)
     if objective.name != KINDS[data.kind].objective and data.kind not in objective.kinds:
         raise UserError(f"train.objective: {objective.name} does not learn from data.kind {data.kind}; set it to null")
-    if data.bare != (spec.frame == "bare"):
+    if data.text_only != (spec.frame == "bare"):
         raise UserError(
-            f"train.data.special_tokens: {str(not data.bare).lower()}, but {spec.name} reads text "
-            f"{'with' if data.bare else 'without'} [CLS] and [SEP]; set it to {str(data.bare).lower()}"
+            f"train.data.special_tokens: {str(not data.text_only).lower()}, but {spec.name} reads text "
+            f"{'with' if data.text_only else 'without'} [CLS] and [SEP]; set it to {str(data.text_only).lower()}"
         )
     longest = spec.longest(config)
     if longest is not None and data.sequence_length > longest:

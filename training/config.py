@@ -15,7 +15,7 @@ from pydantic import (
 
 from reread.preprocessing.settings import Settings
 from reread.training.data.kinds import KINDS
-from reread.training.data.settings import CorpusSettings, DataSettings
+from reread.training.data.settings import DataSettings
 
 STOPPED = 75
 """Exit status after SIGTERM, when a checkpoint is saved and the same command resumes (EX_TEMPFAIL)."""
@@ -42,7 +42,7 @@ else:
     ]
 
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 AUTOMATIC = ("micro_batch", "activation_checkpointing")
@@ -73,7 +73,7 @@ class OptimizerSettings(Settings):
     """`lamb` only: as NEZHA trained, or You et al. 2020 (what apex's FusedLAMB computes)."""
     learning_rate: float = Field(gt=0, le=100)
     """The peak of the learning rate, after the warm-up."""
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Rate, Rate] = (0.9, 0.999)
     """Decay rates of the averages of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0, le=1)
     """Number added to the root of the averaged square."""
@@ -136,8 +136,8 @@ class TrainSettings(Settings):
     init: Path | None = None
     """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
     from_run: str | None = Field(default=None, min_length=1)
-    """A run, or RUN@STEP, whose weights, optimiser and place in the data this run begins with (`from=RUN@STEP` on the
-    command line). Steps are counted on, so `steps` and the schedule include those of that run."""
+    """A run, or RUN@STEP, with whose weights, optimiser and position in the data this run begins (`from=RUN@STEP` on
+    the command line). Steps are counted on, so `steps` and the schedule include those of that run."""
     data: AnyData
     objective: str | None = None
     """Name of the objective (training/objectives); null: the default of `data.kind`."""
@@ -203,6 +203,6 @@ class TrainSettings(Settings):
             raise ValueError(
                 "from_run and init are both given; a run begins with one of them, so set the other to null"
             )
-        if self.from_run is not None and not isinstance(self.data, CorpusSettings):
+        if self.from_run is not None and self.data.is_task:
             raise ValueError("from_run is for pretraining; fine-tuning starts from init")
         return self

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.classify import ClassifyDataset
+from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
 from reread.training.data.tasks.dataset import Outputs
 from reread.training.models.blocks import at_least_float32
 from reread.training.objectives.task import TaskObjective
@@ -21,11 +21,11 @@ class EmbeddingDataset(ClassifyDataset):
 
     def decode(self, example: int, outputs: Outputs) -> NDArray[np.float64]:
         """The mean [D] from the sum of the states of each window's tokens and their number, [D + 1]."""
-        total = np.sum([outputs[place] for place in sorted(outputs)], axis=0)
+        total = np.sum([outputs[row] for row in sorted(outputs)], axis=0)
         return total[:-1] / max(total[-1], 1.0)  # type: ignore[no-any-return]
 
 
-class EmbeddingObjective(TaskObjective):
+class EmbeddingObjective(TaskObjective[ClassifySettings]):
     """The encoder alone; nothing is learned."""
 
     name = "embedding"

@@ -7,11 +7,9 @@ from pathlib import Path
 import torch
 
 from reread.preprocessing.errors import UserError
-from reread.training.assembly import place
+from reread.training.assembly import to_device
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import nothing_held_out, open_dataset
-from reread.training.data.tasks.mistakes import analysis
-from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.auto import settings_of_run
 from reread.training.run.files import RunFile
@@ -51,13 +49,14 @@ def evaluate_run(
     mesh = Mesh(device=torch.device(local_device()))
     use_threads(settings, run, True, mesh)
     kept.check()
-    place(model, kept.spec, mesh)
+    to_device(model, kept.spec, mesh)
     objective = kept.objective(model, settings, mesh, held_out=held_out)
     log.info("step %d of %s on %s", step, run, corpus)
     figures = objective.held_out_summary(None)
     try:
-        if isinstance(objective, TaskObjective) and not any(one.partition("=")[0] != "task.dev" for one in overrides):
-            keep_mistakes(run, str(corpus), {"step": step, **analysis(objective.held_out, objective.predictions)})
+        only_file = all(one.partition("=")[0] == "task.dev" for one in overrides)
+        if only_file and (mistakes := objective.mistakes()):
+            keep_mistakes(run, str(corpus), {"step": step, **mistakes})
         keep_evaluation(run, {"step": step, "overrides": list(overrides), "held_out": str(corpus)}, figures)
     except OSError as error:
         log.warning("%s: the figures are not kept there (%s)", RunFile.EVALUATION.of(run), error.strerror)

@@ -14,14 +14,15 @@ from reread.preprocessing.errors import UserError, first_line, writing
 from reread.preprocessing.files import unfinished
 from reread.preprocessing.input.fields import json_type
 from reread.preprocessing.labelled.examples import Example
-from reread.training.assembly import Resolved, place, resolve
+from reread.training.assembly import Resolved, resolve, to_device
 from reread.training.config import TrainSettings
-from reread.training.data.kinds import KINDS
+from reread.training.data.kinds import KINDS, open_task
 from reread.training.data.tasks.dataset import TaskDataset
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.settings import task_of
 from reread.training.models import MODELS, model_spec
 from reread.training.models.build import build_model
 from reread.training.models.spec import ModelSpec
+from reread.training.objectives import as_task
 from reread.training.objectives.classify import PROBLEM_TYPES
 from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
@@ -49,7 +50,7 @@ def predict(
         with mesh.together():
             objective, dataset = _prepare(model, settings, mesh, step)
         use_threads(settings, model, RunFile.CHECKPOINTS.of(model).exists(), mesh)
-        for name, value in dataset.reading():
+        for name, value in dataset.coverage():
             log.info("%s: %s", name, value)
         predictions = objective.predict(dataset)
         if mesh.rank == 0:
@@ -84,8 +85,7 @@ def task_of_export(folder: Path) -> dict[str, Any]:
     else:
         task = _task_without(path, config, name_of_task, spec)
         settings = KINDS[name_of_task].settings
-        assert issubclass(settings, TaskSettings)
-        unknown = sorted(settings.model_fields.keys() - task.keys() - settings.places - {"kind", "frame"})
+        unknown = sorted(settings.model_fields.keys() - task.keys() - settings.file_fields - {"kind", "frame"})
         log.info(
             "%s: no `task`, as in other people's models: %s have their defaults; give "
             "those that the model was trained with, as task.KEY=VALUE",
@@ -152,8 +152,9 @@ def _kinds(config: dict[str, Any]) -> Iterator[tuple[str, Any, type]]:
 
 def _prepare(
     model: Path, settings: TrainSettings, mesh: Mesh, step: int | None
-) -> tuple[TaskObjective, TaskDataset[Any, Any]]:
-    if not isinstance(settings.data, TaskSettings):
+) -> tuple[TaskObjective[Any], TaskDataset[Any, Any]]:
+    task = task_of(settings.data)
+    if task is None:
         raise UserError(f"{model}: pretrained, not fine-tuned; `reread finetune` gives it the head of a task")
     resolved: Resolved
     weights: PreTrainedModel
@@ -165,19 +166,17 @@ def _prepare(
     else:
         resolved = resolve(settings, 1, model)
         weights = exported_model(resolved.head, resolved.config, model)
-    dataset = KINDS[settings.data.kind].open(settings.data, settings.seed, "predict")
-    assert isinstance(dataset, TaskDataset)
+    dataset = open_task(task, settings.seed, "predict")
     if not len(dataset):
-        raise UserError(f"{settings.data.place}: holds no example")
+        raise UserError(f"{task.location}: holds no example")
     if dataset.embeddings > (known := weights.config.vocab_size):
         raise UserError(
             f"{model}: its tokenizer has ids up to {dataset.embeddings - 1:,} and its weights {known:,} tokens; export "
             "the run again"
         )
     dataset.check_predicted()
-    place(weights, resolved.spec, mesh)
-    assert issubclass(resolved.objective, TaskObjective)
-    return resolved.objective(weights, settings, mesh, dataset), dataset
+    to_device(weights, resolved.spec, mesh)
+    return as_task(resolved.objective)(weights, settings, mesh, dataset), dataset
 
 
 def exported_model(head: type[PreTrainedModel], config: Any, folder: Path) -> PreTrainedModel:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,13 +31,13 @@ from reread.training.optim.precision import LossScale, resolve_precision
 from reread.training.optim.schedule import learning_rate
 from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.rendezvous import close_mesh, init_mesh
-from reread.training.run.auto import Fit, Fitting, keep_fitted, settings_of_run, smallest_memory
+from reread.training.run.auto import AutoSettings, ChooseAuto, keep_auto, settings_of_run, smallest_memory
 from reread.training.run.continuation import continue_run, continued_model
 from reread.training.run.files import RunFile
 from reread.training.run.history import close_attempt
 from reread.training.run.metrics import MetricsLog, progress_line
 from reread.training.run.model import RunModel, new_run_model, read_run_model, write_run_model
-from reread.training.run.progress import Window
+from reread.training.run.progress import ProgressFigures
 from reread.training.run.state import Best, RunState, run_state
 from reread.training.run.threads import use_threads
 from reread.training.run.watchdog import FAULT, Progress, Watchdog
@@ -56,12 +56,16 @@ BAD_STEPS_LIMIT = 50
 
 
 def train(
-    settings: TrainSettings, run: Path, prepared: AbstractContextManager[None] | None = None, fit: Fit | None = None
+    settings: TrainSettings,
+    run: Path,
+    prepared: AbstractContextManager[None] | None = None,
+    choose_auto: ChooseAuto | None = None,
 ) -> None:
     """Train to `settings.steps`, from the last checkpoint in `run` if there is one.
 
-    `prepared` is entered when all processes have joined; a `UserError` from it ends all of them. `fit` chooses the
-    values of what is `auto` in the settings.
+    `prepared` is entered when all processes have joined; a `UserError` from it ends all of them. `choose_auto` gives
+    values to the settings that are `auto`.
+
     Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
     """
     parallel = settings.parallel
@@ -72,7 +76,7 @@ def train(
                 stack.enter_context(prepared or nullcontext())
                 if mesh.rank == 0:
                     close_attempt(run)
-            _train_watched(settings, run, mesh, fit)
+            _train_watched(settings, run, mesh, choose_auto)
     except RuntimeError as error:
         if not _lost_a_process(error):
             raise
@@ -82,9 +86,9 @@ def train(
         close_mesh()
 
 
-def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, fit: Fit | None) -> None:
+def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: ChooseAuto | None) -> None:
     progress = Progress()
-    fitting = Fitting(fit, smallest_memory(mesh)) if fit and settings.automatic else None
+    auto = AutoSettings(choose_auto, smallest_memory(mesh)) if choose_auto and settings.automatic else None
     attempt = mesh.gather(secrets.randbits(62))[0][0]
     watchdog = Watchdog(run, progress, mesh.rank, mesh.world, 60 * settings.watchdog_minutes, attempt)
     with ExitStack() as stack:
@@ -92,12 +96,12 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, fit: Fit | No
             stack.enter_context(watchdog)
         try:
             with mesh.together():
-                trainer = Trainer(settings, run, mesh, progress, fitting)
+                trainer = Trainer(settings, run, mesh, progress, auto)
             threads = use_threads(settings, run, trainer.begun, mesh)
             with mesh.together():
                 if mesh.rank == 0:
                     with writing(run):
-                        keep_fitted(run, threads=threads)
+                        keep_auto(run, threads=threads)
             trainer.train()
         except RuntimeError as error:
             if not _lost_a_process(error):
@@ -111,7 +115,8 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, fit: Fit | No
 class Drawn(NamedTuple):
     """A rank's rows of a step, and what all ranks must know before they compute on theirs."""
 
-    rows: Rows
+    rows: Any
+    """The batch, as the objective draws it; None if there is a `fault`."""
     fault: UserError | None
     """Why there are no rows."""
     local: list[float]
@@ -142,7 +147,7 @@ class Trainer:
         run: Path,
         mesh: Mesh,
         progress: Progress | None = None,
-        fitting: Fitting | None = None,
+        auto: AutoSettings | None = None,
     ) -> None:
         self.run, self.mesh = run, mesh
         self.progress = progress or Progress()
@@ -158,9 +163,9 @@ class Trainer:
         init = None if self.begun else settings.init  # a checkpoint holds every weight
         if init:
             check_vocabulary(init, self.dataset.tokenizer_folder)
-        self.stated, self.fitting = settings, fitting
-        if fitting:
-            settings = fitting.settings(settings, run, self.begun, self.kept.config, mesh, dtype, self.dataset)
+        self.stated, self.auto = settings, auto
+        if auto:
+            settings = auto.settings(settings, run, self.begun, self.kept.config, mesh, dtype, self.dataset)
         self.settings = settings = settings_of_run(settings, run)
         resolved = replace(self.kept, settings=settings)
         self.assembly = Assembly(resolved, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out)
@@ -187,27 +192,27 @@ class Trainer:
         with mesh.together():
             if mesh.rank == 0 and not (self.begun and RunFile.MODEL.of(self.run).exists()):
                 write_run_model(self.run, self.kept)
-            if mesh.rank == 0 and self.fitting:
-                self.fitting.keep(self.stated, settings, self.run, mesh)
+            if mesh.rank == 0 and self.auto:
+                self.auto.keep(self.stated, settings, self.run, mesh)
         if self._finished() and self.store.latest() is not None:
             log.info("nothing to do: all %d steps are done", self.step)
             return
         with mesh.together():
             writer = self._open_log() if mesh.rank == 0 else None
-        window = Window(self.assembly.spec, self.assembly.config, self.objective, self.step)
+        line = ProgressFigures(self.assembly.spec, self.assembly.config, self.objective, self.step)
         if settings.steps <= self.step:  # with 0 steps
             self._validate(writer)
-            self._save_checkpoint(window.sums)
+            self._save_checkpoint(line.sums)
         with self.objective.batches(self.step) as loader, self._stoppable():
-            drawn = self._draw(loader, window, self.step)
+            drawn = self._draw(loader, line, self.step)
             agreed = _read(drawn.summed)[0] or drawn.local
             while not self._finished() and not self.stopped:
-                done = self._train_step(drawn, agreed, window, loader)  # raises what drawing has met
+                done = self._train_step(drawn, agreed, line, loader)  # raises what drawing has met
                 self.plateau.add(drawn.rows)
                 drawn, agreed = done.following or drawn, done.agreed
                 self.step += 1
                 if done.sums:
-                    values = window.close(self.step, done.rate, done.norm, self.scale.value, done.sums)
+                    values = line.close(self.step, done.rate, done.norm, self.scale.value, done.sums)
                     self.tokens += values["tokens"]
                     self.plateau.loss = values.get("loss", math.nan)
                     values |= {"total_tokens": self.tokens, "skipped_steps": self.skipped_steps}
@@ -216,13 +221,13 @@ class Trainer:
                         writer.write(self.step, values)
                 is_best = False
                 if self.step % settings.validate_every == 0 or self.step == settings.steps:
-                    with window.not_counted():
+                    with line.not_counted():
                         self.plateau.check(self.step)
                         is_best = self._validate(writer)
                 self.store.poll()
                 due = self.step % settings.checkpoint.every_steps == 0
                 if self.stopped or due or is_best or self._finished():
-                    self._save_checkpoint(window.sums)
+                    self._save_checkpoint(line.sums)
             self.progress.enter("writing the last checkpoint")
             self.store.wait()  # while SIGTERM still cannot interrupt it
         if writer:
@@ -238,7 +243,9 @@ class Trainer:
                 *(self.run, self.bad_steps),
             )
 
-    def _train_step(self, drawn: Drawn, agreed: list[float], window: Window, loader: Loader | None = None) -> Step:
+    def _train_step(
+        self, drawn: Drawn, agreed: list[float], line: ProgressFigures, loader: Loader | None = None
+    ) -> Step:
         """One optimiser step on this rank's rows of the global batch; sets `stopped` if any process was asked to stop.
 
         `agreed` is `drawn.local` summed over all processes. The host waits for the device once, before the update, and
@@ -255,14 +262,14 @@ class Trainer:
                 buckets.reduce_as_ready()
             if loss is not None:
                 (loss * self.scale.value).backward()
-            window.add(figures)
+            line.add(figures)
         self.progress.enter("reducing gradients")
         buckets.finish()
         squares = buckets.squared_norm()
         has_line = (self.step + 1) % self.settings.log_every == 0 or self.step + 1 == self.settings.steps
-        sums = self.objective.summed(window.sums) if has_line else window.sums[:0]
-        following = self._draw(loader, window, self.step + 1) if loader else None
-        (squared,), sums_here, agreed = _read(squares, sums, following.summed if following else window.sums[:0])
+        sums = self.objective.summed(line.sums) if has_line else line.sums[:0]
+        following = self._draw(loader, line, self.step + 1) if loader else None
+        (squared,), sums_here, agreed = _read(squares, sums, following.summed if following else line.sums[:0])
         if following:
             agreed = agreed or following.local
             self.stopped = agreed[0] > 0
@@ -303,24 +310,29 @@ class Trainer:
             raise self.mesh.reported_once(error) from None
         return rate
 
-    def _draw(self, loader: Loader, window: Window, step: int) -> Drawn:
+    def _draw(self, loader: Loader, line: ProgressFigures, step: int) -> Drawn:
         """The rows of `step`; on a GPU the sum over processes is only begun."""
         self.progress.begin_step(step)
-        with window.waiting_for_data():
-            rows = _draw(loader)
+        rows: Rows | None = None
+        fault = None
+        with line.waiting_for_data():
+            try:
+                rows = next(loader)
+            except UserError as error:  # raised later, on all ranks: the others wait and must be informed first
+                fault = error
         self.progress.enter("summing counts")
-        return self._counted(rows)
+        return self._counted(rows, fault)
 
-    def _counted(self, rows: Rows | UserError) -> Drawn:
-        fault, batch = (rows, {}) if isinstance(rows, UserError) else (None, rows)
-        counts = {} if fault else self.objective.counts(batch)
+    def _counted(self, rows: Any, fault: UserError | None = None) -> Drawn:
+        """The rows with their counts summed over all processes, or the `fault` because of which there are none."""
+        counts = {} if fault else self.objective.counts(rows)
         of_rows = [float(counts.get(name, 0)) for name in self.objective.counted]
         local = [float(self.progress.stop_asked), float(fault is not None), *of_rows]
         summed = torch.tensor(local if self.mesh.world > 1 else [], dtype=torch.float64)
         if self.mesh.world > 1:
             summed = self.mesh.put(summed)
             dist.all_reduce(summed)
-        return Drawn(batch, fault, local, summed)
+        return Drawn(rows, fault, local, summed)
 
     def _totals(self, drawn: Drawn, agreed: list[float]) -> dict[str, float]:
         """The counts of the global batch by name."""
@@ -435,8 +447,8 @@ class Trainer:
         """Raise `UserError` if the checkpoint was trained on other samples than these."""
         if changes := corpus_changes(state["corpus"], self.dataset.facts()):
             raise UserError(
-                f"{self.settings.data.place}: the corpus changed since the run began ({changes}); give the run the old "
-                "corpus, or begin a new run with name=..."
+                f"{self.settings.data.location}: the corpus changed since the run began ({changes}); give the run the "
+                "old corpus, or begin a new run with name=..."
             )
         for name, fingerprint in self.dataset.compared.items():
             if state["compared"].get(name, fingerprint) != fingerprint:
@@ -465,14 +477,6 @@ class Trainer:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def _draw(loader: Loader) -> Rows | UserError:
-    """The next rows, or the error that reading them raised: the other ranks wait and must be informed first."""
-    try:
-        return next(loader)
-    except UserError as error:
-        return error
 
 
 def _read(*tensors: Tensor) -> list[list[float]]:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import argparse
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -82,13 +83,13 @@ def steps_of(length: int, window: int, options: argparse.Namespace) -> dict[str,
     cell = torch.randn(options.rows, options.hidden).to(**where).requires_grad_()
     windows = Windows.of(config, hidden, None, None, causal=False)
 
-    def passes(form: Callable[..., tuple[torch.Tensor, ...]]) -> tuple[Step, Step]:
+    def passes(form: Callable[..., tuple[Any, ...]]) -> tuple[Step, Step]:
         def forward() -> tuple[torch.Tensor, ...]:
             with torch.no_grad():
-                return form(hidden, cell, windows)
+                return form(hidden, cell, windows)[:3]
 
         def both() -> None:
-            tokens, last, _ = form(hidden, cell, windows)
+            tokens, last, *_ = form(hidden, cell, windows)
             (tokens.sum() + last.sum()).backward()
 
         return forward, both

@@ -29,9 +29,9 @@ START_SECONDS = 60.0
 
 
 def pools(folder: Path, seed: int) -> dict[str, float]:
-    from reread.preprocessing.corpus.address import Source
+    from reread.preprocessing.corpus.address import RemoteFolder
 
-    Source("http://127.0.0.1")  # imports are on no side of the comparison
+    RemoteFolder("http://127.0.0.1")  # imports are on no side of the comparison
     server = folder.parents[1] / "environments" / "mosaicml-streaming" / "bin" / "python"
     with _serving(server, folder / "ours") as address:
         return _costs(f"{address}/{BUCKET}", _rows)

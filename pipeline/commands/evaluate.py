@@ -7,20 +7,20 @@ from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.shell import log_commands
 from reread.preprocessing.labelled.splits import check_labels
 from reread.training.data.tasks.dataset import examples_of
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.settings import task_of
 
 
 def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, float]:
     """Print the figures of all held-out text or examples; for a task, also the scores of baselines and papers."""
-    data = train_section(recipe_of(run, overrides)).data
-    if isinstance(data, TaskSettings):
-        check_labels(data.labels, examples_of(data, "validation"))
+    task = task_of(train_section(recipe_of(run, overrides)).data)
+    if task is not None:
+        check_labels(task.labels, examples_of(task, "validation"))
     recipe, figures = figures_of(run, overrides, step)
-    if isinstance(data, TaskSettings):
+    if task is not None:
         from reread.pipeline.display.scores import baseline_scores, keep_baselines, print_scores
 
         found = baseline_scores(recipe)
-        keep_baselines(run, data.held_out, found)
+        keep_baselines(run, task.held_out, found)
         print_scores(recipe, {"dev": [figures]}, found)
     return figures
 

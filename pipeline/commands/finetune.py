@@ -9,13 +9,12 @@ from reread.pipeline.display.classes import report_classes
 from reread.pipeline.display.scores import Scores, baseline_scores, keep_baselines, print_scores, write_scores
 from reread.pipeline.recipe.check import check_model
 from reread.pipeline.recipe.load import override
-from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.pipeline.recipe.task import export_missing, finetune_recipe, seed_runs
 from reread.pipeline.run_folder.folder import held_records
 from reread.preprocessing.labelled.splits import duplicates
-from reread.training.data.kinds import KINDS
-from reread.training.data.tasks.dataset import TaskDataset, examples_of
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.kinds import open_task
+from reread.training.data.tasks.dataset import examples_of
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RUNS
 
@@ -33,11 +32,10 @@ def finetune(name: str, overrides: list[str]) -> None:
         return
     check_model(recipe)
     measured = train_seeds(recipe, name, overrides)
-    data = train_section(recipe).data
-    if measured and isinstance(data, TaskSettings):
+    if measured:
         found = baseline_scores(recipe)
         for run, _ in seed_runs(recipe, overrides):
-            keep_baselines(RUNS / run, data.held_out, found)
+            keep_baselines(RUNS / run, task_section(recipe).held_out, found)
         print_scores(recipe, measured, found)
 
 
@@ -47,10 +45,9 @@ def train_seeds(recipe: Recipe, name: str, overrides: list[str]) -> dict[str, li
     make_export(recipe)
     with held_records() as logged:
         report_reading(recipe)
-    data = train_section(recipe).data
-    assert isinstance(data, TaskSettings)
     splits = {
-        split: [] if split == "dev" else [override("task.dev", one.held_out)] for split, one in data.splits.items()
+        split: [] if split == "dev" else [override("task.dev", one.held_out)]
+        for split, one in task_section(recipe).splits.items()
     }
     measured: dict[str, list[Scores]] = {split: [] for split in splits}
     for run, given in seed_runs(recipe, overrides):
@@ -74,13 +71,11 @@ def make_export(recipe: Recipe) -> None:
 
 def report_reading(recipe: Recipe) -> None:
     """Log how much of the text the windows read, the classes, and how many held-out texts are also training texts."""
-    settings = train_section(recipe).data
-    assert isinstance(settings, TaskSettings)
-    kind, held_out = KINDS[settings.kind], settings.splits
-    splits = {"train": kind.open(settings, 0, "train")}
-    splits |= {split: kind.open(one, 0, "validation") for split, one in held_out.items()}
+    settings = task_section(recipe)
+    held_out = settings.splits
+    splits = {"train": open_task(settings, 0, "train")}
+    splits |= {split: open_task(one, 0, "validation") for split, one in held_out.items()}
     for split, data in splits.items():
-        assert isinstance(data, TaskDataset)
         for remark in data.remarks() if len(data) else ():
             log.info("task.%s: %s", split, remark)
         if len(data):
@@ -88,7 +83,7 @@ def report_reading(recipe: Recipe) -> None:
                 "task.%s: %s",
                 split,
                 ", ".join(
-                    f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.reading()
+                    f"{value} {name}" if name == "examples" else f"{name} {value}" for name, value in data.coverage()
                 ),
             )
     report_classes(settings)

@@ -11,8 +11,8 @@ from reread.pipeline.recipe.shell import refuse_commands
 from reread.pipeline.recipe.task import finetune_recipe
 from reread.preprocessing.errors import UserError, nearest
 from reread.training.data.kinds import KINDS
-from reread.training.data.settings import CorpusSettings, DataSettings
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.settings import DataSettings
+from reread.training.data.tasks.settings import TaskSettings, task_of
 from reread.training.run.files import RunFile
 
 
@@ -26,7 +26,7 @@ def inspect(
     from reread.pipeline.display.rows import print_rows
     from reread.pipeline.display.windows import print_windows
 
-    if (task := task_of(Path(what), overrides, recipe)) is not None:
+    if (task := task_in(Path(what), overrides, recipe)) is not None:
         if verify:
             raise UserError("--verify checks a corpus; labelled examples have no manifest, so leave it out")
         print_windows(task, samples)
@@ -57,7 +57,7 @@ def _data_of(corpus: str, overrides: list[str], recipe: str | None) -> tuple[Dat
         values: dict[str, Any] = {"corpus": corpus}
         apply_overrides(values, overrides)
         kind = str(values.get("kind", "rows"))
-        kinds = [name for name, one in KINDS.items() if issubclass(one.settings, CorpusSettings)]
+        kinds = [name for name, one in KINDS.items() if not one.settings.is_task]
         if kind in KINDS and kind not in kinds:
             raise UserError(
                 f"inspect: kind: {kind} is for labelled examples; instead of a corpus give a model to fine-tune, with "
@@ -71,7 +71,7 @@ def _data_of(corpus: str, overrides: list[str], recipe: str | None) -> tuple[Dat
     return train.data, train.seed
 
 
-def task_of(folder: Path, overrides: list[str], recipe: str | None) -> TaskSettings | None:
+def task_in(folder: Path, overrides: list[str], recipe: str | None) -> TaskSettings | None:
     """The task of the fine-tuned run in `folder`, or of `recipe` with the model in `folder`; None for a corpus.
 
     Raises `UserError` for a recipe that cannot fine-tune that model.
@@ -82,10 +82,10 @@ def task_of(folder: Path, overrides: list[str], recipe: str | None) -> TaskSetti
         return None
     given = [f"{TASK}.{one.removeprefix(f'{TASK}.')}" for one in overrides]
     if recipe is None:
-        tunes = isinstance(train_section(recipe_of(folder)).data, TaskSettings)
+        tunes = train_section(recipe_of(folder)).data.is_task
         data = train_section(recipe_of(folder, given if tunes else [])).data
     elif fine_tunes(recipe_values(recipe, [])):
         data = train_section(finetune_recipe(recipe, [*given, override("init", folder)])).data
     else:
         return None
-    return data if isinstance(data, TaskSettings) else None
+    return task_of(data)

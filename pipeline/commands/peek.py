@@ -26,13 +26,13 @@ from reread.preprocessing.corpus import CONTINUES_WORD
 from reread.preprocessing.execution.hints import warning_of_unknown
 from reread.preprocessing.input.piece import Document, Piece, Problem, most_frequent
 from reread.preprocessing.input.read import read
-from reread.preprocessing.input.sources import Source, find_files
+from reread.preprocessing.input.sources import InputFile, find_files
 from reread.preprocessing.text.clean import Cleaner
 from reread.preprocessing.text.words import WordSegmenter
 from reread.preprocessing.text.wrapped import is_wrapped
 from reread.preprocessing.tokens.encode import Encoder
 from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
-from reread.training.data.batch import share
+from reread.training.data.batch import percentage
 
 Item = TypeVar("Item")
 MOST_FILES = 50
@@ -132,7 +132,7 @@ def _evenly(items: list[Item], count: int) -> list[Item]:
 
 
 def _look(
-    sample: Sample, file: Source, settings: PreprocessSettings, encoder: Encoder | None, documents: int, room: float
+    sample: Sample, file: InputFile, settings: PreprocessSettings, encoder: Encoder | None, documents: int, room: float
 ) -> None:
     """Read a file from its beginning until its documents have `room` bytes."""
     section: InputSettings = settings.inputs[file.section].model_copy(update={"bad_input": "report"})
@@ -219,7 +219,7 @@ def _table(sample: Sample, encoder: Encoder | None, title: str) -> Table:
     table = Table(title=f"{title}, {counts['bytes'] / 1e6:,.1f} MB of text read", show_header=False)
     rows: list[tuple[str, Any]] = [
         ("documents", f"{counts['documents']:,}"),
-        ("kept", share(counts["kept"], counts["documents"])),
+        ("kept", percentage(counts["kept"], counts["documents"])),
         *((f"dropped: {reason}", f"{count:,}") for reason, count in sample.dropped.most_common()),
         ("not read", f"{len(sample.problems):,}"),
         ("characters of those kept", f"{counts['characters']:,}"),
@@ -231,7 +231,7 @@ def _table(sample: Sample, encoder: Encoder | None, title: str) -> Table:
         rows += [
             ("tokens", f"{total:,}"),
             ("tokens a document", f"median {median(sample.tokens):,.0f}, longest {max(sample.tokens):,}"),
-            ("unknown tokens", share(unknown, total)),
+            ("unknown tokens", percentage(unknown, total)),
         ]
         if unknown:
             rows.append(("most often unknown", " ".join(one for one, _ in encoder.unknown_characters.most_common(10))))

@@ -9,8 +9,8 @@ from reread.pipeline.recipe.load import apply_overrides, recipe_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.run_folder.launch import launch
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.file import STANDARD_INPUT
 from reread.preprocessing.labelled.formats.table import FORMATS
-from reread.preprocessing.labelled.source import STANDARD_INPUT
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RunFile
 

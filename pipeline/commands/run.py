@@ -10,12 +10,11 @@ from reread.pipeline.commands.train import train
 from reread.pipeline.display.scores import means, read_scores
 from reread.pipeline.recipe.check import check_train
 from reread.pipeline.recipe.load import load_recipe, override
-from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.pipeline.recipe.shell import log_commands
 from reread.pipeline.recipe.then import Finetuning, following
 from reread.pipeline.report.page import print_papers, report, write_report
 from reread.training.data.kinds import check_held_out
-from reread.training.data.tasks.settings import TaskSettings
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RUNS
 from reread.training.run.metrics import read_evaluations
@@ -68,8 +67,7 @@ def random_start(name: str, overrides: list[str], recipe: Recipe) -> Path:
 
 def gain(pretrained: Finetuning, start: Path) -> list[str]:
     """Train the task also from `start`. Returns a line for each split with both scores."""
-    name, data = pretrained.recipe.name, train_section(pretrained.recipe).data
-    assert isinstance(data, TaskSettings)
+    name, data = pretrained.recipe.name, task_section(pretrained.recipe)
     print(f"fine-tuning: {name}-random")
     finetune(pretrained.name, [*pretrained.overrides, f"name={name}-random", override("init", start)])
     score = chosen_score(data.scored_as)[0]

@@ -25,7 +25,6 @@ from reread.preprocessing.labelled.formats.table import FORMATS
 from reread.preprocessing.settings import sections_in
 from reread.training.config import AUTOMATIC, TrainSettings
 from reread.training.data.kinds import KINDS
-from reread.training.data.tasks.settings import TaskSettings
 from reread.training.models import MODELS
 
 HIGHEST = 1_000_000
@@ -50,6 +49,9 @@ holds values by name, which the override `scale=NAME` puts over the recipe's own
 another name for `train.data` of a recipe that fine-tunes. The keys of `train.model` are those of the model's
 configuration: `reread settings model` ([models.md](models.md)).
 """
+
+
+_TASKS = {row.settings for row in KINDS.values() if row.settings.is_task}
 
 
 class Key(NamedTuple):
@@ -158,8 +160,7 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[Section]:
     yield Section(path, kind, _first_sentence(model), keys)
     for name, field in model.model_fields.items():
         for inner in sections_in(field.annotation):
-            is_task = issubclass(inner, TaskSettings)
-            yield from _sections(inner, TASK if is_task else f"{path}.{name}" if path else name)
+            yield from _sections(inner, TASK if inner in _TASKS else f"{path}.{name}" if path else name)
 
 
 def _kind_of(model: type[BaseModel]) -> str:
@@ -186,7 +187,7 @@ def _as_yaml(field: FieldInfo) -> str:
 
 def _type_of(model: type[BaseModel], name: str, field: FieldInfo) -> str:
     bounds = {type(one).__name__.lower(): one for one in field.metadata}
-    if issubclass(model, TaskSettings) and name == "format":
+    if model in _TASKS and name == "format":
         return f"{_either([one for one, form in FORMATS.items() if _kind_of(model) in form.tasks])}, or null"
     words = [_name_of(field.annotation).removesuffix(" or null")]
     for bound, word in (("ge", "from"), ("gt", "above"), ("le", "to"), ("lt", "below")):

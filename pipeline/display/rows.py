@@ -16,11 +16,11 @@ from tokenizers.models import WordLevel, WordPiece
 from reread.pipeline.display.terminal import Terminal
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.base import read_backend
-from reread.training.data.batch import IGNORED, Rows, share
+from reread.training.data.batch import IGNORED, Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.kinds import KINDS
 from reread.training.data.masking.han import han_vocabulary
-from reread.training.data.settings import DataSettings, MaskedSettings
+from reread.training.data.settings import DataSettings
 
 STATISTICS_ROWS = 4096
 STATISTICS_TOKENS = 1 << 21
@@ -40,9 +40,9 @@ def print_rows(data: DataSettings, *, samples: int = 3, seed: int = 0, verify: b
         dataset.verify()
         console.print("every block of the train split has the checksum it was written with")
     if len(dataset) == 0:
-        raise UserError(f"{data.place}: no documents in the train split; look at the corpus' report.md")
+        raise UserError(f"{data.location}: no documents in the train split; look at the corpus' report.md")
     shown = samples_of(dataset)
-    if isinstance(dataset.settings, MaskedSettings):
+    if data.is_masked:
         console.print(
             Text.assemble(
                 "predicted words are in ‹ ›: ", ("masked", MASKED), " ", ("replaced→by", REPLACED), " ", ("kept=", KEPT)
@@ -171,19 +171,19 @@ def count(dataset: Dataset[Any], batches: list[Rows]) -> Counts:
 
 def _table(dataset: Dataset[Any], rows: int) -> Table:
     settings = dataset.settings
-    if not isinstance(settings, MaskedSettings):
-        return _with_rows(Table(title=str(settings.place), show_header=False), dataset.statistics([]))
+    if not settings.is_masked:
+        return _with_rows(Table(title=str(settings.location), show_header=False), dataset.statistics([]))
     batches = list(dataset.counted(rows))
     counts = count(dataset, batches)
     table = Table(title=f"{counts.rows:,} rows, masking {settings.masking.strategy}", show_header=False)
     replaced = counts.predicted - counts.masked - counts.kept
-    whole = f"{share(counts.whole_chinese_words, counts.chinese_words)} of {counts.chinese_words:,}"
+    whole = f"{percentage(counts.whole_chinese_words, counts.chinese_words)} of {counts.chinese_words:,}"
     table.add_row("Chinese words of several characters predicted whole", whole)
-    table.add_row("predicted tokens", share(counts.predicted, counts.tokens))
-    table.add_row("… masked", share(counts.masked, counts.predicted))
-    table.add_row("… replaced by a random token", share(replaced, counts.predicted))
-    table.add_row("… kept", share(counts.kept, counts.predicted))
-    table.add_row("slots filled with tokens", share(counts.tokens, counts.slots))
+    table.add_row("predicted tokens", percentage(counts.predicted, counts.tokens))
+    table.add_row("… masked", percentage(counts.masked, counts.predicted))
+    table.add_row("… replaced by a random token", percentage(replaced, counts.predicted))
+    table.add_row("… kept", percentage(counts.kept, counts.predicted))
+    table.add_row("slots filled with tokens", percentage(counts.tokens, counts.slots))
     return _with_rows(table, dataset.statistics(batches))
 
 

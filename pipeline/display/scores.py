@@ -14,12 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from reread.pipeline.display.terminal import Terminal
-from reread.pipeline.recipe.schema import Published, Recipe, train_section
+from reread.pipeline.recipe.schema import Published, Recipe, task_section
 from reread.preprocessing.errors import first_line
 from reread.preprocessing.files import write_atomically
-from reread.training.data.kinds import KINDS
+from reread.training.data.kinds import open_task
 from reread.training.data.tasks.dataset import TaskDataset, examples_of
-from reread.training.data.tasks.settings import TaskSettings
 from reread.training.run.files import RunFile, read_mapping
 from reread.training.scoring.task_scores import formatted
 
@@ -61,10 +60,8 @@ def _are_numbers(scores: dict[str, object]) -> bool:
 
 def baseline_scores(recipe: Recipe) -> dict[str, Scores]:
     """Name -> scores on dev of the baselines of a recipe's task; none without the training examples, or without dev."""
-    settings = train_section(recipe).data
-    assert isinstance(settings, TaskSettings)
-    held_out = KINDS[settings.kind].open(settings, 0, "validation")
-    assert isinstance(held_out, TaskDataset)
+    settings = task_section(recipe)
+    held_out = open_task(settings, 0, "validation")
     if not len(held_out):
         return {}
     if not settings.train.exists():
@@ -99,8 +96,7 @@ def read_baselines(run: Path) -> dict[str, dict[str, Scores]]:
 def print_scores(recipe: Recipe, measured: dict[str, list[Scores]], found: dict[str, Scores]) -> None:
     """Print a table of our scores (split -> those of each seed), of the baselines on dev that were `found`, and of the
     papers."""
-    settings = train_section(recipe).data
-    assert isinstance(settings, TaskSettings)
+    settings = task_section(recipe)
     scored = {split: one for split, one in settings.splits.items() if split in measured}
     counts = {split: len(examples_of(one, "validation")) for split, one in scored.items()}
     sizes = {split: f"{counts[split]:,} examples of {one.held_out.name}" for split, one in scored.items()}

@@ -15,7 +15,7 @@ from reread.pipeline.display.rows import pieces_of
 from reread.pipeline.display.terminal import Terminal
 from reread.preprocessing.tokens.base import read_backend
 from reread.training.data.batch import Rows
-from reread.training.data.kinds import KINDS
+from reread.training.data.kinds import open_task
 from reread.training.data.tasks.dataset import Mark, TaskDataset
 from reread.training.data.tasks.settings import TaskSettings
 
@@ -28,8 +28,7 @@ MOST_CLASSES = 20
 def print_windows(data: TaskSettings, samples: int = 3) -> None:
     """Print `samples` windows of the training examples with labels, how much of the text is read, and classes."""
     console, counts = Terminal(highlight=False), classes_of(data)
-    dataset = KINDS[data.kind].open(data, 0, "train")
-    assert isinstance(dataset, TaskDataset)
+    dataset = open_task(data, 0, "train")
     for title, text in islice(windows_of(dataset), samples):
         console.print(Text(f"\n{title}", style="bold"))
         console.print(text)

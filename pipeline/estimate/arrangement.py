@@ -15,7 +15,6 @@ from reread.pipeline.estimate.speed import StepTime, step_time
 from reread.preprocessing.errors import UserError
 from reread.training.config import TrainSettings
 from reread.training.data.dataset import Dataset
-from reread.training.data.tasks.settings import TaskSettings
 from reread.training.models.spec import ModelSpec
 
 TENSOR_SIZES = (1, 2, 4, 8)
@@ -111,7 +110,7 @@ class Estimator:
                 f"train.global_batch: {self.train.global_batch} rows are fewer than {data} data-parallel processes; "
                 f"raise it, or take {self.train.global_batch * tensor} GPUs or fewer"
             )
-        if isinstance(self.train.data, TaskSettings):  # whole groups are dealt, at least one to each
+        if self.train.data.is_task:  # whole groups are dealt, at least one to each
             return data, self.train.global_batch // data
         return data, -(-self.train.global_batch // data)
 

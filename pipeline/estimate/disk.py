@@ -76,13 +76,13 @@ def corpus_size(recipe: Recipe, train: TrainSettings, vocab_size: int) -> Corpus
 
     A token is an id of two bytes, four where the vocabulary needs it, and a byte of flags.
     """
-    folders = [one.folder for one in getattr(train.data, "parts", [train.data])]
+    folders = [one.folder for one in train.data.parts] or [train.data.folder]
     token_bytes = 3 if vocab_size <= 2**16 else 5
     copies = getattr(train.data, "copies", 1)
     if all((folder / "manifest.json").exists() and not is_materialized(folder) for folder in folders):
         shards = [shard for folder in folders for shard in Manifest.read(folder).shards]
         held = sum(shard.tokens for shard in shards if shard.split == "train")
-        return CorpusSize(sum(shard.bytes for shard in shards), held, f"the manifest of {train.data.place}")
+        return CorpusSize(sum(shard.bytes for shard in shards), held, f"the manifest of {train.data.location}")
     inputs = 0.0 if recipe.preprocess is None else _input_bytes(recipe.preprocess)
     if inputs:
         return CorpusSize(inputs / 3 * token_bytes, inputs / 3, "the bytes of preprocess.input.paths, at most")

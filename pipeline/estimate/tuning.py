@@ -7,10 +7,10 @@ import numpy as np
 
 from reread.pipeline.estimate.arrangement import Estimator
 from reread.pipeline.estimate.hardware import Cluster
-from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.training.assembly import resolve
 from reread.training.config import TrainSettings
-from reread.training.data.kinds import KINDS
+from reread.training.data.kinds import open_task
 from reread.training.data.tasks.dataset import TaskDataset
 
 
@@ -42,8 +42,7 @@ class TaskEstimator(Estimator):
 def task_estimator(recipe: Recipe, cluster: Cluster, flop_share: float) -> TaskEstimator:
     """The estimator of a recipe from `finetune_recipe`. Raises `UserError` for what training would refuse."""
     train = train_section(recipe)
-    examples = KINDS[train.data.kind].open(train.data, train.seed, "train")
-    assert isinstance(examples, TaskDataset)
+    examples = open_task(task_section(recipe), train.seed, "train")
     return TaskEstimator(train, cluster, flop_share, examples)
 
 

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from reread.pipeline.estimate.arrangement import Arrangement, Estimator
 from reread.pipeline.estimate.disk import quiet
-from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.preprocessing.labelled.examples import Example
 from reread.training.config import TrainSettings
 from reread.training.data.tasks.dataset import examples_of
@@ -30,7 +30,7 @@ def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, p
     for one in finetunings:
         tuned = train_section(one)
         seeds = one.finetune.seeds if one.finetune else 1
-        seconds = seeds * _flops(estimator, tuned) / (cluster.gpu.peak * estimator.flop_share)
+        seconds = seeds * _flops(estimator, tuned, task_section(one)) / (cluster.gpu.peak * estimator.flop_share)
         runs = f"{seeds} seeds of {tuned.steps:,} steps" if seeds > 1 else f"{tuned.steps:,} steps"
         hours[f"{one.name}, {runs}"] = seconds / 3600
     table = Table(caption="Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")
@@ -43,10 +43,8 @@ def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, p
     return table
 
 
-def _flops(estimator: Estimator, train: TrainSettings) -> float:
+def _flops(estimator: Estimator, train: TrainSettings, settings: TaskSettings) -> float:
     """Training FLOPs of a fine-tuning, without the head: each step has `global_batch` documents of the mean length."""
-    settings = train.data
-    assert isinstance(settings, TaskSettings)
     with quiet():
         examples = examples_of(settings, "train")
     tokens = sum(_tokens(settings, one) for one in examples) / len(examples) * train.steps * train.global_batch

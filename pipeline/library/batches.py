@@ -201,7 +201,9 @@ class Batches(IterableDataset[Batch]):
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"reread.dataset: not a state of state_dict ({error!r})") from None
         if corpus != self.data.corpus_fingerprint:
-            raise UserError(f"{self.data.settings.place}: not the corpus that the state was saved with; open that one")
+            raise UserError(
+                f"{self.data.settings.location}: not the corpus that the state was saved with; open that one"
+            )
         if changes:
             raise UserError(f"reread.dataset: the state was saved with other settings: {changes.replace('train.', '')}")
         if size != self.global_batch:

@@ -70,6 +70,6 @@ def open_corpus(
     """
     settings = RowSettings.parse({"kind": "rows", "corpus": str(place), "cache": cache}, "reread.open_corpus")
     (corpus,) = open_corpora(settings, split)
-    if not isinstance(corpus, Corpus):
+    if corpus is None:
         raise UserError(f"{place}: holds samples of `reread preprocess --materialize`; give the corpus itself")
     return corpus

@@ -18,14 +18,15 @@ from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.read import examples_in
 from reread.training.assembly import resolved_with
 from reread.training.config import TrainSettings
-from reread.training.data.kinds import open_examples
+from reread.training.data.kinds import KINDS, open_examples
 from reread.training.data.tasks.classify import ClassifySettings
 from reread.training.data.tasks.dataset import TaskDataset
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.settings import TaskSettings, task_of
 from reread.training.embedding import EmbeddingDataset, EmbeddingObjective, vectors
 from reread.training.filling import Fill, fill_masks, framed_tokenizer
 from reread.training.models.build import model_config
 from reread.training.models.spec import ModelSpec
+from reread.training.objectives import as_task
 from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
 from reread.training.prediction import described, exported_model, task_of_export
@@ -58,7 +59,7 @@ def load(model: str | Path, *, step: int | None = None, device: str | None = Non
         settings = settings_of_run(train_section(recipe_of(folder)), folder)
         kept = read_run_model(folder, settings)
         weights, _ = restore_model(folder, kept, step)
-        task = settings if isinstance(settings.data, TaskSettings) else None
+        task = settings if task_of(settings.data) else None
         return Reader(folder, weights.to(put), kept.spec, kept.objective.name, kept.tokenizer_folder, task)  # type: ignore[arg-type]
     config, spec, heads = described(folder)
     if step is not None:
@@ -74,8 +75,6 @@ def load(model: str | Path, *, step: int | None = None, device: str | None = Non
 
 def _is_task(spec: ModelSpec, heads: Sequence[str]) -> bool:
     """Whether a head of these objectives is that of a task."""
-    from reread.training.data.kinds import KINDS
-
     return any(KINDS[head].task is not None for head in heads if head in KINDS)
 
 
@@ -131,16 +130,15 @@ class Reader:
         values |= {"global_batch": batch_size, "micro_batch": batch_size}
         values["data"] |= {"columns": {}, "format": None, "train": "text", **task}
         settings = TrainSettings.parse(values, str(self.folder))
-        data = settings.data
-        assert isinstance(data, TaskSettings)
+        data = task_of(settings.data)
+        assert data is not None
         one = isinstance(texts, str | Mapping)
         examples = self._examples(texts, data)
         if not examples:
             return []
         dataset = open_examples(data, examples)
         dataset.check_predicted()
-        learned = resolved_with(settings, self.model.config).objective
-        assert issubclass(learned, TaskObjective)
+        learned = as_task(resolved_with(settings, self.model.config).objective)
         found = self._found(learned(self.model, settings, self._mesh, dataset), dataset)
         written = [dataset.written(number, found[number]) for number in range(len(dataset))]
         return written[0] if one else written
@@ -207,7 +205,7 @@ class Reader:
         given = [texts] if isinstance(texts, str | Mapping) else list(texts)
         return examples_in(given, data.kind, labels=data.label_form, given=data.given) if given else []
 
-    def _found(self, objective: TaskObjective, dataset: TaskDataset[Any, Any]) -> dict[int, Any]:
+    def _found(self, objective: TaskObjective[Any], dataset: TaskDataset[Any, Any]) -> dict[int, Any]:
         """The prediction for each example by its number."""
         found = objective.predict(dataset)
         self.model.eval()

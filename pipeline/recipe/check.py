@@ -50,7 +50,7 @@ def _has_torch() -> bool:
     return bool(importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"))
 
 
-ELASTIC = {"parallel", "micro_batch", "activation_checkpointing", "compile", "checkpoint", "peak_tflops"} | {
+MAY_CHANGE = {"parallel", "micro_batch", "activation_checkpointing", "compile", "checkpoint", "peak_tflops"} | {
     "threads",
     "watchdog_minutes",
     "log_every",
@@ -79,6 +79,6 @@ def check_same_run(run: Path, recipe: Recipe) -> None:
 
 def _learned(train: dict[str, Any]) -> dict[str, Any]:
     data = train.get("data", {})
-    elastic = KINDS[data["kind"]].settings.elastic if data else ()
-    data = {key: value for key, value in data.items() if key not in elastic}
-    return {key: value for key, value in {**train, "data": data}.items() if key not in ELASTIC}
+    may_change = KINDS[data["kind"]].settings.may_change if data else ()
+    data = {key: value for key, value in data.items() if key not in may_change}
+    return {key: value for key, value in {**train, "data": data}.items() if key not in MAY_CHANGE}

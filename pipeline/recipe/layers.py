@@ -10,7 +10,6 @@ from typing import Any
 from reread.pipeline.recipe.values import read_values
 from reread.preprocessing.errors import UserError, close_to, nearest
 from reread.training.data.kinds import KINDS
-from reread.training.data.tasks.settings import TaskSettings
 from reread.training.run.files import RunFile, find_run
 
 log = logging.getLogger("reread")
@@ -49,7 +48,7 @@ def data_kind(values: dict[str, Any]) -> str | None:
 
 
 def is_task(kind: str) -> bool:
-    return issubclass(KINDS[kind].settings, TaskSettings)
+    return KINDS[kind].settings.is_task
 
 
 def available_recipes() -> list[str]:

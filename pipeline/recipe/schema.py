@@ -10,6 +10,7 @@ from reread.preprocessing.config import OneOrMore, PreprocessSettings
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.settings import Line, Name, Settings
 from reread.training.config import TrainSettings
+from reread.training.data.tasks.settings import TaskSettings, task_of
 
 
 def _of_a_folder(name: str) -> str:
@@ -140,6 +141,14 @@ def train_section(recipe: Recipe) -> TrainSettings:
     if recipe.train is None:
         raise UserError(f"recipe {recipe.name}: has no `train` section")
     return recipe.train
+
+
+def task_section(recipe: Recipe) -> TaskSettings:
+    """The task of a fine-tuning, which is its `train.data`."""
+    data = train_section(recipe).data
+    if (task := task_of(data)) is None:
+        raise UserError(f"recipe {recipe.name}: train.data.kind is {data.kind}, which is no task to fine-tune on")
+    return task
 
 
 def preprocess_section(recipe: Recipe) -> PreprocessSettings:

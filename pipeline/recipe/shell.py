@@ -4,14 +4,14 @@ import logging
 
 from reread.pipeline.recipe.schema import Recipe
 from reread.preprocessing.errors import UserError
-from reread.training.data.settings import CorpusSettings, DataSettings
+from reread.training.data.settings import DataSettings
 
 log = logging.getLogger("reread")
 
 
 def refuse_commands(data: DataSettings) -> None:
     """Raises `UserError` if opening the data would run a command of the recipe."""
-    if isinstance(data, CorpusSettings) and data.commands:
+    if data.commands:
         raise UserError(
             f"{data.commands[0]}: opening it runs a command on this machine, which may be anything in a recipe of "
             "somebody else; read it, and give --allow-pipe to run it"
@@ -22,8 +22,7 @@ def commands_line(recipe: Recipe) -> str:
     """The line of the log about the commands that run when the corpus of a recipe is read, or when one of its jobs
     begins; empty if there are none."""
     data = recipe.train.data if recipe.train else None
-    commands = data.commands if isinstance(data, CorpusSettings) else []
-    commands = [*commands, *(recipe.slurm.setup if recipe.slurm else ())]
+    commands = [*(data.commands if data else ()), *(recipe.slurm.setup if recipe.slurm else ())]
     if not commands:
         return ""
     return f"recipe {recipe.name}: a recipe can run commands on this machine; this one runs {', '.join(commands)}"

@@ -57,7 +57,7 @@ def corpus_overrides(data: CorpusSettings) -> list[str]:
     if data.corpora:
         mixed = json.dumps([one.model_dump(mode="json", exclude_defaults=True) for one in data.corpora])
         return ["data.corpus=null", f"data.corpora={mixed}", *cache]
-    return [override("data.corpus", data.place), *cache]
+    return [override("data.corpus", data.location), *cache]
 
 
 def missing_start(recipe: Recipe) -> Path | None:

@@ -8,12 +8,11 @@ from typing import Any
 
 from reread.pipeline.recipe.layers import fine_tunes
 from reread.pipeline.recipe.load import recipe_values
-from reread.pipeline.recipe.schema import Recipe, train_section
+from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.splits import check_labels, labels_of
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.dataset import examples_of
-from reread.training.data.tasks.settings import TaskSettings
 from reread.training.models import MODELS, model_spec
 from reread.training.run.files import RUNS, RunFile, find_run, has_checkpoints
 from reread.training.scoring.task_scores import chosen_score
@@ -47,7 +46,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     chosen = Recipe.parse({key: value for key, value in values.items() if key != "train"}, f"recipe {name}")
     finetuning = chosen.finetune
     if finetuning is None or not fine_tunes(values):
-        kinds = [kind for kind, row in KINDS.items() if issubclass(row.settings, TaskSettings)]
+        kinds = [kind for kind, row in KINDS.items() if row.settings.is_task]
         raise UserError(
             f"recipe {name}: `reread finetune` needs a section `finetune` and a `task` whose kind is "
             f"one of {', '.join(kinds)}"
@@ -72,13 +71,13 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "model": {**given, "type": model},
         "data": {**task, "tokenizer": folder and str(folder)},
     }
-    settings = train_section(Recipe.parse({**values, "train": filled}, f"recipe {name}"))
-    assert isinstance(settings.data, TaskSettings)
-    examples, held_out = (examples_of(settings.data, split) for split in ("train", "validation"))
-    stated = settings.data.labels
+    parsed = Recipe.parse({**values, "train": filled}, f"recipe {name}")
+    settings, data = train_section(parsed), task_section(parsed)
+    examples, held_out = (examples_of(data, split) for split in ("train", "validation"))
+    stated = data.labels
     labels = filled["data"]["labels"] = stated or labels_of(examples)
-    filled["data"] |= settings.data.found_in(examples)
-    for of_split in (examples, *(examples_of(one, "validation") for one in settings.data.splits.values())):
+    filled["data"] |= data.found_in(examples)
+    for of_split in (examples, *(examples_of(one, "validation") for one in data.splits.values())):
         check_labels(labels, of_split, bool(stated))
     # What follows imports torch, which takes seconds: mistakes in files are found before.
     filled["data"]["frame"] = model_spec(model).frame
@@ -91,7 +90,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "validate_every": every,
         "checkpoint": {"every_steps": every, "keep": 1},
         **filled,
-        "best_by": chosen_score(settings.data.scored_as, settings.best_by)[0] if held_out else None,
+        "best_by": chosen_score(data.scored_as, settings.best_by)[0] if held_out else None,
         "steps": steps,
         "schedule": {"warmup_steps": round(finetuning.warmup_share * steps), **train.get("schedule", {})},
     }

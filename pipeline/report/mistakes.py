@@ -9,7 +9,7 @@ from reread.pipeline.display.scores import read_baselines
 from reread.pipeline.report.runs import Run
 from reread.pipeline.report.tables import Scores
 from reread.preprocessing.errors import UserError
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.settings import task_of
 from reread.training.run.metrics import read_mistakes
 from reread.training.scoring.gather import f1, percent
 
@@ -45,8 +45,8 @@ def task_views(runs: Sequence[Run]) -> list[TaskView]:
     """A view of each run that is a fine-tuning; files that cannot be read are left out."""
     found = []
     for run in runs:
-        data = run.train.data
-        if not isinstance(data, TaskSettings):
+        data = task_of(run.train.data)
+        if data is None:
             continue
         counts: dict[str, dict[str, int]] = {}
         with suppress(UserError, OSError):

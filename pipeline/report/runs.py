@@ -12,7 +12,6 @@ from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
 from reread.training.config import TrainSettings
 from reread.training.data.settings import CorpusSettings
-from reread.training.data.tasks.settings import TaskSettings
 from reread.training.run.files import RunFile, read_mapping
 from reread.training.run.history import Attempt, read_history
 from reread.training.run.metrics import read_evaluations, read_metrics
@@ -47,12 +46,12 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The recipe's values, without `preprocess` if the run did not read the corpus that this section makes."""
         made, data = self.recipe.preprocess, self.train.data
-        read = [one.corpus for one in data.parts] if isinstance(data, CorpusSettings) else []
+        read = [one.corpus for one in data.parts]
         return self.recipe.model_dump(mode="json", exclude=set() if made and made.output in read else {"preprocess"})
 
     @property
     def is_task(self) -> bool:
-        return isinstance(self.train.data, TaskSettings)
+        return self.train.data.is_task
 
     @property
     def steps(self) -> int:
@@ -102,10 +101,9 @@ class Run:
     @cached_property
     def manifests(self) -> list[tuple[Path, Manifest] | str]:
         """Folder and manifest of each corpus, or a sentence that says why it is not shown."""
-        data = self.train.data
-        if not isinstance(data, CorpusSettings):
+        if self.is_task:
             return ["The run learned from labelled examples."]
-        return [_manifest(part) for part in data.parts]
+        return [_manifest(part) for part in self.train.data.parts]
 
     @property
     def corpus_facts(self) -> dict[str, str]:

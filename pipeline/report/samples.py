@@ -17,9 +17,8 @@ from reread.pipeline.display.windows import windows_of
 from reread.pipeline.report.runs import Run
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
-from reread.training.data.kinds import KINDS
-from reread.training.data.settings import CorpusSettings
-from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.kinds import KINDS, open_task
+from reread.training.data.tasks.settings import task_of
 from reread.training.run.files import RunFile, read_mapping
 
 log = logging.getLogger("reread")
@@ -38,10 +37,12 @@ def samples(run: Run) -> list[tuple[str, Markup]]:
     Raises `UserError` if the data cannot be read here.
     """
     data = run.train.data
-    if isinstance(data, CorpusSettings) and not all(isinstance(part.corpus, Path) for part in data.parts):
-        raise UserError(f"{data.place} is not fetched for a report")
-    dataset = KINDS[data.kind].open(data, run.train.seed, "train")
-    shown = windows_of(dataset) if isinstance(dataset, TaskDataset) else samples_of(dataset)
+    if not all(isinstance(part.corpus, Path) for part in data.parts):
+        raise UserError(f"{data.location} is not fetched for a report")
+    if (task := task_of(data)) is not None:
+        shown = windows_of(open_task(task, run.train.seed, "train"))
+    else:
+        shown = samples_of(KINDS[data.kind].open(data, run.train.seed, "train"))
     return [(title, as_html(text)) for title, text in islice(shown, SAMPLES)]
 
 

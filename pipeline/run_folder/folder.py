@@ -57,15 +57,22 @@ def version_of(package: str) -> str:
         return "not installed"
 
 
+class _Holding(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 @contextmanager
 def held_records() -> Iterator[list[logging.LogRecord]]:
     """What is logged meanwhile, for `keep_records`: it concerns runs whose folders are not open yet."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler = _Holding()
     log.addHandler(handler)
     try:
-        yield records
+        yield handler.records
     finally:
         log.removeHandler(handler)
 

@@ -32,7 +32,6 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.execution.build import missing_stages
 from reread.preprocessing.execution.stages import Stage, stages_of
 from reread.preprocessing.files import write_atomically
-from reread.training.data.settings import CorpusSettings
 from reread.training.data.tasks.settings import check_groups
 from reread.training.run.files import RUNS, RunFile
 
@@ -101,7 +100,7 @@ def _jobs(recipe: Recipe, settings: SlurmSettings, arguments: list[str], dry_run
         jobs = preprocess_jobs(settings, recipe.name, _stages(recipe.preprocess, dry_run), arguments)
     if recipe.train is None:
         return jobs
-    if not isinstance(recipe.train.data, CorpusSettings):
+    if recipe.train.data.is_task:
         raise UserError(f"recipe {recipe.name}: fine-tunes a model; submit it by `reread finetune RECIPE --slurm`")
     made = recipe.preprocess.output.resolve() if jobs and recipe.preprocess is not None else None
     for part in recipe.train.data.parts:

@@ -47,7 +47,7 @@ def check_name(address: str, name: str) -> str:
     return name
 
 
-class Source:
+class RemoteFolder:
     """The files of a folder at an address.
 
     `{}` in the address stands for a file's name; without it, the name is appended after a slash. `${NAME}` stands for

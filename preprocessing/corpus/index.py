@@ -34,13 +34,13 @@ _HEADERS = 1 << 14
 _REMEDY = "copy it again, or run `reread preprocess` again"
 
 
-class Index(NamedTuple):
+class CorpusIndex(NamedTuple):
     blocks: NDArray[Any]
     chunks: NDArray[np.uint32]
     pages: NDArray[np.uint32]
 
     @classmethod
-    def of(cls, blocks: Iterable[Any], chunks: Iterable[Any], pages: Iterable[int]) -> "Index":
+    def of(cls, blocks: Iterable[Any], chunks: Iterable[Any], pages: Iterable[int]) -> "CorpusIndex":
         return cls(
             np.array([tuple(block) for block in blocks], BLOCK),
             np.array([*chunks], np.uint32).reshape(-1, len(CHUNK_LENGTHS)),
@@ -48,7 +48,7 @@ class Index(NamedTuple):
         )
 
     @classmethod
-    def join(cls, parts: Iterable["Index"]) -> "Index":
+    def join(cls, parts: Iterable["CorpusIndex"]) -> "CorpusIndex":
         """One index for the shards of all `parts`."""
         return cls(*(np.concatenate(arrays) for arrays in zip(cls.of([], [], []), *parts, strict=True)))
 
@@ -64,7 +64,7 @@ class Index(NamedTuple):
         return md5(buffer.getvalue()).hexdigest()
 
     @classmethod
-    def read(cls, folder: Path, digest: Any) -> "Index":
+    def read(cls, folder: Path, digest: Any) -> "CorpusIndex":
         """Read the index in `folder`, whose MD5 must be `digest`.
 
         Raises `DamagedError` if it is missing or differs, `UserError` if it cannot be read now.

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 from reread.preprocessing.corpus.checksums import add_checksum, read_manifest, verify_checksum
-from reread.preprocessing.corpus.index import BLOCK, CHUNK_LENGTHS, INDEX, Index, chunk_window, page_count
+from reread.preprocessing.corpus.index import BLOCK, CHUNK_LENGTHS, INDEX, CorpusIndex, chunk_window, page_count
 from reread.preprocessing.errors import DamagedError, UserError
 from reread.preprocessing.files import write_atomically
 
@@ -51,14 +51,14 @@ class WrittenShard:
     """A shard, and its rows in the index."""
 
     shard: Shard
-    index: Index
+    index: CorpusIndex
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self.shard), "index": self.index.to_lists()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "WrittenShard":
-        index = Index.of(**values["index"])
+        index = CorpusIndex.of(**values["index"])
         return cls(Shard(**{name: value for name, value in values.items() if name != "index"}), index)
 
 
@@ -70,7 +70,7 @@ class Manifest:
     """The tokenizer's fingerprint, type and vocab_size, and the ids of its special tokens."""
     dtype: Annotated[str, Field(pattern="^uint(16|32)$")]
     shards: list[Shard]
-    index: InstanceOf[Index] = field(compare=False)
+    index: InstanceOf[CorpusIndex] = field(compare=False)
     sources: list[dict[str, Any]] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Manifest:
     @classmethod
     def of(cls, tokenizer: dict[str, Any], dtype: str, written: Sequence[WrittenShard], **fields: Any) -> "Manifest":
         """The manifest of these shards; `fields` are its other fields."""
-        shards, index = [one.shard for one in written], Index.join(one.index for one in written)
+        shards, index = [one.shard for one in written], CorpusIndex.join(one.index for one in written)
         return cls(tokenizer, dtype, shards, index, **fields)
 
     @property
@@ -93,13 +93,13 @@ class Manifest:
         parts += [f"{shard.split} {shard.documents} {shard.tokens} {shard.md5}" for shard in self.shards]
         return md5("\n".join(parts).encode()).hexdigest()
 
-    def split_index(self, split: str) -> Index:
+    def split_index(self, split: str) -> CorpusIndex:
         """The rows of the index for the shards of a split."""
         of = [shard.split == split for shard in self.shards]
         of_block = np.repeat(of, [shard.blocks for shard in self.shards])
         of_page = np.repeat(of, [page_count(shard.bytes) for shard in self.shards])
         blocks, chunks, pages = self.index
-        return Index(blocks[of_block], chunks[of_block], pages[of_page])
+        return CorpusIndex(blocks[of_block], chunks[of_block], pages[of_page])
 
     def write(self, folder: Path) -> None:
         """Write `folder`/manifest.json and index.npz, with the checksums of `folder`/tokenizer, which must exist."""
@@ -124,7 +124,7 @@ class Manifest:
             )
         values = verify_checksum(folder, values, "reread preprocess")
         written = values.pop("fingerprint", None)
-        values["index"] = Index.read(folder, values.get("index"))
+        values["index"] = CorpusIndex.read(folder, values.get("index"))
         try:
             manifest = _parser().validate_python(values)
         except ValidationError as error:
@@ -170,7 +170,7 @@ def index_bytes(manifest: dict[str, Any]) -> int:
     Raises ValueError if `manifest` holds no valid list of shards.
     """
     shards = TypeAdapter(list[Shard]).validate_python(manifest.get("shards"))
-    return Index.bytes(sum(shard.blocks for shard in shards), sum(page_count(shard.bytes) for shard in shards))
+    return CorpusIndex.bytes(sum(shard.blocks for shard in shards), sum(page_count(shard.bytes) for shard in shards))
 
 
 def tokenizer_fault(tokenizer: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reread.preprocessing.corpus.index import CHUNK_LENGTHS, Index, chunk_counts, page_count
+from reread.preprocessing.corpus.index import CHUNK_LENGTHS, CorpusIndex, chunk_counts, page_count
 from reread.preprocessing.corpus.manifest import Manifest, Shard
 from reread.preprocessing.corpus.maps import read_ahead
 from reread.preprocessing.corpus.shards import CheckedPages, ShardFiles, Stretch
@@ -38,13 +38,13 @@ class Corpus:
         shards = [shard for shard in self.manifest.shards if shard.split == split]
         self._open(shards, self.manifest.split_index(split))
 
-    def _open(self, shards: list[Shard], index: Index) -> None:
+    def _open(self, shards: list[Shard], index: CorpusIndex) -> None:
         files = ShardFiles(self.folder, "reread preprocess")
         for shard in shards:
             files.check_size(shard.name, shard.bytes)
         self._read_from(files, whole_shards(shards, index.pages), index)
 
-    def _read_from(self, files: ShardFiles, stretches: list[Stretch], index: Index) -> None:
+    def _read_from(self, files: ShardFiles, stretches: list[Stretch], index: CorpusIndex) -> None:
         """Set up the arrays that locate the blocks of `index` in the files of `stretches`."""
         blocks = index.blocks
         self._files = files

@@ -25,10 +25,10 @@ import numpy as np
 from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
-from reread.preprocessing.corpus.address import Source, check_name
+from reread.preprocessing.corpus.address import RemoteFolder, check_name
 from reread.preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
 from reread.preprocessing.corpus.checksums import LARGEST, TOKENIZER_FILES, has_valid_checksum
-from reread.preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, Index, page_count
+from reread.preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, CorpusIndex, page_count
 from reread.preprocessing.corpus.manifest import Shard, index_bytes
 from reread.preprocessing.corpus.maps import read_ahead
 from reread.preprocessing.corpus.own_folder import open_own
@@ -56,7 +56,7 @@ def fetch_folder(address: str, settings: CacheSettings) -> Path:
 
     The manifest is requested once per process. Raises `UserError` if one of the files cannot be fetched.
     """
-    source, cache = Source(address), Cache(settings)
+    source, cache = RemoteFolder(address), Cache(settings)
     manifest = _read(source, "manifest.json", LARGEST, settings.tries, has_valid_checksum)
     folder = cache.folder / md5(manifest).hexdigest()
     values = json.loads(manifest)
@@ -87,7 +87,7 @@ def _has_md5(digest: str) -> Callable[[bytes], bool]:
     return lambda data: md5(data).hexdigest() == digest
 
 
-def _read(source: Source, name: str, most: int, tries: int, is_right: Callable[[bytes], bool]) -> bytes:
+def _read(source: RemoteFolder, name: str, most: int, tries: int, is_right: Callable[[bytes], bool]) -> bytes:
     """The whole file, tried up to `tries` times; `is_right` verifies its bytes. Raises `UserError` in the end."""
     location = source.location(name)
 
@@ -108,7 +108,7 @@ def _read(source: Source, name: str, most: int, tries: int, is_right: Callable[[
 class FetchedShards(ShardFiles):
     """Stretches of shards; each is fetched when it is asked for or mapped, and stays in use until it is released."""
 
-    def __init__(self, source: Source, cache: Cache, folder: Path, tries: int, stretches: list[Stretch]) -> None:
+    def __init__(self, source: RemoteFolder, cache: Cache, folder: Path, tries: int, stretches: list[Stretch]) -> None:
         super().__init__(folder / SHARDS, "")
         self._remedy = "delete it, and it is fetched again"
         self._source, self._cache, self._tries = source, cache, tries
@@ -280,14 +280,14 @@ class RemoteCorpus(Corpus):
         super().__init__(fetch_folder(address, settings), split)
         self.location = address
 
-    def _open(self, shards: list[Shard], index: Index) -> None:
+    def _open(self, shards: list[Shard], index: CorpusIndex) -> None:
         for shard in shards:
             check_name(self._address, shard.name)
         stretches = whole_shards(shards, index.pages)
         extents, pools = self._cut(index.blocks["tokens"])
         if pools > 1:
             stretches = cut_stretches(stretches, index.blocks, extents)
-        source, cache = Source(self._address), Cache(self.cache)
+        source, cache = RemoteFolder(self._address), Cache(self.cache)
         files = FetchedShards(source, cache, self.folder, self.cache.tries, stretches)
         self._fetched, self._pools, self._fits = files, pools, True
         self._sizes = sorted(stretch.size for stretch in stretches)

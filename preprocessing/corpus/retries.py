@@ -8,7 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+)
 
 from reread.preprocessing.corpus.address import TIMEOUT
 from reread.preprocessing.corpus.cache import Cache, FullError
@@ -33,13 +41,10 @@ def retried(action: Callable[[], T], tries: int, location: str, line: Callable[[
         assert state.outcome is not None
         log.info("%s: %s; trying again", location, reason(state.outcome.exception()))
 
-    def again(error: BaseException) -> bool:
-        return isinstance(error, Exception) and not _is_line(error) and not _forbidden(error)
-
     attempts = Retrying(
         stop=stop_after_attempt(tries),
         wait=wait_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT),
-        retry=retry_if_exception(again),
+        retry=retry_if_exception_type(DamagedError) | (retry_if_not_exception_type(UserError) & _MAY_PASS),
         before_sleep=report,
         reraise=True,
     )
@@ -47,18 +52,21 @@ def retried(action: Callable[[], T], tries: int, location: str, line: Callable[[
         for attempt in attempts:
             with attempt:
                 return action()  # attempts(action) would keep the result, a file in use, until garbage is collected
+    except DamagedError as error:
+        raise line(error) from None
+    except UserError:
+        raise
     except Exception as error:
-        raise error if _is_line(error) else line(error) from None
+        raise line(error) from None
     raise AssertionError("the last attempt neither returned nor raised")
-
-
-def _is_line(error: BaseException) -> bool:
-    return isinstance(error, UserError) and not isinstance(error, DamagedError)
 
 
 def _forbidden(error: BaseException) -> bool:
     """Whether access is denied for good, by an HTTP status or by a PermissionError of a file system or library."""
     return isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403)
+
+
+_MAY_PASS = retry_if_exception(lambda error: isinstance(error, Exception) and not _forbidden(error))
 
 
 def reason(error: BaseException | None) -> str:

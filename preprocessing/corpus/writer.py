@@ -12,7 +12,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
-from reread.preprocessing.corpus.index import CHUNK_LENGTHS, PAGE, Index, chunk_counts
+from reread.preprocessing.corpus.index import CHUNK_LENGTHS, PAGE, CorpusIndex, chunk_counts
 from reread.preprocessing.corpus.manifest import Shard, WrittenShard
 from reread.preprocessing.files import sync_folder
 
@@ -107,7 +107,7 @@ class ShardWriter:
         size, digest = self._tar.close()
         documents, tokens = (sum(block[column] for block in self._blocks) for column in (0, 1))
         shard = Shard(self._tar.path.name, self.split, size, documents, tokens, digest, len(self._blocks))
-        return WrittenShard(shard, Index.of(self._blocks, self._chunks, self._tar.pages))
+        return WrittenShard(shard, CorpusIndex.of(self._blocks, self._chunks, self._tar.pages))
 
     def _write_block(self) -> None:
         lengths = np.array([len(ids) for ids in self._ids], np.int64)

@@ -15,9 +15,9 @@ from reread.preprocessing.execution.work import Work, save_array
 from reread.preprocessing.input.formats.table import format_of
 from reread.preprocessing.input.piece import Piece, Problem
 from reread.preprocessing.input.read import read
-from reread.preprocessing.input.sources import Source, find_files
+from reread.preprocessing.input.sources import InputFile, find_files
 from reread.preprocessing.input.streams import split_name
-from reread.preprocessing.labelled.source import Source as LabelledFile
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.text.overlap import RUN, Match, collect
 
 EXAMPLES = 3
@@ -40,7 +40,7 @@ class Contaminated:
             self.examples.append((match.file, match.excerpt))
 
 
-def find_evaluation_files(paths: list[str]) -> list[Source]:
+def find_evaluation_files(paths: list[str]) -> list[InputFile]:
     """The files of `dedup.evaluation`; raises `UserError` for a path that matches no regular file."""
     if not paths:
         return []

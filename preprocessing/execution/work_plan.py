@@ -25,7 +25,7 @@ from reread.preprocessing.errors import DamagedError, UserError
 from reread.preprocessing.execution.attempts import remove_abandoned, temporary_folder
 from reread.preprocessing.execution.evaluation import find_evaluation_files
 from reread.preprocessing.files import move, sync_folder, synced, to_json, write_atomically
-from reread.preprocessing.input.sources import Source, entries_of, find_files, plan_parts
+from reread.preprocessing.input.sources import InputFile, entries_of, find_files, plan_parts
 from reread.preprocessing.text.words import WordSegmenter
 from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
@@ -41,7 +41,7 @@ RUN_SETTINGS = {"output", "workers", "executor"}
 class Inputs(NamedTuple):
     """What a corpus is made from."""
 
-    files: list[Source]
+    files: list[InputFile]
     words: WordSegmenter
     tokenizer: Tokenizer | None
     """None if the vocabulary is still to be trained."""

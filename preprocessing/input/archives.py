@@ -44,7 +44,7 @@ _HEADER_TYPES = (
 )
 
 
-class Entry(NamedTuple):
+class ArchiveFile(NamedTuple):
     """A member of an archive."""
 
     name: str
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     """The reason why it is not read."""
 
 
-def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[Entry]:
+def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[ArchiveFile]:
     """The regular files of a tar archive, except hidden ones. Each must be read before the next one is taken.
 
     Raises tarfile.TarError if the archive is damaged; `damage` are errors by which the stream reports damage.
@@ -65,12 +65,12 @@ def entries(stream: BinaryIO, damage: tuple[type[Exception], ...]) -> Iterator[E
             if not member.isfile() or _is_hidden(member.name):
                 continue
             if member.issparse():  # a hole is not text
-                yield Entry(member.name, None, "a sparse file inside an archive is not read; unpack it")
+                yield ArchiveFile(member.name, None, "a sparse file inside an archive is not read; unpack it")
             else:
-                yield Entry(member.name, archive.extractfile(member))  # type: ignore[arg-type]
+                yield ArchiveFile(member.name, archive.extractfile(member))  # type: ignore[arg-type]
 
 
-def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Entry]:
+def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[ArchiveFile]:
     """The files of a zip archive, except hidden ones; `spend` is called with the bytes that they expand to.
 
     Raises zipfile.BadZipFile if the archive's index is damaged or cut off.
@@ -81,9 +81,9 @@ def zip_entries(file: BinaryIO, spend: Callable[[int], None]) -> Iterator[Entry]
             if not name or name.endswith("/") or _is_hidden(name) or stat.S_ISLNK(member.external_attr >> 16):
                 continue
             if member.flag_bits & _ENCRYPTED:
-                yield Entry(name, None, "encrypted; unpack it with its password")
+                yield ArchiveFile(name, None, "encrypted; unpack it with its password")
             else:
-                yield Entry(name, metered(zip_member(archive, member), spend))
+                yield ArchiveFile(name, metered(zip_member(archive, member), spend))
 
 
 def open_zip(file: BinaryIO) -> zipfile.ZipFile:

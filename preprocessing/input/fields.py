@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _PATH = re.compile(r"(?:(?:^|\.)[^.\[\]]+|\[\d*\])+")
@@ -15,6 +15,27 @@ Path = tuple[str | int, ...]
 
 class FieldError(Exception):
     """A record does not have the text that `input.text_field` names."""
+
+
+class FieldText(NamedTuple):
+    """A text of a record, or the problem because of which the record does not have it."""
+
+    text: str = ""
+    problem: str | None = None
+
+
+class _Value(NamedTuple):
+    """A value to which a path leads, or the problem that ends the path."""
+
+    value: Any = None
+    problem: str | None = None
+
+    def text(self, noun: str, name: str) -> FieldText:
+        """The value as the text of the field `name`, which messages call a `noun`."""
+        if self.problem or isinstance(self.value, str):
+            return FieldText(self.value or "", self.problem)
+        hint = f"; `{name}[]` is each of its elements" if isinstance(self.value, list) else ""
+        return FieldText(problem=f"{noun} `{name}` holds {json_type(self.value)}, not text{hint}")
 
 
 class TextField:
@@ -39,17 +60,17 @@ class TextField:
         self.has_several = self._has_several()
         """Whether a record may have several texts."""
 
-    def texts(self, record: Any) -> Iterator[str | FieldError]:
-        """The texts of a record, with a `FieldError` in place of each text that is missing."""
+    def texts(self, record: Any) -> Iterator[FieldText]:
+        """The texts of a record, with a problem instead of each text that is missing."""
         if isinstance(record, dict) and self.field in record:
-            yield self._text(record[self.field], self.field)
+            yield _Value(record[self.field]).text(self.noun, self.field)
         elif self.is_template:
             yield self._whole(lambda: self._filled(record))
         elif self.join is not None and EACH in self.paths[0]:
             yield self._whole(lambda: self._joined(self._values(record, self.paths[0], self.field), self.field))
         else:
-            for value in self._values(record, self.paths[0], self.field):
-                yield value if isinstance(value, FieldError) else self._text(value, self.field)
+            for found in self._values(record, self.paths[0], self.field):
+                yield found.text(self.noun, self.field)
 
     def value(self, record: Any) -> Any:
         """The value of the field, of any type; a list if the path leads to several values. Raises `FieldError`."""
@@ -57,11 +78,11 @@ class TextField:
             return record[self.field]
         if self.is_template:
             return self._filled(record)
-        values = list(self._values(record, self.paths[0], self.field))
-        for value in values:
-            if isinstance(value, FieldError):
-                raise value
-        return values if EACH in self.paths[0] else values[0]
+        found = list(self._values(record, self.paths[0], self.field))
+        for one in found:
+            if one.problem:
+                raise FieldError(one.problem)
+        return [one.value for one in found] if EACH in self.paths[0] else found[0].value
 
     def roots(self, known: Sequence[str]) -> list[str]:
         """The columns that are needed of a table with the columns `known`."""
@@ -81,39 +102,35 @@ class TextField:
         return not self.is_template and self.join is None and EACH in self.paths[0]
 
     @staticmethod
-    def _whole(make: Callable[[], str]) -> str | FieldError:
+    def _whole(make: Callable[[], str]) -> FieldText:
         try:
-            return make()
+            return FieldText(make())
         except FieldError as error:
-            return error
+            return FieldText(problem=str(error))
 
     def _filled(self, record: Any) -> str:
         filled = self._literals[0]
         for name, path, literal in zip(self._names, self.paths, self._literals[1:], strict=True):
             is_exact = isinstance(record, dict) and name in record
-            filled += self._joined([record[name]] if is_exact else self._values(record, path, name), name) + literal
+            found = [_Value(record[name])] if is_exact else self._values(record, path, name)
+            filled += self._joined(found, name) + literal
         return filled
 
-    def _joined(self, values: Iterable[Any], name: str) -> str:
+    def _joined(self, values: Iterable[_Value], name: str) -> str:
         """The values as one text; numbers become texts, and null an empty text. Raises `FieldError`."""
         texts = []
-        for value in values:
-            text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-            text = "" if value is None else text if isinstance(text, FieldError) else self._text(text, name)
-            if isinstance(text, FieldError):
-                raise text
+        for found in values:
+            is_number = isinstance(found.value, int | float) and not isinstance(found.value, bool)
+            printed = str(found.value) if is_number else "" if found.value is None else found.value
+            text, problem = found._replace(value=printed).text(self.noun, name)
+            if problem:
+                raise FieldError(problem)
             texts.append(text)
         return ("\n" if self.join is None else self.join).join(texts)
 
-    def _text(self, value: Any, name: str) -> str | FieldError:
-        if isinstance(value, str):
-            return value
-        hint = f"; `{name}[]` is each of its elements" if isinstance(value, list) else ""
-        return FieldError(f"{self.noun} `{name}` holds {json_type(value)}, not text{hint}")
-
-    def _values(self, value: Any, path: Path, name: str) -> Iterator[Any]:
+    def _values(self, value: Any, path: Path, name: str) -> Iterator[_Value]:
         if not path:
-            yield value
+            yield _Value(value)
             return
         step, rest = path[0], path[1:]
         if step == EACH:
@@ -121,18 +138,18 @@ class TextField:
                 for element in value:
                     yield from self._values(element, rest, name)
             else:
-                yield FieldError(f"{self.noun} `{name}`: {json_type(value)} where {EACH} needs a list")
+                yield _Value(problem=f"{self.noun} `{name}`: {json_type(value)} where {EACH} needs a list")
         elif isinstance(step, int):
             if isinstance(value, list) and step < len(value):
                 yield from self._values(value[step], rest, name)
             else:
                 found = f"a list of {len(value)}" if isinstance(value, list) else json_type(value)
-                yield FieldError(f"{self.noun} `{name}`: {found} where [{step}] is asked for")
+                yield _Value(problem=f"{self.noun} `{name}`: {found} where [{step}] is asked for")
         elif not isinstance(value, dict):
             hint = f"; `{self.setting}` may be a path, such as `[0]` or `[0][]`" if isinstance(value, list) else ""
-            yield FieldError(f"{json_type(value)}, not an object with the {self.noun} `{name}`{hint}")
+            yield _Value(problem=f"{json_type(value)}, not an object with the {self.noun} `{name}`{hint}")
         elif step not in value:
-            yield FieldError(missing(self.noun, step, value, self.setting))
+            yield _Value(problem=missing(self.noun, step, value, self.setting))
         else:
             yield from self._values(value[step], rest, name)
 

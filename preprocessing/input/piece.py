@@ -16,7 +16,7 @@ import zstandard
 from reread.preprocessing.config import InputSettings
 from reread.preprocessing.errors import NOT_OF_THE_SYSTEM, UserError
 from reread.preprocessing.input.encodings import SAMPLE, encoding_of, encoding_that_fits, is_plain
-from reread.preprocessing.input.fields import FieldError
+from reread.preprocessing.input.fields import FieldText
 from reread.preprocessing.input.streams import ExpansionError, is_wide
 
 
@@ -148,12 +148,12 @@ class PieceReader:
         self.last = position
         return Document(text, self.piece.path, self.member + position)
 
-    def texts(self, texts: Iterable[str | FieldError], position: str, has_several: bool = False) -> Iterator[Document]:
+    def texts(self, texts: Iterable[FieldText], position: str, has_several: bool = False) -> Iterator[Document]:
         """The documents of the texts that `TextField` found in a record at `position`; problems are reported."""
-        for number, text in enumerate(texts, 1):
+        for number, (text, problem) in enumerate(texts, 1):
             value = f"{position}, value {number}" if has_several else position
-            if isinstance(text, FieldError):
-                self.problem(value, str(text))
+            if problem:
+                self.problem(value, problem)
             elif len(text) > self.limit // 4 and len(text.encode("utf-8", "surrogatepass")) > self.limit:
                 self.too_long(value)
             else:

@@ -21,7 +21,7 @@ from reread.preprocessing.input.streams import split_name
 log = logging.getLogger("reread")
 
 
-class Entry(NamedTuple):
+class InputPath(NamedTuple):
     """One of `paths` or `validation_paths` of a section of `input`."""
 
     path: str
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     is_held_out: bool
 
 
-class Source(NamedTuple):
+class InputFile(NamedTuple):
     """An input file."""
 
     path: str
@@ -45,14 +45,16 @@ class Source(NamedTuple):
     first one of `paths`."""
 
 
-def entries_of(inputs: Sequence[InputSettings]) -> list[Entry]:
+def entries_of(inputs: Sequence[InputSettings]) -> list[InputPath]:
     """The entries of all sections of `input`: first all `paths`, then all `validation_paths`."""
-    given = [Entry(path, number, False) for number, section in enumerate(inputs) for path in section.paths]
-    held_out = [Entry(path, number, True) for number, section in enumerate(inputs) for path in section.validation_paths]
+    given = [InputPath(path, number, False) for number, section in enumerate(inputs) for path in section.paths]
+    held_out = [
+        InputPath(path, number, True) for number, section in enumerate(inputs) for path in section.validation_paths
+    ]
     return given + held_out
 
 
-def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> list[Source]:
+def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> list[InputFile]:
     """Every input file once, with its format, in the order of `entries_of` and sorted within each entry.
 
     The files of `validation_paths` come first, however, since of equal texts the first one stays. Folders are walked;
@@ -93,7 +95,7 @@ def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> l
     return sources
 
 
-def _source(path: str, stated_format: str, section: int, entry: int) -> Source:
+def _source(path: str, stated_format: str, section: int, entry: int) -> InputFile:
     try:
         status = os.stat(path)
     except OSError as error:
@@ -105,7 +107,7 @@ def _source(path: str, stated_format: str, section: int, entry: int) -> Source:
         raise UserError(
             f"{path}: is {kind}, which cannot be read twice; write its content to a file, or take it out of `paths`"
         )
-    return Source(path, format_of(path, stated_format), status.st_size, status.st_mtime_ns, section, entry)
+    return InputFile(path, format_of(path, stated_format), status.st_size, status.st_mtime_ns, section, entry)
 
 
 def _expand(pattern: str) -> list[str]:
@@ -132,7 +134,7 @@ def _walk(folder: str) -> list[str]:
     return sorted(files)
 
 
-def plan_parts(files: list[Source], part_bytes: int) -> list[list[Piece]]:
+def plan_parts(files: list[InputFile], part_bytes: int) -> list[list[Piece]]:
     """The parts in source order: small files are put together, large line-based files are cut into byte ranges.
 
     Compressed files are not cut. The parts depend on names, formats, sizes and `part_bytes` alone.

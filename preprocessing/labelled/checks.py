@@ -1,28 +1,27 @@
-"""What is wrong with an example, whatever format it was read from."""
+"""Checks that the examples of every format have to pass."""
 
 from reread.preprocessing.errors import CONTROL
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.file import LabelledFile
 
 _SHOWN = 60
 """Characters of a wrong name that its line shows."""
 
 
-def sound(source: Source, example: Example) -> Example | None:
-    """The example, its answers that are not at their places marked, or None if it is of no use; `source` notes what is
-    wrong."""
+def sound(source: LabelledFile, example: Example) -> Example | None:
+    """The example, with misplaced answers marked; None if it cannot be used. Mistakes are reported to `source`."""
     for name, text in example.texts.items():
         if not text.strip():
-            source.mistake(example.place, f"{name} is empty; delete the example or fill it in")
+            source.mistake(example.location, f"{name} is empty; delete the example or fill it in")
             return None
     if reason := _broken_character(example) or example.problem:
-        source.mistake(example.place, reason)
+        source.mistake(example.location, reason)
         return None
     return example.checked(source)
 
 
 def _broken_character(example: Example) -> str | None:
-    """Why a character of a text or a name would break the files, tables and pages that it gets into."""
+    """The reason why a character of a text or a name would break files or pages that show it; None if none would."""
     for name, text in {**example.texts, **example.others}.items():
         if "\0" in text:
             return f"{name} holds a NUL character; delete it"

@@ -1,4 +1,4 @@
-"""Where a record of a labelled file, a row of a table or a JSON object, has each field of an example."""
+"""Finds the fields of an example in a record of a labelled file: a row of a table, or a JSON object."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ NAMES = {
 
 
 class Columns:
-    """Fields of an example -> where a record has them: names, paths or templates, as those of `input.text_field`."""
+    """The name, path or template by which a record has each field of an example, as in `input.text_field`."""
 
     def __init__(self, columns: Mapping[str, str], join: str) -> None:
         """`join` stands between the texts that a path such as `turns[].text` finds."""
         self._fields = {
-            field: TextField(place, "field", join, f"task.columns.{field}") for field, place in columns.items()
+            field: TextField(path, "field", join, f"task.columns.{field}") for field, path in columns.items()
         }
 
     @property
@@ -34,13 +34,13 @@ class Columns:
         return {root for field in self._fields.values() for root in field.roots(list(known))}
 
     def text(self, record: Any, field: str) -> str | None:
-        """The text of a field; None if the record has none. Raises ValueError for what is no text."""
+        """The text of a field; None if the record has none. Raises ValueError if the value is not a text."""
         if field not in self._fields or (field != "text" and self._is_null(record, field)):
             return None
-        (found,) = self._fields[field].texts(record)
-        if isinstance(found, FieldError):
-            raise ValueError(str(found))
-        return found
+        ((text, problem),) = self._fields[field].texts(record)
+        if problem:
+            raise ValueError(problem)
+        return text
 
     def value(self, record: Any, field: str) -> Any:
         """The value of a field, of any type; None if none is named. Raises ValueError if the record lacks it."""
@@ -66,7 +66,7 @@ def find_columns(
 
     Raises ValueError if one that is `needed` or a name of `columns` is missing, or two usual names fit.
     """
-    stated = {field: Columns({field: place}, join).roots(known) for field, place in columns.items()}
+    stated = {field: Columns({field: path}, join).roots(known) for field, path in columns.items()}
     for field, roots in stated.items():
         for name in roots:
             if name not in known:

@@ -1,4 +1,4 @@
-"""What the examples of all kinds of task share; each kind has its own class in `tasks`."""
+"""The base class of all examples; each kind of task has its own class in `tasks`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
@@ -9,10 +9,10 @@ Split = Literal["words", "characters"]
 
 
 class Given(NamedTuple):
-    """What a task says of all texts that come alone."""
+    """Values of a task for all examples that lack them, such as raw texts."""
 
     split: Split | None = None
-    """What a text to tag is split into."""
+    """The units into which a text to tag is split."""
     question: str | None = None
     options: tuple[str, ...] = ()
 
@@ -21,21 +21,21 @@ NOTHING = Given()
 
 
 class Notes(Protocol):
-    """Where mistakes are reported (`Source`)."""
+    """The receiver of reports about mistakes (`LabelledFile`)."""
 
-    def mistake(self, place: str, reason: str) -> None: ...
+    def mistake(self, location: str, reason: str) -> None: ...
 
-    def misplace(self, place: str, reason: str) -> None: ...
+    def misplace(self, location: str, reason: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Example(ABC):
-    """The fields that all kinds share."""
+    """One labelled or unlabelled item of a file."""
 
     id: str
     """Unique within its file."""
-    place: str
-    """Where it is, for messages: `FILE:LINE` or `FILE: article 12`."""
+    location: str
+    """Its location for messages: `FILE:LINE` or `FILE: article 12`."""
 
     read: ClassVar[tuple[str, ...]] = ("text",)
     """The fields that a model reads."""
@@ -53,7 +53,7 @@ class Example(ABC):
     @property
     @abstractmethod
     def content(self) -> Hashable:
-        """What makes two examples the same question, whatever their labels are."""
+        """Equal for two examples that ask the same, whatever their labels are."""
 
     @property
     @abstractmethod
@@ -67,7 +67,7 @@ class Example(ABC):
 
     @property
     def names(self) -> Iterator[tuple[str, str]]:
-        """What becomes part of other files' lines, with its kind: ids, labels, tags."""
+        """(kind, text) of the ids, labels and tags, which become part of lines of other files."""
         yield "id", self.id
 
     @property
@@ -77,14 +77,14 @@ class Example(ABC):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it beside its texts and names."""
+        """A mistake in it, other than in its texts and names; None if there is none."""
         return None
 
     @property
     def can_be_learned(self) -> bool:
-        """Whether a labelled example has something to learn from; others are scored alone."""
+        """Whether a model can learn from a labelled example; other examples are only scored."""
         return True
 
     def checked(self, notes: Notes) -> "Example | None":
-        """The example with what is wrong in a part of it reported and marked; None if no part is of use."""
+        """The example with mistakes in its parts reported and marked; None if no part can be used."""
         return self

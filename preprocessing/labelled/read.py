@@ -1,4 +1,4 @@
-"""Reading a file of labelled data: its examples, and what was wrong in it."""
+"""Reads a file of labelled data: its examples and its mistakes."""
 
 import json
 import logging
@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 from reread.preprocessing.errors import UserError, first_line, nearest
 from reread.preprocessing.labelled.checks import sound
 from reread.preprocessing.labelled.examples import NOTHING, Example, Given
+from reread.preprocessing.labelled.file import LabelledFile, Labels
 from reread.preprocessing.labelled.formats.table import FORMATS, check_form, recognise
-from reread.preprocessing.labelled.source import Labels, Source
 from reread.preprocessing.labelled.tasks import TASKS
 
 log = logging.getLogger("reread")
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     skipped: list[str]
     """One line, with file and position, for each example that is left out."""
     misplaced: list[str] = []
-    """The same for each question with answers that do not stand where the file says; these are scored, not learned."""
+    """The same for each question with misplaced answers, which are scored but not learned."""
 
 
 def read_examples(
@@ -44,17 +44,20 @@ def read_examples(
 ) -> Found:
     """The examples of a file or folder for `task`, in the file's order.
 
-    `format` is a key of `FORMATS`, or None to recognise it. `columns` names a field of the example -> where the file
-    has it (tsv, csv, clue, jsonl; semeval), `join` stands between the texts that such a path finds. `labels` is what a
-    text to classify has: one label, a set of them (`label_separator` stands between them in one text) or a number.
-    `given` is what the task says of texts that come alone. With `wrong="skip"` examples with mistakes are left out and
-    listed. Raises `UserError` for a mistake with `wrong="refuse"`, for a file that cannot be read at all or looks like
-    another format, for one without a sound example, and with `wrong="refuse"` where more than the share `misplaced` of
-    the questions have an answer that does not stand where the file says.
+    - `format`: a key of `FORMATS`, or None to recognise it.
+    - `columns`: field of the example -> its name or path in the file (tsv, csv, clue, jsonl; semeval); `join` separates
+      the texts that such a path finds.
+    - `labels`: a text to classify has one label, a set of labels (separated by `label_separator` in one text) or a
+      number.
+    - `given`: values for raw texts.
+
+    With `wrong="skip"` examples with mistakes are left out and listed. Raises `UserError` for a file that cannot be
+    read or looks like another format, for one without a valid example, and with `wrong="refuse"` for a mistake, or if
+    more than the share `misplaced` of the questions have a misplaced answer.
     """
     if label_separator and labels != "set":
-        raise UserError("task.label_separator: is for sets of labels; set task.answer=set, too")
-    source = Source(Path(path), task, columns, labels, join, label_separator, given)
+        raise UserError("task.label_separator: separates labels of a set; set task.answer=set, too, or leave it out")
+    source = LabelledFile(Path(path), task, columns, labels, join, label_separator, given)
     name = _format(source, format)
     try:
         check_form(source, name)
@@ -77,7 +80,7 @@ def read_examples(
     return found
 
 
-class _Values(Source):
+class _Values(LabelledFile):
     """Values that a program gives, as if they were the lines of a file."""
 
     values: Sequence[Any] = ()
@@ -86,7 +89,7 @@ class _Values(Source):
     def name(self) -> str:
         return "text"
 
-    def place(self, position: str | int) -> str:
+    def location(self, position: str | int) -> str:
         return f"text {position - 1}" if isinstance(position, int) else f"text: {position}"
 
     @cached_property
@@ -117,25 +120,26 @@ def examples_in(
     return examples
 
 
-def _sound(source: Source, read: Iterable[Example]) -> list[Example]:
+def _sound(source: LabelledFile, read: Iterable[Example]) -> list[Example]:
     examples: list[Example] = []
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for one in read:
         example = sound(source, one)
         if example is None:
             continue
         source.spend(_EXAMPLE)
-        if example.id in places:
-            source.mistake(example.place, f"id `{example.id}` stands already at {places[example.id]}; give it another")
+        if example.id in locations:
+            source.mistake(
+                example.location, f"id `{example.id}` stands already at {locations[example.id]}; give it another"
+            )
             continue
-        places[example.id] = example.place
+        locations[example.id] = example.location
         examples.append(example)
     return examples
 
 
 def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
-    """Log how many questions have an answer that does not stand where the file says. Raises `UserError` if they are
-    more than the share `allowed`."""
+    """Log how many questions have a misplaced answer. Raises `UserError` if they are more than the share `allowed`."""
     count, total, first = len(found.misplaced), len(found.examples), found.misplaced[0]
     questions = f"{count:,} of {total:,} questions ({count / total:.2%}) have an answer that is not where the file says"
     if count > allowed * total:
@@ -151,21 +155,21 @@ def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
     )
 
 
-def _way_out(source: Source, name: str) -> str:
-    """What to set where a file that was read as `name` is not that."""
+def _way_out(source: LabelledFile, name: str) -> str:
+    """The hint for a file that was read as `name`, but may have another format."""
     way = "plain text is read by document-per-line or document-per-file, other formats are in the README"
     try:
         other, reason = recognise(source)
         if other != name and source.task in FORMATS[other].tasks:
             way = f"it may be {other} ({reason})"
     except (UserError, OSError):
-        if "data" not in vars(source):  # damaged, or not to be read at all
+        if "data" not in vars(source):  # it is damaged or cannot be read
             return ""
     return f"; it is read as `task.format={name}`: {way}"
 
 
-def _format(source: Source, name: str | None) -> str:
-    """The key of `FORMATS` by which to read."""
+def _format(source: LabelledFile, name: str | None) -> str:
+    """The key of `FORMATS` by which the file is read; raises `UserError` if that format does not fit the task."""
     if name is not None and name not in FORMATS:
         raise UserError(f"task.format: `{name}` is unknown; {nearest(name, FORMATS)}")
     reason = ""
@@ -187,7 +191,7 @@ def _format(source: Source, name: str | None) -> str:
     names = tuple(line.model_fields) if name == "jsonl" else tuple(line.cells) if chosen.columns else ()
     for field in source.columns:
         if field not in names:
-            known = nearest(field, names) if names else "it has none to name"
+            known = nearest(field, names) if names else "this format names no columns"
             raise UserError(f"task.columns: `{field}` is unknown to format {name}; {known}")
     if reason:
         log.info(f"{source.path}: read as {name} ({reason})")

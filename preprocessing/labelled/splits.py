@@ -1,4 +1,4 @@
-"""Training and held-out examples side by side: their labels, and what stands in both."""
+"""The labels of training and held-out examples, and the texts that are in both."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 def labels_of(train: Sequence[Example]) -> list[str]:
     """The labels or tags of the training examples, numbers in their order as numbers, else in that of their characters.
 
-    Empty for numbers to predict, and for tasks without labels of their own (answer, choose). Raises `UserError` for an
+    Empty for numbers to predict, and for tasks whose examples have no `classes`. Raises `UserError` for an
     example without a label.
     """
     check_labelled(train)
@@ -27,15 +27,15 @@ def labels_of(train: Sequence[Example]) -> list[str]:
 
 
 def class_counts(examples: Sequence[Example]) -> Counter[str]:
-    """How many examples have each label, or how many tokens each tag."""
+    """The number of examples with each label, or of tokens with each tag."""
     return Counter(name for example in examples for name in example.classes)
 
 
 def check_labelled(examples: Sequence[Example]) -> None:
-    """Raise `UserError` with the place of the first example without a label, tags or answers."""
+    """Raise `UserError` with the location of the first example without a label, tags or answers."""
     for example in examples:
         if example.target is None:
-            raise UserError(f"{example.place}: no label; label it, or leave such examples out by `task.wrong=skip`")
+            raise UserError(f"{example.location}: no label; label it, or leave such examples out by `task.wrong=skip`")
 
 
 def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool = False) -> None:
@@ -47,7 +47,7 @@ def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool
     counts = class_counts(examples)
     if not (unknown := counts.keys() - set(known)):
         return
-    place, name = next((one.place, name) for one in examples for name in one.classes if name in unknown)
+    location, name = next((one.location, name) for one in examples for name in one.classes if name in unknown)
     count = f" ({counts[name]:,} times)" if counts[name] > 1 else ""
     near = f"did you mean `{close[0]}`? " if (close := close_to(name, known)) else ""
     if stated:
@@ -57,30 +57,30 @@ def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool
             f"is in no training example, so it cannot be learnt; {near}Correct it, add training examples, state the "
             f"classes by {stated_labels(known)}, which refuses others,"
         )
-    raise UserError(f"{place}: label `{name}`{count} {why} or leave such examples out by `task.wrong=skip`")
+    raise UserError(f"{location}: label `{name}`{count} {why} or leave such examples out by `task.wrong=skip`")
 
 
 def stated_labels(labels: Sequence[str]) -> str:
-    """The setting that states these labels, as it is typed."""
+    """The setting for these labels, as typed on a command line."""
     more = ", ..." if len(labels) > _SHOWN else ""
     return f"'task.labels=[{json.dumps(list(labels[:_SHOWN]), ensure_ascii=False)[1:-1]}{more}]'"
 
 
 def with_labels(examples: Sequence[Example], known: Sequence[str]) -> tuple[list[Example], list[str]]:
-    """The examples with a label, and only ones that are `known` unless that is empty; a line for each other one."""
+    """The examples whose labels are all `known` (or, if that is empty, labelled), and a line for each other example."""
     names, kept, left_out = set(known), list[Example](), list[str]()
     for example in examples:
         unknown = [name for name in example.classes if name not in names] if names else []
         if example.target is None:
-            left_out.append(str(UserError(f"{example.place}: no label")))
+            left_out.append(str(UserError(f"{example.location}: no label")))
         elif unknown:
-            left_out.append(str(UserError(f"{example.place}: label `{unknown[0]}` is unknown")))
+            left_out.append(str(UserError(f"{example.location}: label `{unknown[0]}` is unknown")))
         else:
             kept.append(example)
     return kept, left_out
 
 
 def duplicates(train: Sequence[Example], dev: Sequence[Example]) -> int:
-    """How many examples of `dev` have a text (with its second text or question) that stands in `train`, too."""
+    """The number of examples of `dev` whose text, with its second text or question, is also in `train`."""
     known = {example.content for example in train}
     return sum(example.content in known for example in dev)

@@ -81,6 +81,7 @@ class BackedTokenizer:
     """
 
     type: str
+    cuts_at_lines: bool = False  # as in `Tokenizer`
 
     def __init__(self, path: Path, backend: Backend, names: dict[str, str], identity: Any) -> None:
         self.path, self.backend, self.names = path, backend, names

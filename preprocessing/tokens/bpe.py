@@ -44,8 +44,6 @@ class ByteLevelBpe(BackedTokenizer):
         # With add_prefix_space each piece must begin with a blank, or one would be inserted before it.
         self._cuts = "" if not plain else " " if split["add_prefix_space"] else " \n"
         self._fast: FastBpe | None = None
-        self.cuts_at_lines = False
-        """Whether a single line end between visible characters is a token by itself and changes no other token."""
         reason = ""
         if not known:
             reason = "its pre-tokeniser is not that of GPT-2"

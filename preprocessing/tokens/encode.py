@@ -12,7 +12,6 @@ from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_
 from reread.preprocessing.text.characters import codes_of
 from reread.preprocessing.text.sentences import sentence_ends
 from reread.preprocessing.text.words import WordSegmenter
-from reread.preprocessing.tokens.bpe import ByteLevelBpe
 from reread.preprocessing.tokens.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 16
@@ -33,7 +32,7 @@ class Encoder:
         # are joined by line ends have the same tokens as separate ones. BPE has tokens for the line end itself, which
         # are dropped again. With SentencePiece a line end changes the tokens after it.
         self.joins = kind in ("wordpiece", "words")
-        self.drops_newlines = isinstance(tokenizer, ByteLevelBpe) and tokenizer.cuts_at_lines
+        self.drops_newlines = tokenizer.cuts_at_lines
         self.whole_words = kind == "words"
         self.counts: Counter[str] = Counter()
         self.word_tokens: Counter[int] = Counter()

@@ -26,6 +26,8 @@ class Tokenizer(Protocol):
     """The number of ids, including special tokens that had to be appended."""
     special: dict[str, int]
     """The ids of pad, unk, cls, sep and mask by role; those of unk and eos if tokens are whole words."""
+    cuts_at_lines: bool = False
+    """Whether a single line end between visible characters is a token by itself and changes no other token."""
 
     def encode(self, text: str) -> Encoding:
         """Token ids [n], and the first character [n] of each token in `text`, after a leading space.

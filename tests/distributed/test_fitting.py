@@ -15,7 +15,7 @@ def train_fitted(values: dict[str, Any], run: Path) -> None:
     from reread.pipeline.estimate.fitting import fit
     from reread.training.trainer import train
 
-    train(TrainSettings.parse(values, "test"), run, fit=fit)
+    train(TrainSettings.parse(values, "test"), run, choose_auto=fit)
 
 
 def figures(run: Path) -> list[tuple[float, ...]]:

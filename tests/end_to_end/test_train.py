@@ -13,7 +13,7 @@ import torch
 
 from reread.pipeline.cli import _status_of_command
 from reread.preprocessing.corpus import Manifest
-from reread.preprocessing.corpus.index import Index, page_count
+from reread.preprocessing.corpus.index import CorpusIndex, page_count
 from reread.preprocessing.errors import UserError
 from reread.training.checkpoint.store import CheckpointStore
 from reread.training.config import TrainSettings
@@ -43,7 +43,7 @@ def test_a_changed_corpus_is_refused_with_what_differs(sample_corpus, uninterrup
     manifest = Manifest.read(other)
     before = manifest.fingerprint
     first, (blocks, chunks, pages) = manifest.shards[0], manifest.index
-    index = Index(blocks[first.blocks :], chunks[first.blocks :], pages[page_count(first.bytes) :])
+    index = CorpusIndex(blocks[first.blocks :], chunks[first.blocks :], pages[page_count(first.bytes) :])
     replace(manifest, shards=manifest.shards[1:], index=index).write(other)
     with start(folder, other) as job:
         assert job.statuses() == [2], job.output

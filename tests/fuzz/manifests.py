@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 
 from reread.preprocessing.corpus import INDEX, Corpus, Manifest, Shard
 from reread.preprocessing.corpus.checksums import CHECKSUM, TOKENIZER_FILES, add_checksum
-from reread.preprocessing.corpus.index import Index
+from reread.preprocessing.corpus.index import CorpusIndex
 from reread.training.data.kinds import KINDS
 from reread.training.data.materialize import materialize
 from reread.training.data.rows.samples import RowSettings
@@ -97,7 +97,7 @@ def _fingerprint(values: dict[str, Any]) -> Any:
     """That which the manifest would have, as far as it is one."""
     try:
         shards = [Shard(**shard) for shard in values["shards"]]
-        return Manifest(values["tokenizer"], values["dtype"], shards, Index.of([], [], [])).fingerprint
+        return Manifest(values["tokenizer"], values["dtype"], shards, CorpusIndex.of([], [], [])).fingerprint
     except (TypeError, KeyError, ValueError):
         return values.get("fingerprint")
 

@@ -53,7 +53,7 @@ def prepare(folder: Path) -> Case:
         if random.random() < 0.9:
             overrides.append(f"task.format={random.choice(tuple(FORMATS)) if random.random() < 0.1 else form}")
         if random.random() < 0.2:
-            key = random.choice(sorted(settings.model_fields.keys() - settings.places))
+            key = random.choice(sorted(settings.model_fields.keys() - settings.file_fields))
             overrides.append(f"task.{key}={yaml.safe_dump(wild(random))}")
         if random.random() < 0.7:
             overrides.append("task.wrong=skip")

@@ -12,7 +12,7 @@ import yaml
 
 from reread.pipeline.recipe.load import apply_overrides, load_recipe
 from reread.pipeline.recipe.schema import Recipe
-from reread.preprocessing.corpus.address import Source, check_address, is_address
+from reread.preprocessing.corpus.address import RemoteFolder, check_address, is_address
 from reread.preprocessing.settings import _keys
 from tests.conftest import ROOT
 from tests.fuzz.common import Case, changed_bytes, changed_json, wild
@@ -62,6 +62,6 @@ def addresses(folder: Path) -> Case:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
             # A changed name may be that of a host that exists.
             with patch("socket.getaddrinfo", side_effect=unknown), patch("socket.socket.connect", side_effect=refused):
-                Source(address).location("manifest.json")
+                RemoteFolder(address).location("manifest.json")
 
     return case

@@ -12,7 +12,7 @@ from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
 from reread.training.models.ran import RanConfig, RanForMaskedLM
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.metrics import read_metrics
-from reread.training.run.progress import Window
+from reread.training.run.progress import ProgressFigures
 from reread.training.trainer import Trainer, train
 from tests.conftest import (
     document_values,
@@ -163,7 +163,7 @@ def test_a_training_step_takes_fused_attention_kernels(sample_corpus, tmp_path, 
     """With masks, biases that have a gradient, and dropout: nothing falls back to products of all scores."""
     settings = TrainSettings.parse(values_of(sample_corpus, precision=precision), "test")
     trainer = Trainer(settings, tmp_path, Mesh(device=torch.device("cuda", 0)))
-    window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
+    window = ProgressFigures(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
     with trainer.objective.batches(0) as batches:
         drawn = trainer._draw(batches, window, 0)
         found = profiled(lambda: trainer._train_step(drawn, drawn.local, window), True)

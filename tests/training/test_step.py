@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from reread.training.config import TrainSettings
 from reread.training.optim.build import steps_taken
 from reread.training.parallel.mesh import Mesh
-from reread.training.run.progress import Window
+from reread.training.run.progress import ProgressFigures
 from reread.training.trainer import Step, Trainer
 from tests.conftest import (
     document_values,
@@ -93,7 +93,7 @@ def test_the_host_waits_for_the_device_once_a_step(
     settings = TrainSettings.parse(values, "test")
     with mesh_of() as mesh, Waits() as waits:
         trainer = Trainer(settings, tmp_path, mesh)
-        window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
+        window = ProgressFigures(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
         with trainer.objective.batches(0) as loader:
             drawn = trainer._draw(loader, window, 0)
             agreed = drawn.local
@@ -114,7 +114,7 @@ def test_a_skipped_step_leaves_weights_moments_and_the_number_of_updates(sample_
         train_values(sample_corpus, precision="fp16", optimizer={"name": optimizer, "learning_rate": 0.1}), "test"
     )
     trainer = Trainer(settings, tmp_path, Mesh())
-    window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
+    window = ProgressFigures(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
 
     def step() -> tuple[Step, dict[str, Tensor]]:
         drawn = trainer._draw(loader, window, trainer.step)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reread.preprocessing.errors import DamagedError, UserError, error_number
 from reread.preprocessing.files import sync_folder, unfinished
-from reread.training.checkpoint.index import Entry
+from reread.training.checkpoint.index import TensorEntry
 from reread.training.parallel.layout import Slice
 
 _CHUNK = 1 << 22
@@ -58,9 +58,9 @@ def replacing(folder: Path) -> Iterator[Path]:
 
     After an error `folder` is as it was. What a killed process left is removed by the next one.
     """
-    place = unfinished(folder)
-    written, earlier = place / "new", place / "earlier"
-    remove(place)
+    beside = unfinished(folder)
+    written, earlier = beside / "new", beside / "earlier"
+    remove(beside)
     try:
         written.mkdir(parents=True)
         yield written
@@ -78,7 +78,7 @@ def replacing(folder: Path) -> Iterator[Path]:
             raise
         sync_folder(folder.parent)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 class TensorFiles:
@@ -88,14 +88,14 @@ class TensorFiles:
         self.folder = folder
         self._open: dict[str, Any] = {}
 
-    def fill(self, name: str, entry: Entry, part: Tensor, place: Slice) -> None:
-        """Read the region `place` of the tensor `name` into `part`; of each saved part only the overlap is read.
+    def fill(self, name: str, entry: TensorEntry, tensor: Tensor, part: Slice) -> None:
+        """Read a part of the saved tensor `name` into `tensor`; of each saved part only the overlap is read.
 
         Raises `UserError` for a file that cannot be read, or holds another part than `entry` says.
         """
-        inside, wanted = place.inside(part), place.region()
-        if inside.shape != part.shape:
-            part.zero_()
+        inside, wanted = part.inside(tensor), part.region()
+        if inside.shape != tensor.shape:
+            tensor.zero_()
         for saved in entry["parts"]:
             held = tuple(slice(*bounds) for bounds in saved["region"])
             shared = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(held, wanted, strict=True)]

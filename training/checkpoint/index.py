@@ -15,31 +15,31 @@ from reread.preprocessing.errors import DamagedError
 FileName = Annotated[str, Field(pattern=r"^rank-[0-9]{5,9}\.safetensors$")]
 
 
-class Part(TypedDict):
+class TensorPart(TypedDict):
     file: FileName
     region: list[tuple[Count, Count]]
     """Begin and end in each dimension of the whole tensor."""
 
 
-class Entry(TypedDict):
+class TensorEntry(TypedDict):
     shape: list[Count]
     dtype: Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
-    parts: list[Part]
+    parts: list[TensorPart]
 
 
-class File(TypedDict):
+class TensorFile(TypedDict):
     bytes: Count
     crc32: Count
 
 
-class Index(TypedDict):
+class CheckpointIndex(TypedDict):
     step: Count
     state: dict[str, Any]
-    tensors: dict[str, Entry]
-    files: dict[FileName, File]
+    tensors: dict[str, TensorEntry]
+    files: dict[FileName, TensorFile]
 
 
-def checked_index(values: dict[str, Any], path: Path) -> Index:
+def checked_index(values: dict[str, Any], path: Path) -> CheckpointIndex:
     """The index that the file `path` holds. Raises `DamagedError` if it is none or contradicts itself, whoever wrote
     it."""
     try:
@@ -57,7 +57,7 @@ def checked_index(values: dict[str, Any], path: Path) -> Index:
     return index
 
 
-def _is_whole(entry: Entry, files: dict[str, File]) -> bool:
+def _is_whole(entry: TensorEntry, files: dict[str, TensorFile]) -> bool:
     """Whether the parts lie within the tensor and have as many numbers as it."""
     shape, numbers = entry["shape"], 0
     for part in entry["parts"]:
@@ -72,5 +72,5 @@ def _is_whole(entry: Entry, files: dict[str, File]) -> bool:
 
 
 @cache
-def _parser() -> TypeAdapter[Index]:
-    return TypeAdapter(Index)
+def _parser() -> TypeAdapter[CheckpointIndex]:
+    return TypeAdapter(CheckpointIndex)

@@ -3,7 +3,7 @@
     checkpoints/step-00000100/index.json               step, state, names, shapes, where each part lies, checksums
     checkpoints/step-00000100/rank-00000.safetensors   the parts that process wrote
 
-Parts are recorded by their place in the logical (whole, unpadded) tensor, so a checkpoint loads at any tensor- and
+Parts are recorded by their bounds in the logical (whole, unpadded) tensor, so a checkpoint loads at any tensor- and
 data-parallel size. It is written as `step-00000100.tmp`, synced and renamed: a folder without `.tmp` was complete
 once, and its checksums show whether it still is. All processes must see the same file system.
 """
@@ -29,7 +29,7 @@ from torch import Tensor
 from reread.preprocessing.errors import DamagedError, UserError, error_number
 from reread.preprocessing.files import sync_folder
 from reread.training.checkpoint.files import TensorFiles, checksum, remove, save_tensors
-from reread.training.checkpoint.index import Index, checked_index
+from reread.training.checkpoint.index import CheckpointIndex, checked_index
 from reread.training.parallel.layout import Slice
 from reread.training.parallel.mesh import Mesh
 
@@ -286,7 +286,7 @@ class CheckpointStore:
         for stale in [*map(self._path, old), replaced]:
             shutil.rmtree(stale, ignore_errors=True)
 
-    def _index(self, step: int) -> Index:
+    def _index(self, step: int) -> CheckpointIndex:
         path = self._path(step) / "index.json"
         try:
             index = json.loads(path.read_text(encoding="utf-8"))
@@ -344,18 +344,18 @@ def _writers(layout: dict[str, Slice], mesh: Mesh) -> dict[str, list[int]]:
     return writers
 
 
-def _holders(place: Slice, mesh: Mesh) -> list[range]:
+def _holders(part: Slice, mesh: Mesh) -> list[range]:
     """The ranks that hold each part of a tensor."""
-    if place.dim is None:
+    if part.dim is None:
         return [range(mesh.world)]
-    if place.over == "data":
-        return [range(part * mesh.tensor_size, (part + 1) * mesh.tensor_size) for part in range(mesh.data_size)]
-    return [range(part, mesh.world, mesh.tensor_size) for part in range(mesh.tensor_size)]
+    if part.over == "data":
+        return [range(number * mesh.tensor_size, (number + 1) * mesh.tensor_size) for number in range(mesh.data_size)]
+    return [range(number, mesh.world, mesh.tensor_size) for number in range(mesh.tensor_size)]
 
 
-def _part_size(place: Slice) -> int:
+def _part_size(part: Slice) -> int:
     """Elements of the first part: the same on all ranks, which may hold parts of different sizes."""
-    return math.prod(bounds.stop - bounds.start for bounds in place.region(0))
+    return math.prod(bounds.stop - bounds.start for bounds in part.region(0))
 
 
 def _index(
@@ -368,13 +368,13 @@ def _index(
     """The content of `index.json` without checksums."""
     entries = {}
     for name, tensor in tensors.items():
-        place, parts = layout[name], []
+        part, parts = layout[name], []
         for number, rank in enumerate(writers[name]):
-            region = place.region(number)
+            region = part.region(number)
             if all(bounds.start < bounds.stop for bounds in region):
                 parts.append({"file": _file(rank), "region": [[bounds.start, bounds.stop] for bounds in region]})
         dtype = str(tensor.dtype).removeprefix("torch.")
-        entries[name] = {"shape": list(place.shape), "dtype": dtype, "parts": parts}
+        entries[name] = {"shape": list(part.shape), "dtype": dtype, "parts": parts}
     state = json.loads(json.dumps(state))  # it may change while the tensors are written
     return {"version": FORMAT_VERSION, "step": step, "state": state, "tensors": entries}
 

@@ -11,6 +11,6 @@ IGNORED = -100
 """The label where nothing is predicted."""
 
 
-def share(part: int, whole: int) -> str:
+def percentage(part: int, whole: int) -> str:
     """A percentage formatted for tables."""
     return f"{100 * part / whole:.2f} %" if whole else "-"

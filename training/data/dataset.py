@@ -18,9 +18,10 @@ from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.masking.han import FEWEST_HAN_TOKENS, LOWEST_WORD_SHARE, count_han
 from reread.training.data.masking.masking import mask
 from reread.training.data.order.order import Order, ReadAhead, cut_pools
-from reread.training.data.settings import DataSettings, MaskedSettings
+from reread.training.data.settings import CorpusSettings, DataSettings, MaskedSettings
 
 AnySettings = TypeVar("AnySettings", bound=DataSettings)
+AnyCorpus = TypeVar("AnyCorpus", bound=CorpusSettings)
 AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
 
 
@@ -62,7 +63,7 @@ class Dataset(ABC, Generic[AnySettings]):
 
         It is kept in checkpoints.
         """
-        return {"seed": self.seed, "data": self.settings.model_dump(mode="json", exclude=set(self.settings.elastic))}
+        return {"seed": self.seed, "data": self.settings.model_dump(mode="json", exclude=set(self.settings.may_change))}
 
     def changes_since(self, state: Mapping[str, Any]) -> str:
         """How the settings that determine the rows differ from those of a checkpoint's `state`: `field: old -> new`.
@@ -109,7 +110,7 @@ class Dataset(ABC, Generic[AnySettings]):
 
 
 class MaskedDataset(Dataset[AnyMasked]):
-    """Rows drawn from a corpus on demand. Pass p over it shows copy p % copies."""
+    """Rows drawn from a corpus on demand. Epoch e shows copy e % copies."""
 
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
         """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""
@@ -154,19 +155,19 @@ class MaskedDataset(Dataset[AnyMasked]):
 
     def check(self, settings: AnyMasked, seed: int) -> None:
         """Raises `UserError` if no token is masked, or if whole words are but Chinese words are not marked."""
-        strategy, place = self.settings.masking.strategy, self.corpus.location
+        strategy, location = self.settings.masking.strategy, self.corpus.location
         if strategy != "token":
             han, in_words = count_han(self.corpus)
             if han >= FEWEST_HAN_TOKENS and in_words < LOWEST_WORD_SHARE * han:
                 raise UserError(
-                    f"{place}: data.masking.strategy is {strategy}, but only {in_words:,} of {han:,} Chinese tokens "
+                    f"{location}: data.masking.strategy is {strategy}, but only {in_words:,} of {han:,} Chinese tokens "
                     "are in words of several tokens, so single characters would be masked; run `reread preprocess` "
                     "again, or set data.masking.strategy=token"
                 )
         if len(self):
             copies, indices = self.order.locate(np.arange(min(len(self), 64)))  # which the first step reads anyway
             if (self.at(copies, indices)["labels"] == IGNORED).all():
-                raise UserError(f"{place}: data.masking: no token of {len(indices)} rows is masked")
+                raise UserError(f"{location}: data.masking: no token of {len(indices)} rows is masked")
 
     @abstractmethod
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:

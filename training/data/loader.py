@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from queue import Empty, Queue
 from threading import Event, Thread
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reread.training.data.batch import Rows
+
+Batch = TypeVar("Batch")
 
 ROWS_AT_ONCE = 1024
 """Rows that are drawn in one call where their length is not known."""
@@ -18,14 +20,14 @@ _VALUES_AT_ONCE = 1 << 19
 """Values in the largest array of a call, in which several steps are drawn and share numpy's cost per call."""
 
 
-class Positions(Protocol):
+class RowsByPosition(Protocol):
     """A dataset that returns rows by their positions in an endless stream."""
 
     def rows(self, positions: NDArray[np.int64]) -> Rows: ...
 
 
 def rows_by_step(
-    samples: Positions, global_batch: int, lanes: range, step: int, first_position: int = 0
+    samples: RowsByPosition, global_batch: int, lanes: range, step: int, first_position: int = 0
 ) -> Iterator[Rows]:
     """The rows of `lanes` from `step` on, without end.
 
@@ -44,20 +46,20 @@ def rows_by_step(
         steps = max(1, _VALUES_AT_ONCE // row // len(lanes))
 
 
-class Loader:
+class Loader(Generic[Batch]):
     """Iterates over `batches`, drawn up to `ahead` in advance; close it, or use it in a `with` statement."""
 
-    def __init__(self, batches: Iterator[Rows], *, ahead: int = 2) -> None:
+    def __init__(self, batches: Iterator[Batch], *, ahead: int = 2) -> None:
         self._batches = batches
-        self._queue: Queue[Rows | BaseException] = Queue(ahead)
+        self._queue: Queue[Batch | BaseException] = Queue(ahead)
         self._closed = Event()
         self._thread = Thread(target=self._draw, name="loader", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Loader:
+    def __iter__(self) -> Loader[Batch]:
         return self
 
-    def __next__(self) -> Rows:
+    def __next__(self) -> Batch:
         """The next batch; raises any exception from drawing it."""
         if self._closed.is_set():
             raise StopIteration
@@ -75,7 +77,7 @@ class Loader:
             except Empty:
                 self._thread.join(0.01)
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Loader[Batch]:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -186,7 +186,7 @@ def _small(columns: int) -> np.dtype[Any]:
     return np.promote_types(np.uint16, np.min_scalar_type(columns))
 
 
-class _Block(NamedTuple):
+class _RowBlock(NamedTuple):
     members: dict[str, NDArray[Any]]
     """As in the shard, `continues` unpacked."""
     bounds: dict[str, NDArray[np.int64]]
@@ -335,7 +335,7 @@ class MaterializedSamples(RowDataset[RowSettings]):
         if not fits or [block.sizes[2] for _, block in self._blocks] != [4 * number for number in rows]:
             raise UserError(f"{self.folder / 'manifest.json'}: its blocks do not hold its samples; write them again")
 
-    def _read_block(self, number: int) -> _Block:
+    def _read_block(self, number: int) -> _RowBlock:
         name, block = self._blocks[number]
         parts = zip(self._dtypes, block.sizes, block.starts, strict=True)
         arrays = [self._files.array(name, dtype, size, start) for dtype, size, start in parts]
@@ -346,7 +346,7 @@ class MaterializedSamples(RowDataset[RowSettings]):
         members["continues"] = np.unpackbits(members["continues"], count=len(members["ids"])).view(bool)
         token_at, predicted_at = (np.append(0, np.cumsum(members["rows"][:, n], dtype=np.int64)) for n in (0, 2))
         by_token, by_prediction = dict.fromkeys(("ids", "continues"), token_at), ("columns", "labels")
-        return _Block(members, by_token | dict.fromkeys(by_prediction, predicted_at))
+        return _RowBlock(members, by_token | dict.fromkeys(by_prediction, predicted_at))
 
 
 def _differing(written: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
-from reread.training.data.dataset import AnySettings, Dataset
+from reread.training.data.dataset import AnyCorpus, Dataset
 from reread.training.data.order import random
 from reread.training.data.order.order import permute
 from reread.training.data.order.random import Purpose
@@ -23,7 +23,6 @@ from reread.training.data.rows.cut_documents import CutDocument, SegmentSettings
 from reread.training.data.rows.samples import AnyMasked, RowDataset
 from reread.training.data.rows.segments import SegmentDataset
 from reread.training.data.rows.stream import StreamDataset, StreamSettings
-from reread.training.data.settings import CorpusSettings
 
 PERIOD = 1 << 16
 _KEPT_PERIODS = 128
@@ -77,17 +76,16 @@ class Interleaving:
         return _Period(corpora, before)
 
 
-class Mixture(Dataset[AnySettings]):
+class Mixture(Dataset[AnyCorpus]):
     """A split of several corpora. `len()` is the sum of theirs, and what is numbered in a corpus is numbered on."""
 
     unit: str
     """What the shares count."""
 
-    def __init__(self, parts: list[Any], settings: Any, seed: int, split: str) -> None:
+    def __init__(self, parts: list[Any], settings: AnyCorpus, seed: int, split: str) -> None:
         """Raises `UserError` for corpora with different tokenizers, and for a corpus without text or a share of it."""
-        assert isinstance(settings, CorpusSettings)
         first = parts[0]
-        self.settings, self.seed = settings, seed  # type: ignore[assignment]
+        self.settings, self.seed = settings, seed
         self.titles = [one.title for one in settings.corpora]
         self.parts: list[Any] = parts
         self.vocab_size, self.special, self.tokenizer_folder = first.vocab_size, first.special, first.tokenizer_folder
@@ -106,7 +104,7 @@ class Mixture(Dataset[AnySettings]):
             self.interleaving = Interleaving(self.counts, seed)
 
     def _counts(self) -> NDArray[np.int64]:
-        for one, part in zip(self.settings.corpora, self.parts, strict=True):  # type: ignore[attr-defined]
+        for one, part in zip(self.settings.corpora, self.parts, strict=True):
             if not len(part):
                 raise UserError(f"{one.path}: no documents in the train split; look at the corpus' report.md")
         counts = apportion(self.weights(), PERIOD)
@@ -120,7 +118,7 @@ class Mixture(Dataset[AnySettings]):
 
     def weights(self) -> list[float]:
         """The part of each corpus in the positions of the stream, relative to the others."""
-        corpora = self.settings.corpora  # type: ignore[attr-defined]
+        corpora = self.settings.corpora
         return [
             one.weight * self._positions_a_unit(part) if one.weight else (one.epochs or 1.0) * len(part)
             for one, part in zip(corpora, self.parts, strict=True)
@@ -172,8 +170,8 @@ class Mixture(Dataset[AnySettings]):
         for part in self.parts:
             part.verify()
 
-    def check(self, settings: AnySettings, seed: int) -> None:
-        for part, own in zip(self.parts, settings.parts, strict=True):  # type: ignore[attr-defined]
+    def check(self, settings: AnyCorpus, seed: int) -> None:
+        for part, own in zip(self.parts, settings.parts, strict=True):
             part.check(own, seed)
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
@@ -183,11 +181,11 @@ class Mixture(Dataset[AnySettings]):
         """Each corpus' part of the mixture, for `reread inspect`."""
         weights = np.array(self.weights()) / [self._positions_a_unit(part) for part in self.parts]
         return [
-            (f"corpus {title}", f"{100 * weight / weights.sum():.2f} % of {self.unit}, {self._pass(part, count)}")
+            (f"corpus {title}", f"{100 * weight / weights.sum():.2f} % of {self.unit}, {self._epoch(part, count)}")
             for title, part, weight, count in zip(self.titles, self.parts, weights, self.counts.tolist(), strict=True)
         ]
 
-    def _pass(self, part: Any, count: int) -> str:
+    def _epoch(self, part: Any, count: int) -> str:
         return f"an epoch of {len(part):,} in {round(len(part) * PERIOD / count):,} positions"
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

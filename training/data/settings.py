@@ -44,12 +44,12 @@ class MaskingSettings(Settings):
 class DataSettings(Settings):
     """A `data` section: where the text is and how rows are made from it. Each kind of data has its own class."""
 
-    elastic: ClassVar[frozenset[str]] = frozenset()
+    may_change: ClassVar[frozenset[str]] = frozenset()
     """Fields that a relaunch may change: files may move (their fingerprint is compared), and settings of evaluation do
     not affect training."""
 
-    framings: ClassVar[tuple[bool, ...]] = (False,)
-    """What `bare` can be."""
+    text_only_values: ClassVar[tuple[bool, ...]] = (False,)
+    """What `text_only` can be."""
 
     held_out_by: ClassVar[str] = "preprocess.validation_share"
     """The setting that holds text or examples out."""
@@ -57,27 +57,46 @@ class DataSettings(Settings):
     other_text: ClassVar[str] = "data.corpus=FOLDER"
     """The override by which a run is evaluated on others."""
 
+    is_task: ClassVar[bool] = False
+    """Whether the data is labelled examples of a task, and not the text of corpora."""
+
+    is_masked: ClassVar[bool] = False
+    """Whether tokens of the text are masked."""
+
+    file_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that say where the files of a task are."""
+
     kind: str
     sequence_length: int
     """Tokens of a row, segment or window, with special tokens."""
 
     @property
+    def parts(self) -> list["CorpusSettings"]:
+        """The settings of each corpus that is read; none for a task."""
+        return []
+
+    @property
+    def commands(self) -> list[str]:
+        """The addresses of corpora that are opened by running a command on this machine."""
+        return []
+
+    @property
     @abstractmethod
-    def place(self) -> Path | str:
+    def location(self) -> Path | str:
         """The file, folder or address that holds the data, for messages."""
 
     @property
     def folder(self) -> Path:
         """The file or folder itself."""
-        return Path(self.place)
+        return Path(self.location)
 
     @property
     def held_out(self) -> Path | str:
         """Where held-out text or examples are, for messages."""
-        return self.place
+        return self.location
 
     @property
-    def bare(self) -> bool:
+    def text_only(self) -> bool:
         """Whether rows are text alone, without [CLS] and [SEP]."""
         return False
 
@@ -90,21 +109,21 @@ class DataSettings(Settings):
         """Full rows in the format of the dataset, with the expected share of predictions; all ids are 0."""
 
 
-def _place(value: Any) -> Any:
+def _location(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     check_address(value)  # also one that is mistyped, and so no address
     return value if is_address(value) else Path(value)
 
 
-Place = Annotated[Path | str, BeforeValidator(_place)]
+Location = Annotated[Path | str, BeforeValidator(_location)]
 """A folder, or the address of one."""
 
 
 class MixedCorpus(Settings):
     """A corpus of a mixture, and its part of it. All corpora of a mixture have a `weight`, or all have `epochs`."""
 
-    path: Place
+    path: Location
     """As `data.corpus`."""
     name: Name = Field(default="", max_length=100)
     """Names its held-out figures: `validation_NAME_loss`; default: the last part of `path`."""
@@ -112,20 +131,23 @@ class MixedCorpus(Settings):
     """Its part of the rows that are sampled, relative to the weights of the others; of documents in lanes, its part of
     the tokens; of streams, its part of the lanes."""
     epochs: float | None = Field(default=None, gt=0)
-    """Passes over it while another corpus with `epochs: 1` is read once."""
+    """Epochs of it in one epoch of another corpus with `epochs: 1`."""
 
     @property
     def title(self) -> str:
-        place = self.path.partition("?")[0] if isinstance(self.path, str) else str(self.path)
-        return self.name or place.rstrip("/").rpartition("/")[2]
+        location = self.path.partition("?")[0] if isinstance(self.path, str) else str(self.path)
+        return self.name or location.rstrip("/").rpartition("/")[2]
 
 
 class CorpusSettings(DataSettings):
     """Settings of data that is read from a corpus."""
 
-    elastic: ClassVar[frozenset[str]] = frozenset({"corpus", "corpora", "cache"})
+    may_be_materialized: ClassVar[bool] = False
+    """Whether a folder may hold finished rows (`reread preprocess --materialize`) instead of a corpus."""
 
-    corpus: Place | None = None
+    may_change: ClassVar[frozenset[str]] = frozenset({"corpus", "corpora", "cache"})
+
+    corpus: Location | None = None
     """A folder, or the address of one: https://HOST/FOLDER, s3://BUCKET/FOLDER, `pipe:ssh HOST cat FOLDER/{}`, which
     runs that command here, or any that fsspec or webdataset can open. `{}` stands for the name of a file, which
     otherwise follows after a slash.
@@ -152,8 +174,8 @@ class CorpusSettings(DataSettings):
     @field_validator("cache")
     @classmethod
     def _given_for_an_address(cls, value: CacheSettings | None, info: ValidationInfo) -> CacheSettings | None:
-        places = [info.data.get("corpus"), *(one.path for one in info.data.get("corpora", []))]
-        if value is None and any(isinstance(place, str) for place in places):
+        locations = [info.data.get("corpus"), *(one.path for one in info.data.get("corpora", []))]
+        if value is None and any(isinstance(location, str) for location in locations):
             raise ValueError("give `folder`, on this machine's own disk, and `size`, since data.corpus is an address")
         return value
 
@@ -166,12 +188,11 @@ class CorpusSettings(DataSettings):
 
     @property
     def commands(self) -> list[str]:
-        """The addresses that a command of this machine opens."""
-        places = [one.corpus for one in self.parts]
-        return [place for place in places if isinstance(place, str) and runs_command(place)]
+        locations = [one.corpus for one in self.parts]
+        return [location for location in locations if isinstance(location, str) and runs_command(location)]
 
     @property
-    def place(self) -> Path | str:
+    def location(self) -> Path | str:
         return ", ".join(str(one.path) for one in self.corpora) if self.corpus is None else self.corpus
 
     @property
@@ -191,6 +212,8 @@ class CorpusSettings(DataSettings):
 
 class MaskedSettings(CorpusSettings):
     """Settings of data whose masked tokens are predicted."""
+
+    is_masked = True
 
     pool_tokens: int | None = Field(default=1 << 30, ge=1)
     """Samples are shuffled within pools of this many tokens: random stretches of 2^20 tokens, dealt anew for each copy.

@@ -36,6 +36,6 @@ class ModelSpec:
         """The class that `reread convert` makes."""
         return next(iter(self.heads.values()))
 
-    def copied_in(self, objective: str) -> Mapping[str, str]:
-        """`copied` for an objective that has no global tokens, as pretraining and tags; else nothing."""
-        return {} if objective in ("classify", "answer", "choose", "rank") else self.copied
+    def untrained(self, has_global_tokens: bool) -> Mapping[str, str]:
+        """`copied` for an objective without global tokens (`Objective.has_global_tokens`); else nothing."""
+        return {} if has_global_tokens else self.copied

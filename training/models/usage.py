@@ -1,5 +1,7 @@
 """How exported models of the tasks are used: examples for their cards, in Markdown."""
 
+from typing import NamedTuple
+
 _CLASSIFY = """One text, or a pair as `tokenizer(text, second)`:
 
 ```python
@@ -75,7 +77,20 @@ for place in scores.argsort(descending=True).tolist():
     print(scores[place].item(), passages[place])
 ```"""
 
-_USAGE = {"classify": _CLASSIFY, "tag": _TAG, "answer": _ANSWER, "choose": _CHOOSE, "rank": _RANK}
+
+class Usage(NamedTuple):
+    code: str
+    in_windows: bool = True
+    """Whether a longer text is read in windows; otherwise the tokenizer cuts it."""
+
+
+_USAGE = {
+    "classify": Usage(_CLASSIFY),
+    "tag": Usage(_TAG),
+    "answer": Usage(_ANSWER),
+    "choose": Usage(_CHOOSE),
+    "rank": Usage(_RANK, in_windows=False),
+}
 
 _WINDOWS = """A text of any length is read whole: what is longer than a window is cut as in training, and the windows'
 results are put together (`reading` in config.json)."""
@@ -89,10 +104,10 @@ def usage_of(task: str, frame: str, windows: bool = True, longest: int = 100) ->
     if task not in _USAGE:
         return ""
     text_first = frame == "segments"
-    use = _USAGE[task].replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
+    use = _USAGE[task].code.replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
     use = (
         use.replace("LONGEST", str(longest))
         .replace("TEXT_PART", str(int(not text_first)))
         .replace("JOINT", "{tokenizer.sep_token}" if windows else " ")
     )
-    return f"{use}\n\n{_WINDOWS}" if windows and task != "rank" else use
+    return f"{use}\n\n{_WINDOWS}" if windows and _USAGE[task].in_windows else use

@@ -1,5 +1,7 @@
 """The table of the objectives that a recipe can name."""
 
+from typing import Any
+
 from reread.preprocessing.errors import UserError, nearest
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import KINDS
@@ -12,6 +14,7 @@ from reread.training.objectives.masked_lm import MaskedLMObjective
 from reread.training.objectives.objective import Objective
 from reread.training.objectives.rank import RankObjective
 from reread.training.objectives.tag import TagObjective
+from reread.training.objectives.task import TaskObjective
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "masked_lm": MaskedLMObjective,
@@ -32,3 +35,10 @@ def objective_of(settings: TrainSettings) -> type[Objective]:
     if name not in OBJECTIVES:
         raise UserError(f"train.objective: objective `{name}` is unknown; {nearest(name, OBJECTIVES)}")
     return OBJECTIVES[name]
+
+
+def as_task(objective: type[Objective]) -> type[TaskObjective[Any]]:
+    """The objective as one that predicts examples. Raises `UserError` if it does not."""
+    if not issubclass(objective, TaskObjective):
+        raise UserError(f"train.objective: {objective.name} predicts no labels of examples; set it to null")
+    return objective

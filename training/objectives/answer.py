@@ -12,17 +12,15 @@ from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
 
-class AnswerObjective(TaskObjective):
+class AnswerObjective(TaskObjective[AnswerSettings]):
     """The mean of two cross entropies, of the first and the last token, in each window.
 
-    With `occurrences: all` it is -log of the share of all right places in one softmax over the windows of a document
+    With `occurrences: all` it is -log of the share of all right positions in one softmax over the windows of a document
     (over each window of a model with memory): the OR loss with shared norm of Longformer's TriviaQA.
     """
 
     name = "answer"
     card = Card("AutoModelForQuestionAnswering", "question-answering", "question-answering")
-
-    data: AnswerSettings
 
     def predicted(self, rows: Rows) -> int:
         units, has_answer = self._units(rows)
@@ -36,33 +34,33 @@ class AnswerObjective(TaskObjective):
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         units, has_answer = self._units(rows)
         numbers = {int(unit): number for number, unit in enumerate(dict.fromkeys(map(int, units)))}
-        places = np.array([numbers[int(unit)] for unit in units])
+        unit_of_row = np.array([numbers[int(unit)] for unit in units])
         learning = np.zeros(len(numbers), bool)
-        learning[places[has_answer]] = True
-        place, learns = self.put(places), self.put(learning)
+        learning[unit_of_row[has_answer]] = True
+        unit, learns = self.put(unit_of_row), self.put(learning)
         padding = self.put(rows["attention_mask"] == 0)
         losses = []
-        right = torch.ones(len(numbers), dtype=torch.bool, device=place.device)
+        right = torch.ones(len(numbers), dtype=torch.bool, device=unit.device)
         for output_logits, name in ((output.start_logits, "starts"), (output.end_logits, "ends")):
             logits = output_logits.masked_fill(padding, -torch.inf)
             chosen = logits.masked_fill(~self.put(rows[name]), -torch.inf)
-            losses.append(_logsumexp(logits, place, len(numbers)) - _logsumexp(chosen, place, len(numbers)))
-            right &= _amax(chosen.amax(-1), place, len(numbers)) == _amax(logits.amax(-1), place, len(numbers))
+            losses.append(_logsumexp(logits, unit, len(numbers)) - _logsumexp(chosen, unit, len(numbers)))
+            right &= _amax(chosen.amax(-1), unit, len(numbers)) == _amax(logits.amax(-1), unit, len(numbers))
         return 0.5 * torch.where(learns, losses[0] + losses[1], 0).sum(), (right & learns).sum()
 
     def outputs(self, output: Any) -> Tensor:
         return torch.stack([output.start_logits, output.end_logits], dim=-1)
 
 
-def _amax(values: Tensor, place: Tensor, count: int) -> Tensor:
-    """The greatest of `values` [B] of each `place` [B] in [0, count)."""
-    return values.new_full((count,), -torch.inf).scatter_reduce(0, place, values, "amax")
+def _amax(values: Tensor, unit: Tensor, count: int) -> Tensor:
+    """The greatest of `values` [B] of each `unit` [B] in [0, count)."""
+    return values.new_full((count,), -torch.inf).scatter_reduce(0, unit, values, "amax")
 
 
-def _logsumexp(logits: Tensor, place: Tensor, count: int) -> Tensor:
-    """Over the rows [B, L] of each `place` [B] together: [count], -inf where all are."""
-    greatest = _amax(logits.detach().amax(-1), place, count)
+def _logsumexp(logits: Tensor, unit: Tensor, count: int) -> Tensor:
+    """Over the rows [B, L] of each `unit` [B] together: [count], -inf where all are."""
+    greatest = _amax(logits.detach().amax(-1), unit, count)
     shift = torch.where(greatest.isfinite(), greatest, 0)
-    powers = (logits - shift[place][:, None]).exp().sum(-1)
-    sums = powers.new_zeros(count).index_add(0, place, powers)
+    powers = (logits - shift[unit][:, None]).exp().sum(-1)
+    sums = powers.new_zeros(count).index_add(0, unit, powers)
     return sums.clamp(min=torch.finfo(sums.dtype).tiny).log() + shift

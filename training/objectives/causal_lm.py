@@ -40,7 +40,7 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
         """Memory of the training lanes; evaluation does not allocate it."""
         return LaneMemory(self.model, len(self.lanes))
 
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[Rows]:
         lanes = np.arange(self.lanes.start, self.lanes.stop, dtype=np.int64)
         length = self.data.sequence_length
 

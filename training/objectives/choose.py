@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from reread.training.data.batch import Rows
+from reread.training.data.tasks.choose import ChooseSettings
 from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
 
-class ChooseObjective(TaskObjective):
+class ChooseObjective(TaskObjective[ChooseSettings]):
     """Cross entropy over the options of an example, in each window (ERNIE-Doc's code for C3)."""
 
     name = "choose"
@@ -27,13 +28,13 @@ class ChooseObjective(TaskObjective):
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
         logits = self.outputs(output)[:, 0]
         windows = np.stack([rows["example"], rows["window"]], axis=1)
-        units, places = np.unique(windows, axis=0, return_inverse=True)
-        option, learning, places = rows["option"], np.zeros(len(units), bool), places.reshape(-1)
-        learning[places[rows["learns"]]] = True
+        units, unit_of_row = np.unique(windows, axis=0, return_inverse=True)
+        option, learning, unit_of_row = rows["option"], np.zeros(len(units), bool), unit_of_row.reshape(-1)
+        learning[unit_of_row[rows["learns"]]] = True
         wanted = np.zeros(len(units), np.int64)
-        wanted[places[rows["is_right"]]] = option[rows["is_right"]]
+        wanted[unit_of_row[rows["is_right"]]] = option[rows["is_right"]]
         scores = logits.new_full((len(units), int(option.max()) + 1), -torch.inf)
-        scores = scores.index_put((self.put(places), self.put(option)), logits)
+        scores = scores.index_put((self.put(unit_of_row), self.put(option)), logits)
         right, learns = self.put(wanted), self.put(learning)
         losses = scores.logsumexp(-1) - scores.gather(1, right[:, None])[:, 0]
         return torch.where(learns, losses, 0).sum(), ((scores.argmax(-1) == right) & learns).sum()

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reread.training.data.batch import Rows
-from reread.training.data.settings import DataSettings
 from reread.training.data.tasks.classify import ClassifySettings
+from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
@@ -24,24 +24,21 @@ PROBLEM_TYPES = {
 """`task.answer` -> transformers' name."""
 
 
-class ClassifyObjective(TaskObjective):
+class ClassifyObjective(TaskObjective[ClassifySettings]):
     """Cross entropy of the label; for sets the mean of binary cross entropies, for numbers the squared error."""
 
     name = "classify"
     card = Card("AutoModelForSequenceClassification", "text-classification", "text-classification")
 
-    data: ClassifySettings
-
     @staticmethod
-    def configure(config: Any, data: DataSettings) -> None:
+    def configure(config: Any, data: ClassifySettings) -> None:
         TaskObjective.configure(config, data)
-        assert isinstance(data, ClassifySettings)
         config.problem_type = PROBLEM_TYPES[data.answer]
         if data.answer == "number":
             config.num_labels = 1
 
     @staticmethod
-    def begin(model: Any, dataset: Any) -> None:
+    def begin(model: Any, dataset: TaskDataset[ClassifySettings, Any]) -> None:
         """Let the predictions of numbers begin at their mean. A model that has learned numbers keeps its bias, which is
         not zero."""
         if dataset.settings.answer != "number" or model.device.type == "meta":

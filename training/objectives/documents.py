@@ -18,7 +18,6 @@ from reread.training.data.rows.cut_documents import SegmentSettings, reorder_cla
 from reread.training.data.rows.lanes import Lanes, first_cursors
 from reread.training.data.rows.segments import SegmentDataset, Segments
 from reread.training.data.rows.trimming import pieces
-from reread.training.data.settings import DataSettings
 from reread.training.objectives.memory import LaneMemory, lane_slice
 from reread.training.objectives.objective import Card, Pass, SummedObjective
 from reread.training.parallel.layout import Slice
@@ -59,7 +58,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
     ends_in_last_column = True
 
     @staticmethod
-    def check(config: Any, data: Any) -> None:
+    def check(config: Any, data: SegmentSettings) -> None:
         """Raises `UserError` for retrospective feed without memory, and for too few reordering classes."""
         if data.retrospective and not config.slots:
             raise UserError(
@@ -73,13 +72,13 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
             )
 
     @staticmethod
-    def unreached(data: Any) -> tuple[str, ...]:
+    def unreached(data: SegmentSettings) -> tuple[str, ...]:
         """Documents have no second text, and one chunk no order."""
         types = ("token_type_embeddings", "token_type_layer_norm", "token_type", "token_type_bias")
         return types if data.reorder_chunks > 1 else (*types, "pooler", "segment_reorder")
 
     @staticmethod
-    def configure(config: Any, data: DataSettings) -> None:
+    def configure(config: Any, data: SegmentSettings) -> None:
         config.segment_length = data.sequence_length  # `read` cuts a document as training does
 
     @cached_property
@@ -92,7 +91,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         """Cursors of the training lanes, int64 [lanes, 3]; see `Lanes`."""
         return torch.from_numpy(first_cursors(self.data, self.lanes))
 
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[Rows]:
         """The rows from the cursors on, which a checkpoint has set; they are those of `step`."""
 
         def draw() -> Iterator[Rows]:
@@ -116,12 +115,12 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         self.memory.empty(self.put(np.flatnonzero(batch["begins"])))
         for rows in self.micro_batches(batch, np.flatnonzero(~batch["learns"])):
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 1)
-            yield Pass(None, self._skim(self.taken(batch, rows), self.put(rows)), False)
+            yield Pass(None, self._skim(self.trimmed_rows(batch, rows), self.put(rows)), False)
         learning = self.micro_batches(batch, np.flatnonzero(batch["learns"]))
         for rows in learning:
             self.seed_dropout(step, self.lanes.start + int(rows[0]), 0)
             mems = self.memory.of(self.put(rows))
-            loss, figures, mems = self._loss(self.taken(batch, rows), mems, totals)
+            loss, figures, mems = self._loss(self.trimmed_rows(batch, rows), mems, totals)
             self.memory.keep(self.put(rows), mems)
             yield Pass(loss, figures, rows is learning[-1])
         self.cursors.copy_(torch.from_numpy(batch["cursors"]))
@@ -140,7 +139,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
                 unread = np.flatnonzero(before[:, 0] < quota)
                 if not len(unread):
                     break
-                rows, lanes_here = self.taken(batch, unread), self.put(unread)
+                rows, lanes_here = self.trimmed_rows(batch, unread), self.put(unread)
                 memory.empty(self.put(unread[rows["begins"]]))
                 _, figures, mems = self._loss(rows, memory.of(lanes_here), {"predicted": 1.0, "reordered": 1.0})
                 memory.keep(lanes_here, mems)
@@ -160,7 +159,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         key = held_out.fingerprint, limit
         if key not in self._samples:
             self._samples[key] = documents, longest = held_out.sample(limit * self.settings.global_batch)
-            limited = "" if longest is None else f", at most {longest:,} tokens of each, from a place drawn once"
+            limited = "" if longest is None else f", at most {longest:,} tokens of each, from a position drawn once"
             log.info("validation reads %d of %d held-out documents%s", documents, len(held_out), limited)
         return self._samples[key]
 

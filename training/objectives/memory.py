@@ -43,7 +43,7 @@ class LaneMemory:
 
 
 def lane_slice(tensor: Tensor, dim: int, total: int, mesh: Mesh) -> Slice:
-    """The place of this rank's lanes in the tensor of all `total` lanes."""
+    """The part that this rank's lanes are of the tensor of all `total` lanes."""
     shape = list(tensor.shape)
     shape[dim] = total
     return Slice(tuple(shape), dim, mesh.cuts(total), mesh.data_rank, over="data")

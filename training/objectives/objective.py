@@ -26,6 +26,8 @@ from reread.training.parallel.mesh import Mesh
 
 AnyData = TypeVar("AnyData", bound=DataSettings)
 AnyDataset = TypeVar("AnyDataset", bound=Dataset[Any])
+AnyBatch = TypeVar("AnyBatch")
+"""This rank's rows of a step: `Rows`, or those of each forward pass."""
 
 
 class Pass(NamedTuple):
@@ -49,7 +51,7 @@ class Card(NamedTuple):
     tag: str
 
 
-class Objective(ABC, Generic[AnyData, AnyDataset]):
+class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
     """A model, its training data and the state that both carry from step to step.
 
     The loss of a step is a sum over its predictions divided by their number in the whole global batch, so it is the
@@ -67,6 +69,9 @@ class Objective(ABC, Generic[AnyData, AnyDataset]):
     """Names of the sums for the log, which add up over passes and ranks; they include `rows` and `tokens`."""
     shown: ClassVar[Mapping[str, str]]
     """Short name in the progress line -> figure of `summary`."""
+
+    has_global_tokens: ClassVar[bool] = False
+    """Whether a model with global attention (Longformer) has tokens that see the whole text."""
 
     ends_in_last_column: ClassVar[bool] = False
     """Whether the last token of each row stands in the last column, behind padding."""
@@ -101,45 +106,45 @@ class Objective(ABC, Generic[AnyData, AnyDataset]):
             )
 
     @staticmethod
-    def check(config: Any, data: Any) -> None:
+    def check(config: Any, data: AnyData) -> None:
         """Raises `UserError` for a model that cannot learn this from such data; assembly.py checks its head and
         its length."""
         return  # nothing in general
 
     @staticmethod
-    def configure(config: Any, data: DataSettings) -> None:
+    def configure(config: Any, data: AnyData) -> None:
         """Set the fields of the configuration that the trained model needs when it is used."""
         return  # nothing in general
 
     @staticmethod
-    def begin(model: PreTrainedModel, dataset: Dataset[Any]) -> None:
+    def begin(model: PreTrainedModel, dataset: AnyDataset) -> None:
         """Set weights of a new head that follow from the training data, the same on all ranks."""
         return  # nothing in general
 
     @staticmethod
-    def unreached(data: Any) -> tuple[str, ...]:
+    def unreached(data: AnyData) -> tuple[str, ...]:
         """Parts of the names of parameters that no loss on such data depends on: they keep their values, which weight
         decay alone would shrink to nothing."""
         return ()
 
     @abstractmethod
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[AnyBatch]:
         """This rank's rows of each global batch from `step` on."""
 
-    def largest(self) -> Any:
+    @abstractmethod
+    def largest(self) -> AnyBatch:
         """A batch of one micro-batch, as `losses` takes it, which needs as much memory as any of the run."""
-        return self.data.blank(self.data.lanes(self.settings.micro_batch))
 
     @abstractmethod
-    def counts(self, batch: Rows) -> dict[str, int]:
+    def counts(self, batch: AnyBatch) -> dict[str, int]:
         """The divisors of the losses for this rank's rows, by the names in `counted`."""
 
-    def targets(self, batch: Rows) -> NDArray[np.int64]:
+    def targets(self, batch: AnyBatch) -> NDArray[np.int64]:
         """The masked tokens that the rows of a batch learn from [n]; none for objectives of another kind."""
         return np.empty(0, np.int64)
 
     @abstractmethod
-    def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
+    def losses(self, batch: AnyBatch, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         """The passes of a step in order; `totals` are `counts` summed over all ranks."""
 
     @abstractmethod
@@ -156,8 +161,15 @@ class Objective(ABC, Generic[AnyData, AnyDataset]):
         losses have names of their own. A mean whose count is zero is left out.
         """
 
+    def mistakes(self) -> dict[str, Any]:
+        """The mistakes of the latest evaluation (`reread.training.data.tasks.mistakes`); empty if it was no task."""
+        return {}
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
-        """Tensors to save with the weights, by name, and the place of each; loading fills them in place."""
+        """Tensors to save with the weights, by name, and the part of its whole tensor that each is.
+
+        Loading fills them in place.
+        """
         return {}, {}
 
     def summed(self, sums: Tensor) -> Tensor:
@@ -168,7 +180,7 @@ class Objective(ABC, Generic[AnyData, AnyDataset]):
         return sums
 
     def totals_of(self, sums: Tensor) -> dict[str, float]:
-        """The same by name; waits for the device."""
+        """`summed` as a mapping by the names of `figures`; waits for the device."""
         return dict(zip(self.figures, self.summed(sums).tolist(), strict=True))
 
     def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
@@ -176,13 +188,13 @@ class Objective(ABC, Generic[AnyData, AnyDataset]):
         return spec.flops(config, round(totals["tokens"] / max(totals["rows"], 1.0)), totals)
 
     def micro_batches(self, batch: Rows, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """`rows` of a batch, numbers, in the forward passes that waste least on padding; `taken` has their values."""
+        """Divide row numbers into forward passes with the least padding; `trimmed_rows` returns their values."""
         size, lengths = self.settings.micro_batch, batch["attention_mask"].sum(axis=1)
         if self.padding_counts:
             return pieces(rows, size)
         return micro_batches(rows, lengths[rows], batch["attention_mask"].shape[1], size)
 
-    def taken(self, batch: Rows, rows: NDArray[np.int64]) -> Rows:
+    def trimmed_rows(self, batch: Rows, rows: NDArray[np.int64]) -> Rows:
         """`rows` of a batch, trimmed to the longest of them."""
         values = {name: values[rows] for name, values in batch.items()}
         return values if self.padding_counts else trimmed(values, keeps_last=self.ends_in_last_column)
@@ -217,8 +229,11 @@ class Objective(ABC, Generic[AnyData, AnyDataset]):
         return torch.zeros(len(self.figures), dtype=torch.float64, device=self.mesh.device)
 
 
-class SummedObjective(Objective[AnyData, AnyDataset]):
+class SummedObjective(Objective[AnyData, AnyDataset, Rows]):
     """An objective whose figures of held-out text are the same sums as those of a step."""
+
+    def largest(self) -> Rows:
+        return self.data.blank(self.data.lanes(self.settings.micro_batch))
 
     @abstractmethod
     def evaluate(self, held_out: Any, limit: int | None) -> Tensor:

@@ -49,11 +49,11 @@ class Plateau:
 
 
 def context_free_loss(counts: NDArray[np.float64], masking: MaskingSettings) -> float:
-    """The least mean loss, in nats, of predictions from the token that stands at the place itself, and from nothing
+    """The least mean loss, in nats, of predictions from the token at the position itself, and from nothing
     around it; `counts` [V]: how often each token is to be predicted, some of them at least once.
 
     At a [MASK] that is the entropy H(T) of the predicted tokens, the unigram entropy. Elsewhere a token X is seen,
-    which is T itself or, in a share r of these places, any of the V tokens: H(T|X) = H(T) + H(X|T) - H(X).
+    which is T itself or, in a share r of these positions, any of the V tokens: H(T|X) = H(T) + H(X|T) - H(X).
     """
     share = counts / counts.sum()
     unigram, seen = _entropy(share), 1 - masking.mask_share

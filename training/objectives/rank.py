@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from reread.training.data.batch import Rows
-from reread.training.data.settings import DataSettings
+from reread.training.data.tasks.rank import RankSettings
 from reread.training.objectives.classify import PROBLEM_TYPES
 from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
 
-class RankObjective(TaskObjective):
+class RankObjective(TaskObjective[RankSettings]):
     """Softmax cross entropy over the passages of a query, whose target is each one's share of the sum of the grades
     (Bruch et al. 2019, "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary Relevance")."""
 
@@ -21,7 +21,7 @@ class RankObjective(TaskObjective):
     card = Card("AutoModelForSequenceClassification", "text-ranking", "text-ranking")
 
     @staticmethod
-    def configure(config: Any, data: DataSettings) -> None:
+    def configure(config: Any, data: RankSettings) -> None:
         TaskObjective.configure(config, data)
         config.num_labels, config.problem_type = 1, PROBLEM_TYPES["number"]
 

@@ -23,24 +23,24 @@ class RowObjective(SummedObjective[MaskedSettings, RowDataset[Any]]):
     def loss(self, batch: Rows, totals: Mapping[str, float]) -> tuple[Tensor, Tensor]:
         """The loss of some rows, divided by `totals`, and their `figures`."""
 
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[Rows]:
         return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step, self.first_position))
 
     def losses(self, batch: Rows, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
         micro_batches = self.micro_batches(batch, np.arange(len(self.lanes)))
         for rows in micro_batches:
             self.seed_dropout(step, self.lanes.start + int(rows[0]))
-            loss, figures = self.loss(self.taken(batch, rows), totals)
+            loss, figures = self.loss(self.trimmed_rows(batch, rows), totals)
             yield Pass(loss, figures, rows is micro_batches[-1])
 
     @torch.no_grad()
     def evaluate(self, held_out: RowDataset[Any], limit: int | None) -> Tensor:
-        """With a limit, evaluate the first rows of pass 0, which are in random order."""
+        """With a limit, evaluate the first rows of epoch 0, which are in random order."""
         total = self.zeros()
         rows = len(held_out) if limit is None else min(limit * self.settings.global_batch, len(held_out))
         share, ones = self.mesh.share(rows), dict.fromkeys(self.counted, 1.0)
         for positions in pieces(np.arange(share.start, share.stop), ROWS_AT_ONCE):
             batch = held_out.rows(positions)
             for micro_batch in self.micro_batches(batch, np.arange(len(positions))):
-                total += self.loss(self.taken(batch, micro_batch), ones)[1]
+                total += self.loss(self.trimmed_rows(batch, micro_batch), ones)[1]
         return total

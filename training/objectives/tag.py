@@ -7,14 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reread.training.data.batch import IGNORED, Rows
+from reread.training.data.tasks.tag import TagSettings
 from reread.training.objectives.objective import Card
 from reread.training.objectives.task import TaskObjective
 
 
-class TagObjective(TaskObjective):
+class TagObjective(TaskObjective[TagSettings]):
     """Cross entropy of each word's tag, at its first piece; a mean over words, not over texts."""
 
     name = "tag"
+    has_global_tokens = False
     card = Card("AutoModelForTokenClassification", "token-classification", "token-classification")
 
     def predicted(self, rows: Rows) -> int:

@@ -14,15 +14,18 @@ from torch import Tensor
 from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
 from reread.training.data.loader import Loader
-from reread.training.data.settings import DataSettings
-from reread.training.data.tasks.dataset import TaskDataset
-from reread.training.data.tasks.settings import PooledSettings, TaskSettings, check_groups
+from reread.training.data.tasks.dataset import AnyTask, TaskDataset
+from reread.training.data.tasks.mistakes import analysis
+from reread.training.data.tasks.settings import check_groups
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives.memory import LaneMemory
 from reread.training.objectives.objective import Objective, Pass
 
+Passes = list[tuple[int, Rows]]
+"""The number of its group and the rows of each forward pass of a step."""
 
-class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
+
+class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     """A document is read within a step: its windows at once, or one after the other with memory that is empty at its
     beginning. The loss is a mean over the windows of a step that learn (ERNIE-Doc's code), or over what a subclass
     counts; held-out examples are predicted one by one and scored together.
@@ -33,6 +36,7 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
     counted = ("predicted",)
     figures = ("loss_sum", "correct", "predicted", "rows", "skimmed", "tokens")
     shown = {"acc": "accuracy"}
+    has_global_tokens = True
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs from rows [B, L]."""
@@ -51,25 +55,24 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
         """The model's output for each row [B, ...]."""
 
     @staticmethod
-    def check(config: Any, data: Any) -> None:
+    def check(config: Any, data: AnyTask) -> None:
         if data.retrospective and data.frame != "segments":
             raise UserError("task.retrospective: true, but this model has no memory to carry on; set it to false")
         known = inspect.signature(type(config)).parameters
-        if isinstance(data, PooledSettings) and data.pooling and "classifier_pooling" not in known:
+        if data.pooled_by and "classifier_pooling" not in known:
             raise UserError(
-                f"task.pooling: {data.pooling}, but a model of type {config.model_type} pools in its own way "
+                f"task.pooling: {data.pooled_by}, but a model of type {config.model_type} pools in its own way "
                 "(docs/models.md, Fine-tuning); leave it out"
             )
 
     @staticmethod
-    def configure(config: Any, data: DataSettings) -> None:
+    def configure(config: Any, data: AnyTask) -> None:
         """Set in the configuration what exported models need: labels, the reader of long documents for transformers
         (`reading`), and for `reread predict` all that decides a prediction (`task`)."""
-        assert isinstance(data, TaskSettings)
         if data.head_dropout is not None:
             config.classifier_dropout = data.head_dropout
-        if isinstance(data, PooledSettings) and data.pooling:
-            config.classifier_pooling = data.pooling
+        if data.pooled_by:
+            config.classifier_pooling = data.pooled_by
         if data.labels:
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {label: number for number, label in enumerate(data.labels)}
@@ -81,14 +84,14 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
         }
         config.task = data.travelling
 
-    def batches(self, step: int) -> Loader:
+    def batches(self, step: int) -> Loader[Passes]:
         size, micro_batch, ranks = self.settings.global_batch, self.settings.micro_batch, self.mesh.data_size
         try:
             check_groups(size, micro_batch, ranks)
         except UserError as error:  # the same on all ranks
             raise self.mesh.reported_once(error) from None
 
-        def draw() -> Iterator[Any]:
+        def draw() -> Iterator[Passes]:
             number = step
             while True:
                 passes = self.dataset.step_passes(number, size, micro_batch, ranks, self.mesh.data_rank)
@@ -97,30 +100,30 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
 
         return Loader(draw())
 
-    def largest(self) -> Any:
+    def largest(self) -> Passes:
         for passes in self.dataset.longest(self.settings.micro_batch):
             if learning := [rows for rows in passes if self.predicted(rows)]:
                 break  # else the longest have no answer to learn
         return [(0, max(learning or passes, key=lambda rows: rows["input_ids"].size))]
 
-    def counts(self, batch: Any) -> dict[str, int]:
+    def counts(self, batch: Passes) -> dict[str, int]:
         return {"predicted": sum(self.predicted(rows) for _, rows in batch)}
 
-    def losses(self, batch: Any, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        reading = _Reading(self)
+    def losses(self, batch: Passes, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
+        reader = _WindowReader(self)
         predicted = [self.predicted(rows) for _, rows in batch]
         last = max((number for number, count in enumerate(predicted) if count), default=-1)
         for number, (group, rows) in enumerate(batch):
             # Seeded by group and pass, not by rank: dropout is the same on any number of data-parallel ranks
-            self.seed_dropout(step, group, number - reading.begin(group, number))
+            self.seed_dropout(step, group, number - reader.begin(group, number))
             counted = "rows" if predicted[number] else "skimmed"
             figures = self.sums(tokens=float(rows["attention_mask"].sum()), **{counted: len(rows["learns"])})
             if not predicted[number]:
                 with torch.no_grad():
-                    reading.forward(rows)  # for its memory
+                    reader.forward(rows)  # for its memory
                 yield Pass(None, figures, False)
                 continue
-            loss, right = self.loss(reading.forward(rows), rows)
+            loss, right = self.loss(reader.forward(rows), rows)
             figures += self.sums(loss_sum=loss.detach(), correct=right, predicted=predicted[number])
             yield Pass(loss / totals["predicted"], figures, number == last)
 
@@ -135,12 +138,15 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
         return {"loss": totals["loss_sum"] / predicted, "accuracy": totals["correct"] / predicted}
 
     predictions: Mapping[int, Any] = {}
-    """The last ones for the held-out examples."""
+    """Predictions of the latest evaluation, by held-out example."""
 
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
         """The scores of all held-out examples, whatever the limit (collective)."""
         self.predictions = self.predict(self.held_out)
         return self.held_out.scores(self.predictions)
+
+    def mistakes(self) -> dict[str, Any]:
+        return analysis(self.held_out, self.predictions)
 
     @torch.no_grad()
     def predict(self, dataset: TaskDataset[Any, Any]) -> dict[int, Any]:
@@ -158,23 +164,23 @@ class TaskObjective(Objective[TaskSettings, TaskDataset[Any, Any]]):
         return {example: prediction for found in everyone for example, prediction in found.items()}
 
     def _predict(self, dataset: TaskDataset[Any, Any], group: list[int]) -> dict[int, Any]:
-        reading = _Reading(self)
+        reader = _WindowReader(self)
         found: dict[int, dict[tuple[int, int], NDArray[np.float64]]] = {example: {} for example in group}
         for number, rows in enumerate(dataset.passes(group, self.settings.micro_batch, training=False)):
-            reading.begin(0, number)
-            values = self.outputs(reading.forward(rows)).double().cpu().numpy()
+            reader.begin(0, number)
+            values = self.outputs(reader.forward(rows)).double().cpu().numpy()
             real = rows["attention_mask"] == 1
             for row in np.flatnonzero(rows["learns"]):
                 value = values[row][real[row]] if values.ndim == 3 else values[row]
-                place = int(rows["option"][row]), int(rows["window"][row])
-                found[int(rows["example"][row])][place] = value
+                key = int(rows["option"][row]), int(rows["window"][row])
+                found[int(rows["example"][row])][key] = value
         return {example: dataset.decode(example, outputs) for example, outputs in found.items()}
 
 
-class _Reading:
+class _WindowReader:
     """Forward passes over the windows of a group of documents, with their memory if the model has one."""
 
-    def __init__(self, objective: TaskObjective) -> None:
+    def __init__(self, objective: TaskObjective[Any]) -> None:
         self.objective, self.model = objective, objective.model
         self.group, self.first = -1, 0
         self.memory: LaneMemory | None = None
@@ -189,7 +195,7 @@ class _Reading:
         put = self.objective.put
         names = ["input_ids", "attention_mask"]
         types = getattr(self.model.config, "type_vocab_size", 2)  # RoBERTa has one: both parts of a pair are of type 0
-        if types > 1 and not self.objective.data.bare and rows["token_type_ids"].any():
+        if types > 1 and not self.objective.data.text_only and rows["token_type_ids"].any():
             names.append("token_type_ids")
         inputs = self.objective.inputs({name: put(rows[name]) for name in names})
         if "lane" not in rows:

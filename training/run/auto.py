@@ -19,14 +19,16 @@ from reread.training.data.dataset import Dataset
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.files import RunFile, read_mapping
 
-Fit = Callable[[TrainSettings, PretrainedConfig, Mesh, torch.dtype, int, Dataset[Any]], TrainSettings]
+ChooseAuto = Callable[[TrainSettings, PretrainedConfig, Mesh, torch.dtype, int, Dataset[Any]], TrainSettings]
 """(settings, configuration, mesh, type to compute in, bytes of the smallest device, training data) -> the settings
-without `auto`, the same on all processes; sends nothing to them."""
+without `auto`, the same on all processes. The function must not communicate."""
 
 
 @dataclass(frozen=True)
-class Fitting:
-    fit: Fit
+class AutoSettings:
+    """How a run gets values for the settings that are `auto`."""
+
+    choose: ChooseAuto
     memory: int
     """Bytes of the smallest device of the run, for one process."""
 
@@ -40,19 +42,20 @@ class Fitting:
         dtype: torch.dtype,
         dataset: Dataset[Any],
     ) -> TrainSettings:
-        """The settings with values for what is `auto`: those of the run if it has `begun` on such devices, else chosen.
+        """The settings with values for what is `auto`.
 
-        Another choice changes a run as another `micro_batch` in the recipe does: by rounding and dropout.
+        A run that has `begun` on such devices keeps its values; otherwise they are chosen. Another choice changes a run
+        as another `micro_batch` in the recipe does: by rounding and dropout.
         """
-        kept = read_fitted(run) if begun else {}
+        kept = read_auto(run) if begun else {}
         if kept.get("chosen_for") == self._reasons(settings, mesh):
             return settings.model_copy(update=kept["values"])
-        return self.fit(settings, config, mesh, dtype, self.memory, dataset)
+        return self.choose(settings, config, mesh, dtype, self.memory, dataset)
 
     def keep(self, settings: TrainSettings, chosen: TrainSettings, run: Path, mesh: Mesh) -> None:
         """Write the values of `chosen` to the run folder, for when the run is resumed or evaluated."""
         values = {name: getattr(chosen, name) for name in settings.automatic}
-        keep_fitted(run, values=values, chosen_for=self._reasons(settings, mesh))
+        keep_auto(run, values=values, chosen_for=self._reasons(settings, mesh))
 
     def _reasons(self, settings: TrainSettings, mesh: Mesh) -> dict[str, Any]:
         """What the choice depends on and a resumed run may change."""
@@ -64,9 +67,9 @@ def settings_of_run(settings: TrainSettings, run: Path) -> TrainSettings:
     """The settings with the values that a run's training chose for what is `auto`."""
     if not settings.automatic:
         return settings
-    values = read_fitted(run).get("values", {})
+    values = read_auto(run).get("values", {})
     if missing := [name for name in settings.automatic if name not in values]:
-        raise UserError(f"{RunFile.FITTED.of(run)}: has no train.{missing[0]}, which is auto; set it to a value")
+        raise UserError(f"{RunFile.AUTO.of(run)}: has no train.{missing[0]}, which is auto; set it to a value")
     return settings.model_copy(update={name: values[name] for name in settings.automatic})
 
 
@@ -81,13 +84,13 @@ def smallest_memory(mesh: Mesh) -> int:
     return min(memory // machines.count(machine) for machine, memory in everyone)
 
 
-def keep_fitted(run: Path, **content: dict[str, Any]) -> None:
-    """Write to RUN/fitted.json, if it does not hold that; what it holds under other names stays."""
-    kept = read_fitted(run)
+def keep_auto(run: Path, **content: dict[str, Any]) -> None:
+    """Merge `content` into RUN/fitted.json if that changes it."""
+    kept = read_auto(run)
     if (wanted := {**kept, **content}) != kept:
-        write_atomically(RunFile.FITTED.of(run), json.dumps(wanted, indent=1).encode())
+        write_atomically(RunFile.AUTO.of(run), json.dumps(wanted, indent=1).encode())
 
 
-def read_fitted(run: Path) -> dict[str, Any]:
-    """What `keep_fitted` wrote, or nothing, and then it is chosen again."""
-    return read_mapping(RunFile.FITTED.of(run), missing=FileNotFoundError)
+def read_auto(run: Path) -> dict[str, Any]:
+    """The content of RUN/fitted.json; empty if missing or damaged, so values are chosen again."""
+    return read_mapping(RunFile.AUTO.of(run), missing=FileNotFoundError)

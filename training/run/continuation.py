@@ -32,7 +32,7 @@ def continued_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
     kept = read_run_model(run, settings)
     if kept.corpus["tokenizer"] != dataset.facts()["tokenizer"]:
         raise UserError(
-            f"{settings.data.place}: made with another vocabulary than the model of {run}; preprocess it with "
+            f"{settings.data.location}: made with another vocabulary than the model of {run}; preprocess it with "
             f"tokenizer.path={RunFile.MODEL.of(run)}"
         )
     return replace(kept, corpus=dataset.card(), untrained_pooler=kept.untrained_pooler and leaves_pooler(kept))
@@ -57,16 +57,16 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
                 f"train.steps: {settings.steps}, but {run} stands at step {step}, from which steps are counted on; "
                 f"give more than {step}"
             )
-        tensors, places = assembly.weights()
-        lanes, their_places = objective.state()
+        tensors, slices = assembly.weights()
+        lanes, of_lanes = objective.state()
         same_data = not corpus_changes(state["corpus"], dataset.facts()) and not dataset.changes_since(state)
-        goes_on = same_data and store.fits(step, their_places)
+        goes_on = same_data and store.fits(step, of_lanes)
         if goes_on:
-            tensors, places = tensors | lanes, places | their_places
+            tensors, slices = tensors | lanes, slices | of_lanes
         fresh = [
-            name for name in tensors if not name.startswith("model.") and not store.fits(step, {name: places[name]})
+            name for name in tensors if not name.startswith("model.") and not store.fits(step, {name: slices[name]})
         ]
-        store.load(step, {name: tensor for name, tensor in tensors.items() if name not in fresh}, places)
+        store.load(step, {name: tensor for name, tensor in tensors.items() if name not in fresh}, slices)
     if fresh:
         log.info("did not learn in %s, so the optimiser begins anew with it: %s", run, ", ".join(_parameters(fresh)))
     assembly.masters.to_model()

@@ -71,7 +71,7 @@ class RunFile(Enum):
         "`supervise.py` of an earlier version",
         "`supervise.py`",
     )
-    FITTED = (
+    AUTO = (
         "fitted.json",
         "Values chosen for what is `auto`, and the number of threads.",
         "process 0, before the first step",

@@ -153,7 +153,7 @@ def read_mistakes(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def keep_mistakes(run: Path, held_out: str, found: dict[str, Any]) -> None:
-    """Add what was found in a held-out file to RUN/mistakes.json, in the place of what was found there before."""
+    """Add what was found in a held-out file to RUN/mistakes.json, instead of what was found there before."""
     mistakes = {**read_mistakes(run), held_out: found}
     write_atomically(RunFile.MISTAKES.of(run), json.dumps(mistakes, ensure_ascii=False).encode())
 

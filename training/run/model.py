@@ -56,7 +56,7 @@ def read_run_model(run: Path, settings: TrainSettings) -> RunModel:
     """
     folder = RunFile.MODEL.of(run)
     if not folder.exists():
-        raise UserError(f"{folder}: not there; `reread train` writes it again from {settings.data.place}")
+        raise UserError(f"{folder}: not there; `reread train` writes it again from {settings.data.location}")
     corpus, values = (_read_json(path, folder) for path in (RunFile.CORPUS.of(run), folder / "config.json"))
     resolved = resolve(settings, 1, folder)
     return RunModel(

@@ -18,8 +18,8 @@ log = logging.getLogger("reread")
 LOW_MFU = 0.1
 
 
-class Window:
-    """Sums figures between two progress lines; nothing here waits for the device."""
+class ProgressFigures:
+    """The figures of the steps since the last progress line; nothing here waits for the device."""
 
     def __init__(self, spec: ModelSpec, config: PretrainedConfig, objective: Objective, first_step: int) -> None:
         self.spec, self.config, self.objective, self.mesh = spec, config, objective, objective.mesh
@@ -28,7 +28,7 @@ class Window:
         self.begin = time.perf_counter()
         self.waited = 0.0
         self.first_step = self.began = first_step
-        self.advised = False
+        self.hinted = False
 
     def add(self, figures: Tensor) -> None:
         self.sums += figures
@@ -52,7 +52,7 @@ class Window:
         steps = step - self.first_step
         settings = self.objective.settings
         mfu = self.objective.flops(self.spec, self.config, totals) / seconds / self.peak
-        self._advise(mfu)
+        self._hint_at_threads(mfu)
         self.sums.zero_()
         self.begin, self.waited, self.first_step = time.perf_counter(), 0.0, step
         return {
@@ -68,13 +68,14 @@ class Window:
             "seconds_left": (settings.steps - step) * seconds / steps,
         }
 
-    def _advise(self, mfu: float) -> None:
-        """One line where several threads reach little of a CPU: on busy cores they wait for each other.
+    def _hint_at_threads(self, mfu: float) -> None:
+        """Log one line if several threads reach little of a CPU: on busy cores they wait for each other.
 
-        The first window of an attempt is left out, in which memory is allocated."""
+        The first progress line of an attempt does not count, since memory is allocated before it.
+        """
         several = self.mesh.device.type == "cpu" and torch.get_num_threads() > 1
-        if several and mfu < LOW_MFU and not self.advised and self.first_step > self.began:
-            self.advised = True
+        if several and mfu < LOW_MFU and not self.hinted and self.first_step > self.began:
+            self.hinted = True
             log.info(
                 "MFU %.1f%% is low for a CPU: on busy cores %d threads wait for each other; try train.threads=1",
                 *(100 * mfu, torch.get_num_threads()),

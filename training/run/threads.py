@@ -13,14 +13,14 @@ import torch
 from reread.preprocessing.machine import cores
 from reread.training.config import MOST_THREADS, TrainSettings
 from reread.training.parallel.mesh import Mesh
-from reread.training.run.auto import read_fitted
+from reread.training.run.auto import read_auto
 
 log = logging.getLogger("reread")
 
 VARIABLE = "OMP_NUM_THREADS"
 
 
-class Share(NamedTuple):
+class Cores(NamedTuple):
     """What each process has of its machine; of several machines the least."""
 
     cores: int
@@ -34,7 +34,7 @@ def use_threads(settings: TrainSettings, run: Path, begun: bool, mesh: Mesh) -> 
     A run that has `begun` goes on with its number while its processes have as many cores, since sums depend on it.
     Returns what RUN/fitted.json has to keep for that, as `threads`.
     """
-    share = share_of_cores(mesh)
+    share = cores_of_process(mesh)
     chosen_for = {"cores": share.cores, "processes": mesh.world}
     if settings.threads != "auto":
         threads, reason = settings.threads, ""
@@ -53,20 +53,20 @@ def use_threads(settings: TrainSettings, run: Path, begun: bool, mesh: Mesh) -> 
 
 def _kept(run: Path, chosen_for: dict[str, int]) -> int | None:
     """The number in RUN/fitted.json, if it was chosen for as many processes and cores."""
-    found = read_fitted(run).get("threads")
+    found = read_auto(run).get("threads")
     threads = found.get("chosen") if isinstance(found, dict) else None
     if not isinstance(threads, int) or found != {"chosen": threads, **chosen_for}:
         return None
     return threads if 1 <= threads <= MOST_THREADS else None
 
 
-def share_of_cores(mesh: Mesh) -> Share:
+def cores_of_process(mesh: Mesh) -> Cores:
     """The share of each process in the cores of its machine (collective)."""
     machine = zlib.crc32(socket.gethostname().encode())
     machines = [one for (one,) in mesh.gather(machine)]
     processes = machines.count(machine)
     everyone = mesh.gather(cores() // processes, (cores() - round(_load(processes))) // processes)
-    return Share(*(max(1, min(numbers)) for numbers in zip(*everyone, strict=True)))
+    return Cores(*(max(1, min(numbers)) for numbers in zip(*everyone, strict=True)))
 
 
 def _load(processes: int) -> float:

@@ -17,7 +17,7 @@ _CLAUSE = re.compile(r"[^，。！？；：、,.!?;:\n]+")
 
 
 def majority(labels: Iterable[Label]) -> Label:
-    """The most frequent label of the training data, or the best fixed place of the right option.
+    """The most frequent label of the training data, or the best fixed index of the right option.
 
     The first of equals in sorted order. Raises `UserError` if there is no label.
     """
@@ -28,12 +28,12 @@ def majority(labels: Iterable[Label]) -> Label:
 
 
 def longest_option(options: Sequence[str]) -> int:
-    """The place of the option with the most characters; the first of equals."""
+    """The index of the option with the most characters; the first of equals."""
     return _first_best([len(option) for option in options])
 
 
 def most_shared_option(text: str, options: Sequence[str]) -> int:
-    """The place of the option with the most characters that stand in the text; the first of equals."""
+    """The index of the option with the most characters that stand in the text; the first of equals."""
     there = set(text)
     return _first_best([sum(character in there for character in option) for option in options])
 
@@ -79,16 +79,16 @@ class KnownEntities:
     def tags(self, tokens: Sequence[str]) -> list[str]:
         """One tag for each token of a text."""
         found = ["O"] * len(tokens)
-        place = 0
-        while place < len(tokens):
-            for length in self._lengths.get(tokens[place], ()):
-                name = tuple(tokens[place : place + length])  # shorter at the end of the text
+        position = 0
+        while position < len(tokens):
+            for length in self._lengths.get(tokens[position], ()):
+                name = tuple(tokens[position : position + length])  # shorter at the end of the text
                 if type_ := self.types.get(name):
-                    found[place : place + len(name)] = self._entity(type_, len(name))
-                    place += len(name)
+                    found[position : position + len(name)] = self._entity(type_, len(name))
+                    position += len(name)
                     break
             else:
-                place += 1
+                position += 1
         return found
 
     def _entity(self, type_: str, length: int) -> list[str]:
@@ -148,7 +148,7 @@ class BagOfGrams:
 
 
 def _pairs(text: str) -> set[str]:
-    return {text[place : place + 2] for place in range(len(text) - 1)}
+    return {text[position : position + 2] for position in range(len(text) - 1)}
 
 
 def _first_best(values: Sequence[int]) -> int:

@@ -117,8 +117,8 @@ def _complete(gold: Mapping[str, str | float], predicted: Mapping[str, float]) -
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks from 1 [N], equal values sharing the mean of theirs."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[places]
+    _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[groups]
 
 
 def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:

@@ -46,18 +46,18 @@ def entities(tags: Tags, scheme: Scheme = "BIO", reading: Reading = "strict") ->
     """The entities of one tag sequence, in order. Raises `UserError` for a tag that is not of the scheme."""
     found: list[Entity] = []
     start, type_ = -1, ""  # the entity that is open, if start >= 0
-    for place, tag in enumerate(tags):
+    for position, tag in enumerate(tags):
         letter, name = _split(tag)
         if scheme == "BIO" and letter in "ES":
             raise UserError(f"tag `{tag}` is not of the scheme BIO; with such tags the scheme is BIOES")
         if start >= 0 and (letter not in "IE" or name != type_):
             if scheme == "BIO" or reading == "conlleval":
-                found.append(Entity(type_, start, place))
+                found.append(Entity(type_, start, position))
             start = -1
         if start < 0 and letter != "O" and (letter in "BS" or reading == "conlleval"):
-            start, type_ = place, name
+            start, type_ = position, name
         if start >= 0 and letter in "ES":
-            found.append(Entity(type_, start, place + 1))
+            found.append(Entity(type_, start, position + 1))
             start = -1
     if start >= 0 and (scheme == "BIO" or reading == "conlleval"):
         found.append(Entity(type_, start, len(tags)))

@@ -1,4 +1,4 @@
-"""Scores of `choose`, in points; accuracy is `classification.accuracy` over the places of the options."""
+"""Scores of `choose`, in points; accuracy is `classification.accuracy` over the indices of the options."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping

@@ -20,8 +20,8 @@ _TERM = re.compile(r"[\u3400-\u9fff]+|[^\W\u3400-\u9fff]+")
 
 
 def mrr(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) -> float:
-    """MRR@10: the mean of 1 / position of the first relevant passage, 0 past the tenth (MS MARCO's script)."""
-    return _mean(gold, predicted, lambda grades: next((1 / place for place, one in enumerate(grades, 1) if one), 0))
+    """MRR@10: the mean of 1 / rank of the first relevant passage, 0 past the tenth (MS MARCO's script)."""
+    return _mean(gold, predicted, lambda grades: next((1 / rank for rank, one in enumerate(grades, 1) if one), 0))
 
 
 def recall(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) -> float:
@@ -30,12 +30,12 @@ def recall(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]])
 
 
 def ndcg(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) -> float:
-    """nDCG@10 with the grade itself as gain: sum of grade / log2(1 + position), divided by that of the best order
+    """nDCG@10 with the grade itself as gain: sum of grade / log2(1 + rank), divided by that of the best order
     (Järvelin and Kekäläinen 2002; trec_eval's ndcg_cut and scikit-learn's ndcg_score)."""
     return _mean(
         gold,
         predicted,
-        lambda grades: math.fsum(one / math.log2(1 + place) for place, one in enumerate(grades, 1)),
+        lambda grades: math.fsum(one / math.log2(1 + rank) for rank, one in enumerate(grades, 1)),
         relative=True,
     )
 
@@ -86,6 +86,7 @@ class Bm25:
 def _terms(text: str) -> Counter[str]:
     found = Counter[str]()
     for run in _TERM.findall(text.lower()):
-        pairs = [run[place : place + 2] for place in range(len(run) - 1)] if "\u3400" <= run[0] <= "\u9fff" else []
+        is_chinese = "\u3400" <= run[0] <= "\u9fff"
+        pairs = [run[begin : begin + 2] for begin in range(len(run) - 1)] if is_chinese else []
         found.update(pairs or [run])
     return found

@@ -1,14 +1,16 @@
 """Answers from the start and end logits of a document's windows: numpy alone, no model.
 
-As BERT's run_squad.py and ERNIE-Doc's mrc do it: in each window the best starts and the best ends are paired, and the
-pair with the highest sum of raw logits in any window wins. Windows are not normalised one by one, since a window
-without the answer would then be as sure as one with it.
+The method is that of BERT's run_squad.py and of ERNIE-Doc's mrc. In each window the best starts and the best ends are
+paired, and the pair with the highest sum of raw logits in any window wins. Windows are not normalised one by one, since
+a window without the answer would then be as certain as one with it.
 
-Three things differ. A span counts in the window where the span has the most context; in the official codes in the one
-where its first token has, so that a span which this window does not hold to its end is lost, as many near the end of a
-text are. The best starts and ends are taken among the tokens of the text; the official codes take the best of all
-places first, question and padding included, and answer "empty" where no pair of these is left. And a place whose logit
-is not finite is never part of an answer.
+Three things differ from the official codes:
+
+- A span counts in the window where the whole span has the most context. The official codes take the window where its
+  first token has the most context, and lose the span if that window ends before it.
+- The best starts and ends are taken among the tokens of the text. The official codes take the best of all positions
+  first, question and padding included, and answer "empty" if none of these pairs is valid.
+- A position whose logit is not finite is never part of an answer.
 """
 
 from collections.abc import Sequence
@@ -47,7 +49,7 @@ class Span(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The answer, None if no place may be one, and the best spans in falling order of score, the answer among them."""
+    """The answer, None if no span may be one, and the best spans in falling order of score, the answer among them."""
 
     best: Span | None
     n_best: tuple[Span, ...]
@@ -64,18 +66,18 @@ def decode(
 ) -> Decoded:
     """The best spans over all windows of one question: at most `n_best`, each of at most `longest` tokens.
 
-    Of spans with the same text only the best is listed. Equal scores go by window, then by start logit, end logit and
-    place. If the windows have `null`, the lowest of these is the score of "no answer", which is listed beside the spans
-    and is the answer if it is higher than the best span's by more than `null_threshold`, or if there is no span.
-    `choices` are the scores of answers that are no part of the context; they count as spans do.
+    Of spans with the same text only the best is listed. Equal scores are ordered by window, then by start logit, end
+    logit and position. If the windows have `null`, the lowest of these is the score of "no answer", which is listed
+    beside the spans and is the answer if it is higher than the best span's by more than `null_threshold`, or if there
+    is no span. `choices` are the scores of answers that are no part of the context; they compete with the spans.
     """
     found = _owned(windows, n_best, longest)
     scores = np.concatenate([scores for scores, _ in found]) if found else np.empty(0)
     spans = np.concatenate([spans for _, spans in found]) if found else np.empty((0, 2), np.int64)
     listed: dict[str, tuple[int, int, float]] = {}
-    for place in np.argsort(-scores, kind="stable"):
-        start, end = (int(character) for character in spans[place])
-        listed.setdefault(context[start:end], (start, end, float(scores[place])))
+    for index in np.argsort(-scores, kind="stable"):
+        start, end = (int(character) for character in spans[index])
+        listed.setdefault(context[start:end], (start, end, float(scores[index])))
         if len(listed) == n_best:
             break
     ranked = list(listed.values())
@@ -150,20 +152,20 @@ def _pairs(
     is_context = window.offsets[:, 0] >= 0
     starts = _highest(start, is_context, n_best)
     ends = _highest(end, is_context, n_best)
-    places = np.stack(np.broadcast_arrays(starts[:, None], ends[None]), -1).reshape(-1, 2)
-    characters = np.stack([window.offsets[places[:, 0], 0], window.offsets[places[:, 1], 1]], -1)
-    tokens = places[:, 1] - places[:, 0] + 1
+    positions = np.stack(np.broadcast_arrays(starts[:, None], ends[None]), -1).reshape(-1, 2)
+    characters = np.stack([window.offsets[positions[:, 0], 0], window.offsets[positions[:, 1], 1]], -1)
+    tokens = positions[:, 1] - positions[:, 0] + 1
     allowed = (tokens >= 1) & (tokens <= longest) & (characters[:, 0] < characters[:, 1])
-    places = places[allowed]
-    scores = start[places[:, 0]] + end[places[:, 1]]
-    spans = places - int(is_context.argmax()) + window.first
+    positions = positions[allowed]
+    scores = start[positions[:, 0]] + end[positions[:, 1]]
+    spans = positions - int(is_context.argmax()) + window.first
     return scores, characters[allowed].astype(np.int64), spans.astype(np.int64)
 
 
 def _highest(logits: NDArray[np.float64], allowed: NDArray[np.bool_], number: int) -> NDArray[np.int64]:
-    """The places of the highest logits among those allowed, in falling order; equal ones in their own order."""
-    places = np.flatnonzero(allowed & np.isfinite(logits))
-    return places[np.argsort(-logits[places], kind="stable")[:number]]
+    """The positions of the highest logits among those allowed, in falling order; equal ones in their own order."""
+    positions = np.flatnonzero(allowed & np.isfinite(logits))
+    return positions[np.argsort(-logits[positions], kind="stable")[:number]]
 
 
 def _with_probabilities(ranked: Sequence[tuple[int, int, float]]) -> tuple[Span, ...]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from reread.preprocessing.errors import UserError, nearest
 from reread.training.scoring.answers import Style, answer_f1, exact_match
@@ -24,9 +24,6 @@ from reread.training.scoring.options import pac, qac
 from reread.training.scoring.ranking import mrr, ndcg, recall
 
 log = logging.getLogger("reread")
-
-Kind = Literal["classify-one", "classify-set", "classify-number", "tag", "answer", "choose", "rank"]
-"""The kinds of task; `classify` is three, by what a label is."""
 
 
 class Score(NamedTuple):
@@ -57,7 +54,7 @@ def _average(gold: Mapping[str, Any], predicted: Mapping[str, Any], style: Style
     return (exact_match(gold, predicted, style) + answer_f1(gold, predicted, style)) / 2
 
 
-SCORES: dict[Kind, dict[str, Score]] = {
+SCORES: dict[str, dict[str, Score]] = {
     "classify-one": {
         "accuracy": Score(accuracy),
         "macro-f1": Score(macro_f1, ("labels",)),
@@ -91,15 +88,16 @@ SCORES: dict[Kind, dict[str, Score]] = {
     },
     "rank": {"ndcg@10": Score(ndcg), "mrr@10": Score(mrr), "recall@10": Score(recall)},
 }
-"""The scores of each kind by name. A kind's first one chooses the best checkpoint unless the recipe names another."""
+"""Kind of task (`classify` is three, by what a label is) -> its scores by name, of which the first one chooses the best
+checkpoint unless the recipe names another."""
 
 
-def scores(kind: Kind, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:
+def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:
     """Each score of the kind, in points (of numbers as `classification` says) and in the table's order, whose needs are
     all `given`.
 
     What golds and predictions are, by id: a label (classify-one), a collection of labels (classify-set), a number
-    (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the place of an option
+    (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the index of an option
     (choose), grades and scores of passages (rank). What may be given:
 
     - classify-one: `labels`, all of the training data; of two labels also `positive`, the one that F1 is of, and
@@ -132,7 +130,7 @@ def formatted(name: str, value: float) -> str:
     return f"{value:.4g}" if name in SCORES["classify-number"] else f"{value:.2f}"
 
 
-def chosen_score(kind: Kind, name: str | None = None) -> tuple[str, Score]:
+def chosen_score(kind: str, name: str | None = None) -> tuple[str, Score]:
     """The score that chooses the best checkpoint, by its name in the recipe or by default the kind's first.
 
     Raises `UserError` for a name that the kind has not.

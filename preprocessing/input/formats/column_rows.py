@@ -3,42 +3,32 @@
 Only this module imports pyarrow, which is slow to import; it imports no other slow module.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from reread.preprocessing.errors import NOT_OF_THE_SYSTEM
-from reread.preprocessing.input.fields import FieldError, TextField, missing
+from reread.preprocessing.input.fields import FieldText, TextField, missing
 
 _BATCH_BYTES = 1 << 24
 _ROWS = 1024
 _SENT_CHARACTERS = 1 << 20
 """Characters that are sent to the parent at a time. In the child, equal texts of a million rows are held only once."""
 
-Texts = list[str | FieldError]
+Texts = list[FieldText]
 
 
-class Rows(NamedTuple):
-    """Some successive rows."""
+class ColumnRows(NamedTuple):
+    """Some successive rows, or a part of the file that cannot be read."""
 
-    first: int
-    """The number of the first row, from 0."""
-    texts: list[Texts | int]
+    first: int | None = None
+    """The number of the first row, or of the first one that cannot be read, from 0; None if that is the row after the
+    last one that was read."""
+    texts: Sequence[Texts | int] = ()
     """The texts of each row, or the position of the first byte that is not UTF-8."""
-
-
-class Damage(NamedTuple):
-    """A part of the file that cannot be read."""
-
-    what: str
-    reason: str
-    row: int | None = None
-    """The last row before the damage; None if that is the last row that was read."""
-
-
-class Missing(NamedTuple):
-    """The file lacks the column of the text."""
-
-    reason: str
+    problem: str | None = None
+    """Why no row can be read here."""
+    is_whole: bool = False
+    """Whether the problem is one of the whole file, which lacks the column of the text."""
 
 
 def load() -> None:
@@ -47,7 +37,7 @@ def load() -> None:
     import pyarrow.parquet  # noqa: F401
 
 
-def parquet_rows(path: str, field: TextField) -> Iterator[Rows | Damage | Missing]:
+def parquet_rows(path: str, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow
 
     with open(path, "rb") as file:
@@ -57,7 +47,7 @@ def parquet_rows(path: str, field: TextField) -> Iterator[Rows | Damage | Missin
             yield _damage(error)
 
 
-def arrow_rows(path: str, field: TextField) -> Iterator[Rows | Damage | Missing]:
+def arrow_rows(path: str, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow
 
     with open(path, "rb") as file:
@@ -67,13 +57,13 @@ def arrow_rows(path: str, field: TextField) -> Iterator[Rows | Damage | Missing]
             yield _damage(error)
 
 
-def _parquet_rows(file: BinaryIO, field: TextField) -> Iterator[Rows | Damage | Missing]:
+def _parquet_rows(file: BinaryIO, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow.parquet
 
     table = pyarrow.parquet.ParquetFile(file)
     names = field.roots(table.schema_arrow.names)
-    if reason := _missing(names, table.schema_arrow.names):
-        yield reason
+    if part := _missing(names, table.schema_arrow.names):
+        yield part
         return
     flat = {table.schema.column(index).path for index in range(len(table.schema))}  # not a list or struct
     # Equal values are held in memory only once.
@@ -95,7 +85,7 @@ def _parquet_rows(file: BinaryIO, field: TextField) -> Iterator[Rows | Damage | 
         row = following
 
 
-def _arrow_rows(file: BinaryIO, field: TextField) -> Iterator[Rows | Damage | Missing]:
+def _arrow_rows(file: BinaryIO, field: TextField) -> Iterator[ColumnRows]:
     import pyarrow.ipc
 
     is_stream = file.read(6) != b"ARROW1"
@@ -103,8 +93,8 @@ def _arrow_rows(file: BinaryIO, field: TextField) -> Iterator[Rows | Damage | Mi
     options = pyarrow.ipc.IpcReadOptions(use_threads=False)
     opened = (pyarrow.ipc.open_stream if is_stream else pyarrow.ipc.open_file)(file, options=options)
     names = field.roots(opened.schema.names)
-    if reason := _missing(names, opened.schema.names):
-        yield reason
+    if part := _missing(names, opened.schema.names):
+        yield part
         return
     batches = opened if is_stream else (opened.get_batch(number) for number in range(opened.num_record_batches))
     row = 0
@@ -118,7 +108,7 @@ def _arrow_rows(file: BinaryIO, field: TextField) -> Iterator[Rows | Damage | Mi
         row += len(batch)
 
 
-def _rows(field: TextField, names: list[str], batch: Any, first: int) -> Iterator[Rows]:
+def _rows(field: TextField, names: list[str], batch: Any, first: int) -> Iterator[ColumnRows]:
     """The texts of a batch; `first` is the number of its first row, from 0."""
     columns = {name: batch.column(name) for name in names}
     held, size = list[Texts | int](), 0
@@ -126,21 +116,21 @@ def _rows(field: TextField, names: list[str], batch: Any, first: int) -> Iterato
         try:
             texts = list(field.texts({name: column[index].as_py() for name, column in columns.items()}))
             held.append(texts)
-            size += sum(len(text) for text in texts if isinstance(text, str))
+            size += sum(len(one.text) for one in texts)
         except UnicodeDecodeError as error:  # pyarrow does not check strings when it reads them
             held.append(error.start)
         if size >= _SENT_CHARACTERS or index + 1 == len(batch):
-            yield Rows(first + index + 1 - len(held), held)
+            yield ColumnRows(first + index + 1 - len(held), held)
             held, size = [], 0
 
 
-def _missing(names: list[str], known: list[str]) -> Missing | None:
+def _missing(names: list[str], known: list[str]) -> ColumnRows | None:
     absent = next((name for name in names if name not in known), None)
-    return None if absent is None else Missing(missing("column", absent, known))
+    return None if absent is None else ColumnRows(problem=missing("column", absent, known), is_whole=True)
 
 
-def _damage(error: Exception, what: str = "damaged or cut short", row: int | None = None) -> Damage:
-    """The `Damage` for an error of pyarrow; raises errors of the operating system and for lack of memory again."""
+def _damage(error: Exception, what: str = "damaged or cut short", row: int | None = None) -> ColumnRows:
+    """The part for an error of pyarrow; raises errors of the operating system and for lack of memory again."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in NOT_OF_THE_SYSTEM):
         raise error
-    return Damage(what, str(error) or type(error).__name__, row)
+    return ColumnRows(row, problem=f"{what} ({str(error) or type(error).__name__})")

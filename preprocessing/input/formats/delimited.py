@@ -27,7 +27,7 @@ def read_tsv(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
     return _documents(reader, source, csv.reader(source, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None))
 
 
-class _TooLongError(csv.Error):
+class _RowTooLongError(csv.Error):
     """A row is longer than a document may be."""
 
 
@@ -55,7 +55,7 @@ class _Lines:
         self.number += 1
         self._size += size
         if self._size > self._reader.limit:
-            raise _TooLongError  # after an error the csv module begins a new row
+            raise _RowTooLongError  # after an error the csv module begins a new row
         text = self._reader.decode(line, f"line {self.number}")
         self.is_damaged |= text is None
         return "\n" if text is None else text
@@ -74,11 +74,11 @@ def _documents(reader: PieceReader, source: _Lines, rows: Iterator[list[str]]) -
             row = next(rows)
         except StopIteration:
             return
+        except _RowTooLongError:
+            reader.too_long(source.position)
+            continue
         except csv.Error as error:
-            if isinstance(error, _TooLongError):
-                reader.too_long(source.position)
-            else:
-                reader.problem(source.position, f'not CSV ({error}); a field with " in it is quoted, each " doubled')
+            reader.problem(source.position, f'not CSV ({error}); a field with " in it is quoted, each " doubled')
             continue
         if source.is_damaged or not any(row):
             continue

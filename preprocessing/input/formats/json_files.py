@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from reread.preprocessing.input.fields import EACH, FieldError, TextField, missing
+from reread.preprocessing.input.fields import EACH, FieldError, FieldText, TextField, missing
 from reread.preprocessing.input.formats.text_files import jsonl
 from reread.preprocessing.input.piece import Document, PieceReader
 from reread.preprocessing.input.streams import BUFFER
@@ -21,7 +21,7 @@ _NEAR_THE_END = 16
 """Characters before the end of the buffer in which an error may only be a cut value: `tru`, `12`, `\\u12`."""
 
 
-class _TooLongError(Exception):
+class _RecordTooLongError(Exception):
     """A record is longer than a document may be."""
 
 
@@ -39,10 +39,10 @@ def json_file(reader: PieceReader, stream: BinaryIO) -> Iterator[Document]:
     try:
         for count, (record, field) in enumerate(_records(text, stated), 1):
             if isinstance(record, str):
-                yield from reader.texts([record], f"item {count}")
+                yield from reader.texts([FieldText(record)], f"item {count}")
             else:
                 yield from reader.texts(field.texts(record), f"item {count}", field.has_several)
-    except _TooLongError:
+    except _RecordTooLongError:
         reader.too_long(f"item {count + 1}")
     except FieldError as error:
         reader.problem("whole file", str(error))
@@ -133,8 +133,8 @@ class _Text:
     def value(self) -> Any:
         """The next value.
 
-        Raises `_TooLongError` if it has more than `limit` characters, `TooManyValuesError` before it is parsed if it
-        would take too much memory, and the decoder's errors.
+        Raises `_RecordTooLongError` if it has more than `limit` characters, `TooManyValuesError` before it is parsed if
+        it would take too much memory, and the decoder's errors.
         """
         self.next()
         while True:
@@ -152,7 +152,7 @@ class _Text:
                     return value
             held = len(self._text) - self._at
             if held > self._limit:
-                raise _TooLongError
+                raise _RecordTooLongError
             self._more(held)
 
     def elements(self) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from io import BytesIO
 from typing import BinaryIO, NamedTuple
 
-from reread.preprocessing.input.archives import Entry, entries, zip_entries
+from reread.preprocessing.input.archives import ArchiveFile, entries, zip_entries
 from reread.preprocessing.input.encodings import encoding_that_fits
 from reread.preprocessing.input.formats import mediawiki, wikiextractor, wikitext
 from reread.preprocessing.input.formats.columns import read_arrow, read_parquet
@@ -33,7 +33,7 @@ PROSE = "document-per-file"
 """The format of files whose name and first bytes imply no other."""
 
 
-class Format(NamedTuple):
+class InputFormat(NamedTuple):
     """A format of input files; one row of the table below."""
 
     read: Read
@@ -222,7 +222,7 @@ def _zip(reader: PieceReader, file: BinaryIO) -> Iterator[Document]:
     return _members(reader, zip_entries(file, reader.spend))
 
 
-def _members(reader: PieceReader, found: Iterator[Entry]) -> Iterator[Document]:
+def _members(reader: PieceReader, found: Iterator[ArchiveFile]) -> Iterator[Document]:
     """The documents of an archive, whose members are read according to their names."""
     for name, file, reason in found:
         reader.member, reader.last = f"{name}, ", "the start"
@@ -249,21 +249,23 @@ def _members(reader: PieceReader, found: Iterator[Entry]) -> Iterator[Document]:
 
 ARCHIVES = ("tar", "zip")
 """Each member is read by its own name; an archive inside another is not read."""
-FORMATS: dict[str, Format] = {
-    PROSE: Format(document_per_file, shown="no other format by the name"),
-    "blank-line": Format(blank_line, is_lines=True),
-    "document-per-line": Format(document_per_line, is_lines=True),
-    "jsonl": Format(jsonl, r"\.(jsonl|ndjson)$", "*.jsonl or *.ndjson", ("jsonl",), is_lines=True),
-    "json": Format(json_file, r"\.json$", "*.json", ("json", "jsonl")),
-    "csv": Format(read_csv, r"\.csv$", "*.csv"),
-    "tsv": Format(read_tsv, r"\.(tsv|tab)$", "*.tsv"),
-    "html": Format(read_html, r"\.(html?|xhtml)$", "*.html", ("html", "xml"), states_encoding=True),
-    "epub": Format(read_epub, r"\.epub$", "*.epub", needs_file=True),
-    "parquet": Format(read_parquet, r"\.(parquet|pq)$", "*.parquet", needs_file=True),
-    "arrow": Format(read_arrow, r"\.(arrow|feather)$", "*.arrow", needs_file=True),
-    "mediawiki": Format(_mediawiki, r"\.xml(-p\w+)?$", "*.xml", ("mediawiki", "xml"), states_encoding=True),
-    "wikiextractor": Format(_wikiextractor, r"(^|[/_])wiki_\d+$", "wiki_00, wiki_01, ...", ("wikiextractor", "jsonl")),
-    "tar": Format(_tar, r"\.tar$", "*.tar, an archive: each member is read by its own name"),
-    "zip": Format(_zip, r"\.zip$", "*.zip, an archive: each member is read by its own name", needs_file=True),
+FORMATS: dict[str, InputFormat] = {
+    PROSE: InputFormat(document_per_file, shown="no other format by the name"),
+    "blank-line": InputFormat(blank_line, is_lines=True),
+    "document-per-line": InputFormat(document_per_line, is_lines=True),
+    "jsonl": InputFormat(jsonl, r"\.(jsonl|ndjson)$", "*.jsonl or *.ndjson", ("jsonl",), is_lines=True),
+    "json": InputFormat(json_file, r"\.json$", "*.json", ("json", "jsonl")),
+    "csv": InputFormat(read_csv, r"\.csv$", "*.csv"),
+    "tsv": InputFormat(read_tsv, r"\.(tsv|tab)$", "*.tsv"),
+    "html": InputFormat(read_html, r"\.(html?|xhtml)$", "*.html", ("html", "xml"), states_encoding=True),
+    "epub": InputFormat(read_epub, r"\.epub$", "*.epub", needs_file=True),
+    "parquet": InputFormat(read_parquet, r"\.(parquet|pq)$", "*.parquet", needs_file=True),
+    "arrow": InputFormat(read_arrow, r"\.(arrow|feather)$", "*.arrow", needs_file=True),
+    "mediawiki": InputFormat(_mediawiki, r"\.xml(-p\w+)?$", "*.xml", ("mediawiki", "xml"), states_encoding=True),
+    "wikiextractor": InputFormat(
+        _wikiextractor, r"(^|[/_])wiki_\d+$", "wiki_00, wiki_01, ...", ("wikiextractor", "jsonl")
+    ),
+    "tar": InputFormat(_tar, r"\.tar$", "*.tar, an archive: each member is read by its own name"),
+    "zip": InputFormat(_zip, r"\.zip$", "*.zip, an archive: each member is read by its own name", needs_file=True),
 }
 _NAMES = [(name, re.compile(format.name)) for name, format in FORMATS.items() if format.name]

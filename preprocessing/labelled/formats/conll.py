@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from reread.preprocessing.errors import UserError
-from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.tasks.tag import IDEOGRAPH, TagExample, joiner_of
 
 log = logging.getLogger("reread")
@@ -20,14 +20,14 @@ _TOKEN = 100
 """Bytes of memory that a token and its tag take."""
 
 
-def read_conll(source: Source) -> Iterator[TagExample]:
-    """The sentences; a line without a tag means that the file is unlabelled, and then no line has one.
+def read_conll(source: LabelledFile) -> Iterator[TagExample]:
+    """The sentences. If a line has no tag, the file is unlabelled and no line may have one.
 
     Raises `UserError` for lines that are texts, each of which would be a token.
     """
     examples = list(_sentences(source))
-    if place := _texts(source, examples):
-        raise UserError(f"{place}: lines of text, where each line should be a word or a character")
+    if location := _texts(source, examples):
+        raise UserError(f"{location}: lines of text, where each line should be a word or a character")
     joiner = joiner_of(source, (example.tokens for example in examples))
     yield from examples if joiner == "" else (replace(example, joiner=joiner) for example in examples)
 
@@ -39,14 +39,14 @@ def is_conll(head: bytes) -> bool:
     return b"O" in tags and len(tags) > 0.8 * len(lines)
 
 
-def _sentences(source: Source) -> Iterator[TagExample]:
+def _sentences(source: LabelledFile) -> Iterator[TagExample]:
     sentence: list[bytes] = []
     number = 0
     for number, line in source.lines():
         if line.strip():
             sentence.append(line)
             if len(sentence) > _LONGEST:
-                raise UserError(f"{source.place(number)}: no blank line for {_LONGEST:,} lines; is it CoNLL's form?")
+                raise UserError(f"{source.location(number)}: no blank line for {_LONGEST:,} lines; is it CoNLL's form?")
         elif sentence:
             yield from _sentence(source, sentence, number - len(sentence))
             sentence = []
@@ -54,9 +54,9 @@ def _sentences(source: Source) -> Iterator[TagExample]:
         yield from _sentence(source, sentence, number - len(sentence) + 1)
 
 
-def _sentence(source: Source, lines: list[bytes], first: int) -> Iterator[TagExample]:
-    place = source.place(first)
-    text = source.decode(b"\n".join(lines), place)
+def _sentence(source: LabelledFile, lines: list[bytes], first: int) -> Iterator[TagExample]:
+    location = source.location(first)
+    text = source.decode(b"\n".join(lines), location)
     if text is None:
         return
     separator = "\t" if "\t" in text else " "
@@ -66,15 +66,15 @@ def _sentence(source: Source, lines: list[bytes], first: int) -> Iterator[TagExa
         if len(row) != width or width > 2 or not all(row):
             found = f"{len(row)} columns" if all(row) else "an empty column"
             wanted = "a line is a word, a tab or a blank, and a tag; where the file is unlabelled, no line has a tag"
-            source.mistake(source.place(number), f"{found}; {wanted}")
+            source.mistake(source.location(number), f"{found}; {wanted}")
             return
     source.spend(_TOKEN * len(rows))
     tags = tuple(row[1] for row in rows) if width == 2 else None
-    yield TagExample(str(first), place, tuple(row[0] for row in rows), tags)
+    yield TagExample(str(first), location, tuple(row[0] for row in rows), tags)
 
 
-def _texts(source: Source, examples: Sequence[TagExample]) -> str | None:
-    """The place of the first unlabelled sentence, if its tokens and those of the others are too long for words.
+def _texts(source: LabelledFile, examples: Sequence[TagExample]) -> str | None:
+    """The location of the first unlabelled sentence if the tokens are too long to be words; None otherwise.
 
     Of a model whose `task.split` is known, no token has several ideographs.
     """
@@ -82,4 +82,4 @@ def _texts(source: Source, examples: Sequence[TagExample]) -> str | None:
     chinese, others = ([len(token) for token in tokens if tokens[token] is kind] for kind in (True, False))
     most = _CHINESE if source.given.split is None else 1.5
     too_long = sum(chinese) > most * len(chinese) or sum(others) > _OTHER * len(others)
-    return examples[0].place if too_long else None
+    return examples[0].location if too_long else None

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import open_file
 from reread.preprocessing.input.archives import entries
-from reread.preprocessing.labelled.source import DAMAGE, Source
+from reread.preprocessing.labelled.file import DAMAGE, LabelledFile
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
 log = logging.getLogger("reread")
@@ -17,13 +17,15 @@ UNLABELLED = "unsup"
 """The folder of aclImdb with texts that have no label."""
 
 
-def read_folders(source: Source) -> Iterator[ClassifyExample]:
+def read_folders(source: LabelledFile) -> Iterator[ClassifyExample]:
     """The files `CLASS/NAME` or `CLASS/NAME.txt` at the deepest level; raises `UserError` for classes of two splits."""
     files = files_in(source) if source.path.is_dir() else _in_archive(source)
     texts = {name: data for name, data in files if name.suffix in ("", ".txt")}
     depth = max((len(name.parts) for name in texts), default=0)
     if depth < 2:
-        raise UserError(f"{source.path}: no file CLASS/NAME.txt in it; give the folder that holds a folder a class")
+        raise UserError(
+            f"{source.path}: no file CLASS/NAME.txt in it; give the folder that has a folder for each class"
+        )
     classes = {name: data for name, data in texts.items() if len(name.parts) == depth}
     splits = sorted({str(name.parent.parent) for name in classes})
     if len(splits) > 1:
@@ -39,13 +41,13 @@ def read_folders(source: Source) -> Iterator[ClassifyExample]:
     for name in sorted(classes):
         folder = name.parent.name
         identity = f"{folder}/{name.name}"
-        text = source.decode(classes[name], source.place(identity)) if folder != UNLABELLED else None
+        text = source.decode(classes[name], source.location(identity)) if folder != UNLABELLED else None
         if text is not None:
-            yield ClassifyExample(identity, source.place(identity), text, label=folder)
+            yield ClassifyExample(identity, source.location(identity), text, label=folder)
 
 
-def files_in(source: Source) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The files NAME and NAME.txt of a folder and its folders, but for hidden ones."""
+def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """The files NAME and NAME.txt in a folder and its subfolders, except hidden ones."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -59,7 +61,7 @@ def files_in(source: Source) -> Iterator[tuple[PurePosixPath, bytes]]:
                     yield here / name, file.read()
 
 
-def _in_archive(source: Source) -> Iterator[tuple[PurePosixPath, bytes]]:
+def _in_archive(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes]]:
     try:
         with source.open() as stream:
             for entry in entries(stream, DAMAGE):

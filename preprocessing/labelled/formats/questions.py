@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.input.fields import json_type
-from reread.preprocessing.labelled.source import Source
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.tasks.answer import NOWHERE, Answer, AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.settings import Settings
@@ -19,12 +19,12 @@ _BLANK = re.compile(r"\[BLANK\d+\]")
 
 
 class _Published(Settings):
-    """Part of a published file: fields that are not named here are left out."""
+    """A part of a published file; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class _Span(_Published):
+class _SquadAnswer(_Published):
     text: str
     answer_start: int
 
@@ -32,7 +32,7 @@ class _Span(_Published):
 class _Question(_Published):
     id: str | int
     question: str
-    answers: list[_Span] | None = None
+    answers: list[_SquadAnswer] | None = None
     is_impossible: bool | Literal["true", "false", ""] = False
     """CAIL2019 has it as text, empty in a file to predict for."""
 
@@ -72,7 +72,7 @@ class _Cases(_Published):
     label: Literal["B", "C"] | None = None
 
 
-def _data(source: Source) -> list[Any]:
+def _data(source: LabelledFile) -> list[Any]:
     values = source.json()
     data = values.get("data") if isinstance(values, dict) else None
     if not isinstance(data, list):
@@ -80,7 +80,7 @@ def _data(source: Source) -> list[Any]:
     return data
 
 
-def read_squad(source: Source) -> Iterator[AnswerExample]:
+def read_squad(source: LabelledFile) -> Iterator[AnswerExample]:
     """SQuAD 1 and 2 and what has their form: CMRC2018, DRCD, DuReader, TriviaQA, CAIL2019's reading questions.
 
     A question without the field `answers` is unlabelled; one with an empty list has no answer. In CAIL2019 -1 is the
@@ -93,16 +93,16 @@ def read_squad(source: Source) -> Iterator[AnswerExample]:
                 yield from _question(source, paragraph.context, question, position)
 
 
-def _question(source: Source, context: str, values: Any, position: str) -> Iterator[AnswerExample]:
+def _question(source: LabelledFile, context: str, values: Any, position: str) -> Iterator[AnswerExample]:
     name = values.get("id", "without id") if isinstance(values, dict) else type(values).__name__
-    place = source.place(f"{position}, question {name}")
-    question = source.parse(_Question, values, place)
+    location = source.location(f"{position}, question {name}")
+    question = source.parse(_Question, values, location)
     if question is None:
         return
     answers = question.answers
     if question.is_impossible is True:
         if answers:
-            source.mistake(place, "`is_impossible`, but it has answers; delete one of the two")
+            source.mistake(location, "`is_impossible`, but it has answers; delete one of the two")
             return
         answers = []
     if question.is_impossible == "" and not answers:
@@ -110,11 +110,11 @@ def _question(source: Source, context: str, values: Any, position: str) -> Itera
     spans = None if answers is None else tuple(Answer(span.answer_start, span.text) for span in answers)
     if spans and all(span == (NOWHERE, "") for span in spans):
         spans = ()
-    yield AnswerExample(str(question.id), place, context, question.question, spans)
+    yield AnswerExample(str(question.id), location, context, question.question, spans)
 
 
-def read_c3(source: Source) -> Iterator[ChooseExample]:
-    """C3: lines of a document or dialogue, and questions with options, the answer given as its text.
+def read_c3(source: LabelledFile) -> Iterator[ChooseExample]:
+    """C3: documents or dialogues as lists of lines, and questions with options, of which the answer is one's text.
 
     An option that repeats another one is left out, since no model can distinguish the two. C3's dialogues and other
     texts share ids: the second document of an id gets its position in the file beside it.
@@ -124,11 +124,11 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
         raise UserError(f"{source.path}: {json_type(data)}, not a list of documents; is it another format?")
     repeated, groups, shared = 0, set[str](), 0
     for number, values in enumerate(data, 1):
-        place = source.place(f"document {number}")
+        location = source.location(f"document {number}")
         if not isinstance(values, list) or len(values) != 3:
-            source.mistake(place, "not a list of lines, questions and an id")
+            source.mistake(location, "not a list of lines, questions and an id")
             continue
-        document = source.parse(_Document, dict(zip(("lines", "questions", "id"), values, strict=True)), place)
+        document = source.parse(_Document, dict(zip(("lines", "questions", "id"), values, strict=True)), location)
         if document is None:
             continue
         text, group = "\n".join(document.lines), str(document.id)
@@ -136,49 +136,49 @@ def read_c3(source: Source) -> Iterator[ChooseExample]:
             group, shared = f"{group}@{number}", shared + 1
         groups.add(group)
         for order, inner in enumerate(document.questions, 1):
-            place = source.place(f"document {number}, question {order}")
-            question = source.parse(_Options, inner, place)
+            location = source.location(f"document {number}, question {order}")
+            question = source.parse(_Options, inner, location)
             if question is None:
                 continue
             options = tuple(dict.fromkeys(question.choice))
             repeated += len(options) < len(question.choice)
             if question.answer and question.answer not in options:
-                source.mistake(place, f"the answer `{question.answer}` is none of its options")
+                source.mistake(location, f"the answer `{question.answer}` is none of its options")
                 continue
             label = options.index(question.answer) if question.answer else None
-            yield ChooseExample(f"{group}-{order}", place, text, question.question, options, label, group)
+            yield ChooseExample(f"{group}-{order}", location, text, question.question, options, label, group)
     if repeated:
         log.info(f"{source.path}: {repeated:,} questions have an option twice; the copies are left out")
     if shared:
         log.info(f"{source.path}: {shared:,} documents share the id of another one; their ids end with their position")
 
 
-def read_cmrc2019(source: Source) -> Iterator[ChooseExample]:
+def read_cmrc2019(source: LabelledFile) -> Iterator[ChooseExample]:
     """CMRC2019: passages with blanks, each filled by one of the passage's sentences; one example for each blank.
 
-    An empty list of answers, as in its owner's file to predict for, is none.
+    An empty list of answers, as in the owner's file to predict for, means unlabelled.
     """
     for position, passage in source.parse_each(_Cloze, _data(source), "article"):
-        place = source.place(position)
+        location = source.location(position)
         blanks = _BLANK.findall(passage.context)
         if not blanks or len(set(blanks)) < len(blanks):
-            source.mistake(place, "a blank stands twice in its text" if blanks else "no [BLANK1] in its text")
+            source.mistake(location, "a blank stands twice in its text" if blanks else "no [BLANK1] in its text")
             continue
         if passage.answers and len(passage.answers) != len(blanks):
-            source.mistake(place, f"{len(passage.answers)} answers for {len(blanks)} blanks")
+            source.mistake(location, f"{len(passage.answers)} answers for {len(blanks)} blanks")
             continue
         group, options = str(passage.context_id), tuple(passage.choices)
         for order, blank in enumerate(blanks):
-            name = f"{place}, {blank[1:-1]}"
+            name = f"{location}, {blank[1:-1]}"
             label = passage.answers[order] if passage.answers else None
             yield ChooseExample(f"{group}-{blank[1:-1]}", name, passage.context, blank, options, label, group)
 
 
-def read_cail(source: Source) -> Iterator[ChooseExample]:
+def read_cail(source: LabelledFile) -> Iterator[ChooseExample]:
     """CAIL2019-SCM: is case B or case C nearer to case A? The question is empty, the options are B and C."""
     for number, values in source.json_lines():
-        place = source.place(number)
-        cases = source.parse(_Cases, values, place)
+        location = source.location(number)
+        cases = source.parse(_Cases, values, location)
         if cases is not None:
             label = None if cases.label is None else "BC".index(cases.label)
-            yield ChooseExample(str(number), place, cases.A, "", (cases.B, cases.C), label)
+            yield ChooseExample(str(number), location, cases.A, "", (cases.B, cases.C), label)

@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from reread.preprocessing.errors import UserError, first_line
-from reread.preprocessing.labelled.source import DAMAGE, Source
+from reread.preprocessing.labelled.file import DAMAGE, LabelledFile
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
 log = logging.getLogger("reread")
@@ -17,10 +17,10 @@ _INLINE = frozenset(
 )
 _BLANKS = re.compile(r"[ \t\r\n\f]+")
 PARTS = ("body", "title", "title+body")
-"""What `columns` may name for `text` and `second`."""
+"""The values that `columns` may have for `text` and `second`."""
 
 
-def read_semeval(source: Source) -> Iterator[ClassifyExample]:
+def read_semeval(source: LabelledFile) -> Iterator[ClassifyExample]:
     """The articles, labelled `true` or `false`; without a ground truth beside the file they are unlabelled."""
     if source.path.name.startswith("ground-truth"):
         raise UserError(f"{source.path}: the ground truth; give the file of the articles beside it")
@@ -31,15 +31,15 @@ def read_semeval(source: Source) -> Iterator[ClassifyExample]:
     labels = _ground_truth(source)
     for number, article in enumerate(_articles(source), 1):
         identity = article.get("id", "")
-        place = source.place(f"article {number}, id {identity}")
+        location = source.location(f"article {number}, id {identity}")
         if labels and identity not in labels:
-            source.mistake(place, "the ground truth has no such id")
+            source.mistake(location, "the ground truth has no such id")
             continue
         title = " ".join(article.get("title", "").split())
         body = body_text(article)
         parts = {"body": body, "title": title, "title+body": f"{title}\n{body}".strip()}
         second = parts[columns["second"]] if "second" in columns else None
-        yield ClassifyExample(identity, place, parts[columns["text"]], second, labels[identity] if labels else None)
+        yield ClassifyExample(identity, location, parts[columns["text"]], second, labels[identity] if labels else None)
 
 
 def body_text(article: ElementTree.Element) -> str:
@@ -60,7 +60,7 @@ def body_text(article: ElementTree.Element) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _articles(source: Source) -> Iterator[ElementTree.Element]:
+def _articles(source: LabelledFile) -> Iterator[ElementTree.Element]:
     """Each <article>, dropped from memory when the next one is read."""
     try:
         with source.open() as stream:
@@ -80,7 +80,7 @@ def _articles(source: Source) -> Iterator[ElementTree.Element]:
         raise source.damaged(error) from None
 
 
-def _ground_truth(source: Source) -> dict[str, str]:
+def _ground_truth(source: LabelledFile) -> dict[str, str]:
     """Article id -> the attribute `hyperpartisan`, from the file whose name has `ground-truth` for `articles`.
 
     Empty if there is no such file.
@@ -91,7 +91,7 @@ def _ground_truth(source: Source) -> dict[str, str]:
     if not found:
         log.info(f"{source.path}: no {stem} beside it, so its articles are unlabelled")
         return {}
-    truth = Source(Path(found[0]), source.task)
+    truth = LabelledFile(Path(found[0]), source.task)
     labels: dict[str, str] = {}
     for element in _articles(truth):
         identity, label = element.get("id", ""), element.get("hyperpartisan")

@@ -8,62 +8,72 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.input.formats.table import looks_like, table_like
 from reread.preprocessing.input.streams import split_name
 from reread.preprocessing.labelled.columns import NAMES, Columns
-from reread.preprocessing.labelled.contract import read_contract
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
+from reread.preprocessing.labelled.formats.jsonl import read_jsonl
 from reread.preprocessing.labelled.formats.plain import document_per_file, document_per_line
 from reread.preprocessing.labelled.formats.questions import read_c3, read_cail, read_cmrc2019, read_squad
 from reread.preprocessing.labelled.formats.semeval import read_semeval
-from reread.preprocessing.labelled.source import Source
 from reread.preprocessing.labelled.tasks import TASKS
 
 _HEAD = 1 << 16
-"""Bytes in which a file of one JSON value shows what it is."""
+"""The bytes at the beginning of a file by which its format is recognised."""
 
 
-class Format(NamedTuple):
+class LabelledFormat(NamedTuple):
     tasks: tuple[str, ...]
-    read: Callable[[Source], Iterator[Example]]
+    read: Callable[[LabelledFile], Iterator[Example]]
     looks: str
-    """What it looks like, for messages and documentation."""
+    """A description of its form, for messages and documentation."""
     columns: tuple[str, ...] = ()
     """The fields that `columns` may name; `jsonl`: those of the task's line."""
     labels: tuple[str, ...] = ("one",)
-    """What a text to classify may have: one label, a set of labels, a number."""
+    """The labels that a text to classify may have: one label, a set of labels, a number."""
     takes_any: bool = False
-    """Whether any file can be read so, whatever it is: its first bytes must not look like another format."""
+    """Whether every file could be read so; therefore its first bytes must not look like another format."""
 
 
 _ALONE = tuple(task for task, line in TASKS.items() if "text" in line.model_fields)
 _TABLES = tuple(task for task, line in TASKS.items() if line.cells)
 _NAMED, _LABELS = tuple(NAMES), ("one", "set", "number")
-FORMATS: dict[str, Format] = {
-    "jsonl": Format(
-        tuple(TASKS), read_contract, "a JSON object a line with the fields of the task's example", (), _LABELS
+FORMATS: dict[str, LabelledFormat] = {
+    "jsonl": LabelledFormat(
+        tuple(TASKS), read_jsonl, "a JSON object a line with the fields of the task's example", (), _LABELS
     ),
-    "tsv": Format(_TABLES, read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
-    "csv": Format(_TABLES, read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
-    "clue": Format(("classify",), read_clue, 'lines such as {"sentence": .., "label": ..} (CLUE)', _NAMED, _LABELS),
-    "squad": Format(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
-    "c3": Format(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
-    "cmrc2019": Format(("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'),
-    "conll": Format(
+    "tsv": LabelledFormat(_TABLES, read_tsv, "a header, then texts and labels between tabs, unquoted", _NAMED, _LABELS),
+    "csv": LabelledFormat(_TABLES, read_csv, "a header, then texts and labels between commas", _NAMED, _LABELS),
+    "clue": LabelledFormat(
+        ("classify",), read_clue, 'lines such as {"sentence": .., "label": ..} (CLUE)', _NAMED, _LABELS
+    ),
+    "squad": LabelledFormat(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
+    "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
+    "cmrc2019": LabelledFormat(
+        ("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'
+    ),
+    "conll": LabelledFormat(
         ("tag",),
         read_conll,
         "a word or character and its tag a line, a blank line after each sentence",
         takes_any=True,
     ),
-    "document-per-line": Format(_ALONE, document_per_line, "a text a line, without labels", takes_any=True),
-    "document-per-file": Format(_ALONE, document_per_file, "a text a file, without a label", takes_any=True),
-    "folders": Format(("classify",), read_folders, "a folder or tar archive with a folder a class, a file a text"),
-    "cail": Format(("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'),
-    "semeval": Format(("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")),
+    "document-per-line": LabelledFormat(_ALONE, document_per_line, "a text a line, without labels", takes_any=True),
+    "document-per-file": LabelledFormat(_ALONE, document_per_file, "a text a file, without a label", takes_any=True),
+    "folders": LabelledFormat(
+        ("classify",), read_folders, "a folder or tar archive with a folder a class, a file a text"
+    ),
+    "cail": LabelledFormat(
+        ("choose",), read_cail, 'lines such as {"A": .., "B": .., "C": .., "label": "B"} (CAIL2019-SCM)'
+    ),
+    "semeval": LabelledFormat(
+        ("classify",), read_semeval, "XML of articles, ground truth beside it", ("text", "second")
+    ),
 }
 
 
-def check_form(source: Source, name: str) -> None:
+def check_form(source: LabelledFile, name: str) -> None:
     """Raises `UserError` if the first bytes of a file that is read as `name` look like another format."""
     if not FORMATS[name].takes_any or source.path.is_dir():
         return
@@ -74,10 +84,10 @@ def check_form(source: Source, name: str) -> None:
     elif looks == "tsv":  # a word, a tab and a tag
         looks = None
     if looks is not None:
-        raise UserError(f"{source.place(1)}: looks like {looks}, not like {FORMATS[name].looks}")
+        raise UserError(f"{source.location(1)}: looks like {looks}, not like {FORMATS[name].looks}")
 
 
-def recognise(source: Source) -> tuple[str, str]:
+def recognise(source: LabelledFile) -> tuple[str, str]:
     """The format of a file and the reason, from its name and its first bytes; raises `UserError` if none fits."""
     name = split_name(str(source.path))[0]
     if source.path.is_dir():
@@ -98,7 +108,7 @@ def recognise(source: Source) -> tuple[str, str]:
     raise UserError(f"{source.path}: of no known format; name it by `task.format` ({known})")
 
 
-def _recognise_object(source: Source, head: bytes) -> tuple[str, str]:
+def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
     if b'"paragraphs"' in head and b'"data"' in head:
         return "squad", 'JSON with "data" and "paragraphs"'
     if b'"context_id"' in head and b'"data"' in head:

@@ -1,4 +1,4 @@
-"""The kinds of task: how the lines of each are read; its class of examples is in the same file."""
+"""The table of the kinds of task. Each module has a class of examples and the class of the lines that make them."""
 
 from reread.preprocessing.labelled.line import TaskLine
 from reread.preprocessing.labelled.tasks.answer import AnswerLine

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from reread.preprocessing.labelled.examples import Example, Notes
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine, asked
-from reread.preprocessing.labelled.source import Source
 from reread.preprocessing.settings import Settings
 
 NOWHERE, MISPLACED = -1, -2
-"""`start` of an answer that is no part of the text, and of one that does not stand where its file says."""
+"""`start` of an answer that is no part of the text, and of a misplaced one, which is not where its file says."""
 CHOICES = ("YES", "NO")
 """The answers that are no part of a text (CAIL2019)."""
 _SHOWN = 60
@@ -19,8 +19,8 @@ _SHOWN = 60
 
 class Answer(NamedTuple):
     start: int
-    """In characters of the context; `NOWHERE` for one of `CHOICES`, and for "", no answer, beside other annotators';
-    `MISPLACED` for one that is scored alone."""
+    """In characters of the context. `NOWHERE` for one of `CHOICES`, and for "" if an annotator found no answer;
+    `MISPLACED` for an answer that is scored but not learned."""
     text: str
 
 
@@ -33,10 +33,10 @@ class AnswerExample(Example):
     text: str
     question: str
     answers: tuple[Answer, ...] | None = None
-    """Empty: the text does not answer the question. None: unlabelled."""
+    """Empty if the text does not answer the question, None if it is unlabelled."""
 
     @property
-    def placed(self) -> tuple[Answer, ...]:
+    def learnable(self) -> tuple[Answer, ...]:
         """The answers that can be learned."""
         return tuple(answer for answer in self.answers or () if answer.start != MISPLACED)
 
@@ -62,7 +62,7 @@ class AnswerExample(Example):
 
     @property
     def can_be_learned(self) -> bool:
-        return bool(self.placed) or not self.answers
+        return bool(self.learnable) or not self.answers
 
     def checked(self, notes: Notes) -> "AnswerExample | None":
         if not self.answers:
@@ -73,7 +73,7 @@ class AnswerExample(Example):
             if answer.start == NOWHERE and answer.text in ("", *CHOICES):
                 kept.append(answer)
             elif not answer.text:
-                notes.mistake(self.place, f"{which} is empty")
+                notes.mistake(self.location, f"{which} is empty")
             elif answer.start >= 0 and self.text.startswith(answer.text, answer.start):
                 kept.append(answer)
             else:
@@ -81,12 +81,12 @@ class AnswerExample(Example):
                 hint = f"it stands at {elsewhere}" if elsewhere >= 0 else "the text does not hold it"
                 quoted = answer.text if len(answer.text) <= _SHOWN else answer.text[:_SHOWN] + "..."
                 reason = f"{which}, `{quoted}`, does not stand at character {answer.start}; {hint}"
-                notes.misplace(self.place, reason)
+                notes.misplace(self.location, reason)
                 kept.append(Answer(MISPLACED, answer.text))
         return replace(self, answers=tuple(kept)) if kept else None
 
 
-class _Span(Settings):
+class _AnswerSpan(Settings):
     start: int
     text: str
 
@@ -94,11 +94,11 @@ class _Span(Settings):
 class AnswerLine(TaskLine):
     text: str
     question: str | None = None
-    answers: tuple[_Span, ...] | None = None
+    answers: tuple[_AnswerSpan, ...] | None = None
 
-    def example(self, source: Source, identity: str, place: str) -> AnswerExample:
+    def example(self, source: LabelledFile, identity: str, location: str) -> AnswerExample:
         spans = None if self.answers is None else tuple(Answer(span.start, span.text) for span in self.answers)
-        return AnswerExample(identity, place, self.text, asked(source, self.question), spans)
+        return AnswerExample(identity, location, self.text, asked(source, self.question), spans)
 
 
 def choices_of(train: Sequence[AnswerExample]) -> list[str]:

@@ -4,13 +4,13 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine, asked
-from reread.preprocessing.labelled.source import Source
 
 
 @dataclass(frozen=True, slots=True)
 class ChooseExample(Example):
-    """A question about a text, answered by one of several options; it may name a place in the text as `[BLANK3]`."""
+    """A question about a text, answered by one of several options; it may name a blank in the text as `[BLANK3]`."""
 
     read = ("text", "question", "options")
 
@@ -32,7 +32,7 @@ class ChooseExample(Example):
 
     @property
     def others(self) -> dict[str, str]:
-        """The question, which CAIL2019-SCM has not."""
+        """The question, which is empty in CAIL2019-SCM."""
         return {"question": self.question}
 
     @property
@@ -66,14 +66,14 @@ class ChooseLine(TaskLine):
     label: int | None = None
     group: str | None = None
 
-    def example(self, source: Source, identity: str, place: str) -> ChooseExample:
+    def example(self, source: LabelledFile, identity: str, location: str) -> ChooseExample:
         question, options = asked(source, self.question), _offered(source, self.options)
-        return ChooseExample(identity, place, self.text, question, options, self.label, self.group)
+        return ChooseExample(identity, location, self.text, question, options, self.label, self.group)
 
 
-def _offered(source: Source, options: tuple[str, ...] | None = None) -> tuple[str, ...]:
+def _offered(source: LabelledFile, options: tuple[str, ...] | None = None) -> tuple[str, ...]:
     """The options of a question. Raises ValueError if there are none."""
     found = source.given.options if options is None else options
     if options is None and not found:
-        raise ValueError("a text without options; task.options='[..., ...]' offers all such texts the same")
+        raise ValueError("a text without options; give all such texts the same by task.options='[..., ...]'")
     return found

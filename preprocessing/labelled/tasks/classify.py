@@ -6,8 +6,8 @@ from typing import Any
 
 from reread.preprocessing.labelled.columns import NAMES
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine
-from reread.preprocessing.labelled.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +56,5 @@ class ClassifyLine(TaskLine):
     second: str | None = None
     label: Any = None
 
-    def example(self, source: Source, identity: str, place: str) -> ClassifyExample:
-        return ClassifyExample(identity, place, self.text, self.second, source.label(self.label))
+    def example(self, source: LabelledFile, identity: str, location: str) -> ClassifyExample:
+        return ClassifyExample(identity, location, self.text, self.second, source.label(self.label))

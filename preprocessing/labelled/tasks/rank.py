@@ -1,7 +1,7 @@
-"""`rank`: a query and passages, of which each has a grade: how relevant it is.
+"""`rank`: a query and passages, each with a grade that says how relevant it is.
 
-A line of `jsonl` has a query with all its passages, or with one, as a row of a table has; rows with the same query id,
-or without ids with the same query, belong together, wherever in the file they stand.
+A line of `jsonl` has a query with all its passages, or with one passage, like a row of a table. Rows with the same
+query id, or with the same query if they have no ids, belong together, wherever they are in the file.
 """
 
 import logging
@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine
-from reread.preprocessing.labelled.source import Source
 
 log = logging.getLogger("reread")
 
@@ -93,7 +93,7 @@ class RankLine(TaskLine):
         "positives": ("positives", "positive", "pos"),
         "negatives": ("negatives", "negative", "neg"),
     }
-    """Those of FlagEmbedding (pos, neg), sentence-transformers and BEIR among them."""
+    """They include the names of FlagEmbedding (pos, neg), sentence-transformers and BEIR."""
 
     query: str
     passages: tuple[str, ...] | None = None
@@ -106,8 +106,10 @@ class RankLine(TaskLine):
     passage_id: str | int | None = None
 
     @classmethod
-    def completed(cls, source: Source, lines: "Iterator[tuple[int, RankLine]]") -> "Iterator[tuple[int, RankLine]]":
-        """With the rows of a query joined; one line is logged for queries without a relevant passage."""
+    def completed(
+        cls, source: LabelledFile, lines: "Iterator[tuple[int, RankLine]]"
+    ) -> "Iterator[tuple[int, RankLine]]":
+        """Join the rows of each query; one line is logged for queries without a relevant passage."""
         rows: dict[Hashable, list[tuple[int, RankLine]]] = {}
         found = list[tuple[int, RankLine]]()
         for number, line in lines:
@@ -119,25 +121,29 @@ class RankLine(TaskLine):
         without = [number for number, line in found if line.positives is None and line.grades and not any(line.grades)]
         if without:
             log.info(
-                "%s: %d of %d queries have no passage with a grade above 0, the first at %s; nothing is learned of "
+                "%s: %d of %d queries have no passage with a grade above 0, the first at %s; nothing is learned from "
                 "them, and their scores are 0",
-                *(source.path, len(without), len(found), source.place(without[0])),
+                *(source.path, len(without), len(found), source.location(without[0])),
             )
         yield from sorted(found, key=lambda one: one[0])
 
     @classmethod
-    def _joined(cls, source: Source, rows: "list[tuple[int, RankLine]]") -> "tuple[int, RankLine] | None":
+    def _joined(cls, source: LabelledFile, rows: "list[tuple[int, RankLine]]") -> "tuple[int, RankLine] | None":
         """One line for the rows of a query; None if one of them is a mistake."""
         first, of_query = rows[0]
         for name, reason in (("grade", "has a grade"), ("passage_id", "has a passage id")):
             missing = [number for number, row in rows if getattr(row, name) is None]
             if 0 < len(missing) < len(rows):
-                source.mistake(source.place(missing[0]), f"{name}: another passage of the query {reason}; give it one")
+                source.mistake(
+                    source.location(missing[0]), f"{name}: another passage of the query {reason}; give it one"
+                )
                 return None
         for number, row in rows:
             if row.query != of_query.query:
-                other = f"query id `{row.id}` has another query at {source.place(first)}; give one of them another id"
-                source.mistake(source.place(number), other)
+                other = (
+                    f"query id `{row.id}` has another query at {source.location(first)}; give one of them another id"
+                )
+                source.mistake(source.location(number), other)
                 return None
         values: dict[str, Any] = {
             "query": of_query.query,
@@ -150,7 +156,7 @@ class RankLine(TaskLine):
             values["passage_ids"] = tuple(row.passage_id for _, row in rows)
         return first, cls.model_construct(**values)
 
-    def example(self, source: Source, identity: str, place: str) -> RankExample:
+    def example(self, source: LabelledFile, identity: str, location: str) -> RankExample:
         passages, grades = self.passages, self.grades
         if self.positives is not None or self.negatives is not None:
             if passages is not None:
@@ -160,4 +166,4 @@ class RankLine(TaskLine):
         if passages is None:
             raise ValueError("passages: field required, or `positives` and `negatives`, or a `passage` a line")
         ids = tuple(str(one) for one in self.passage_ids or ())
-        return RankExample(identity, place, self.query, passages, grades, ids)
+        return RankExample(identity, location, self.query, passages, grades, ids)

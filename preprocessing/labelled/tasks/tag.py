@@ -1,4 +1,4 @@
-"""`tag`: a tag for each word or character, and what raw text to tag is split into."""
+"""`tag`: a tag for each word or character, and how raw text to tag is split."""
 
 import logging
 import re
@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 from tokenizers import Regex, pre_tokenizers
 
 from reread.preprocessing.labelled.examples import Example, Split
+from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine
-from reread.preprocessing.labelled.source import Source
 
 log = logging.getLogger("reread")
 IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -30,7 +30,7 @@ class TagExample(Example):
     tags: tuple[str, ...] | None = None
     """None: unlabelled."""
     joiner: str = ""
-    """What stands between two tokens in the text: a blank or nothing."""
+    """The separator of two tokens in the text: a blank or nothing."""
 
     @property
     def text(self) -> str:
@@ -79,20 +79,20 @@ class TagExample(Example):
 
 @dataclass(frozen=True, slots=True)
 class SplitExample(TagExample):
-    """A text without tags, and what it is split into."""
+    """A text without tags, split into words or characters."""
 
     starts: tuple[int, ...] = ()
-    """Where each token begins in the text."""
+    """The character of the text at which each token begins."""
     whole: str = ""
 
     @property
     def text(self) -> str:
-        """The text as it was given, with what stands between its tokens."""
+        """The text as it was given, with all that is between its tokens."""
         return self.whole
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """As those of `TagExample`."""
+        """As in `TagExample`."""
         return [(start, start + len(token)) for start, token in zip(self.starts, self.tokens, strict=True)]
 
 
@@ -105,29 +105,29 @@ class TagLine(TaskLine):
     joiner: Literal["", " "] | None = None
 
     @classmethod
-    def completed(cls, source: Source, lines: "Iterator[tuple[int, TagLine]]") -> "Iterator[tuple[int, TagLine]]":
+    def completed(cls, source: LabelledFile, lines: "Iterator[tuple[int, TagLine]]") -> "Iterator[tuple[int, TagLine]]":
         parsed = list(lines)
         joiner = joiner_of(source, (line.tokens or () for _, line in parsed if line.joiner is None))
         for number, line in parsed:
             yield number, line.model_copy(update={"joiner": joiner}) if line.joiner is None else line
 
-    def example(self, source: Source, identity: str, place: str) -> TagExample:
+    def example(self, source: LabelledFile, identity: str, location: str) -> TagExample:
         if self.tokens is not None:
-            return TagExample(identity, place, self.tokens, self.tags, self.joiner or "")
+            return TagExample(identity, location, self.tokens, self.tags, self.joiner or "")
         if self.text is None or self.tags is not None:
             raise ValueError("tokens: field required" if self.tags is not None else "neither `tokens` nor `text`")
-        return _tagged(source, identity, place, self.text)
+        return _tagged(source, identity, location, self.text)
 
 
-def _tagged(source: Source, identity: str, place: str, text: str) -> SplitExample:
-    """A text to tag. Raises ValueError if nothing says what it is split into."""
+def _tagged(source: LabelledFile, identity: str, location: str, text: str) -> SplitExample:
+    """A text to tag. Raises ValueError if `task.split` is not set."""
     if source.given.split is None:
         raise ValueError(
             "a text without `tokens`; task.split=words, or characters, says what it is split into, as were the texts "
             "that the model learned from"
         )
     tokens, starts = split(text, source.given.split)
-    return SplitExample(identity, place, tokens, starts=starts, whole=text)
+    return SplitExample(identity, location, tokens, starts=starts, whole=text)
 
 
 def split(text: str, into: Split) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -155,7 +155,7 @@ def split_of(train: Sequence[TagExample]) -> Split | None:
     return "words" if sum(len(token) > 1 for token in tokens) > _FEW * len(tokens) else "characters"
 
 
-def joiner_of(source: Source, sentences: Iterable[tuple[str, ...]]) -> str:
+def joiner_of(source: LabelledFile, sentences: Iterable[tuple[str, ...]]) -> str:
     """What joins the tokens to a text: nothing if most tokens with letters are Chinese or Japanese, else a blank."""
     chinese = others = 0
     for token, count in Counter(token for tokens in sentences for token in tokens).items():

@@ -14,7 +14,7 @@ import yaml
 from reread.pipeline.cli import _status_of_command
 from reread.pipeline.commands import finetune, run
 from reread.pipeline.commands.ablate import _slug, ablate
-from reread.pipeline.commands.inspect import task_of
+from reread.pipeline.commands.inspect import task_in
 from reread.pipeline.commands.predict import predict
 from reread.pipeline.display.scores import baselines, score_table
 from reread.pipeline.display.windows import print_windows
@@ -502,7 +502,7 @@ def test_what_is_scored_is_the_held_out_file(folder: Path) -> None:
     settings = dataset(folder, "choose", CHOSEN).settings
     assert settings.held_out.name == "choose.jsonl"
     other = settings.model_copy(update={"dev": Path("other.jsonl")})
-    assert (other.held_out.name, other.place.name) == ("other.jsonl", "choose.jsonl")
+    assert (other.held_out.name, other.location.name) == ("other.jsonl", "choose.jsonl")
 
 
 def shown(capsys: pytest.CaptureFixture[str], settings: TaskSettings, samples: int) -> str:
@@ -562,11 +562,11 @@ def test_inspect_shows_each_option_and_whether_it_is_right(folder: Path, capsys:
 
 
 def test_inspect_reads_with_the_model_that_would_be_fine_tuned(folder: Path) -> None:
-    task = task_of(folder / "model", ["task.sequence_length=9", "step=3"], "tune.yaml")
+    task = task_in(folder / "model", ["task.sequence_length=9", "step=3"], "tune.yaml")
     assert task is not None and task.tokenizer == folder / "model"
     assert (task.sequence_length, task.step, task.labels) == (9, 3, ["x", "y"])
-    assert task_of(folder / "corpus", [], None) is None
-    assert task_of(folder / "corpus", [], "nezha-base") is None
+    assert task_in(folder / "corpus", [], None) is None
+    assert task_in(folder / "corpus", [], "nezha-base") is None
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag", "answer", "choose", "rank"])

@@ -184,12 +184,12 @@ def test_memory_is_that_of_a_micro_batch_of_full_rows(monkeypatch, values_of) ->
     """Trimmed micro-batches of a run are shorter, or as long."""
     seen: list[tuple[int, ...]] = []
 
-    def taken(objective: Objective, batch: Any, rows: Any, take: Any = Objective.taken) -> Any:
+    def trimmed(objective: Objective, batch: Any, rows: Any, take: Any = Objective.trimmed_rows) -> Any:
         found = take(objective, batch, rows)
         seen.append(found["input_ids"].shape)
         return found
 
-    monkeypatch.setattr(Objective, "taken", taken)
+    monkeypatch.setattr(Objective, "trimmed_rows", trimmed)
     rehearsed(values_of("nowhere"), 100, micro_batch=5)
     assert set(seen) == {(5, 48)}
 

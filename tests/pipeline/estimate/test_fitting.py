@@ -13,7 +13,7 @@ from reread.training.config import TrainSettings
 from reread.training.models import model_spec
 from reread.training.models.build import model_config
 from reread.training.parallel.mesh import Mesh
-from reread.training.run.auto import Fitting, settings_of_run
+from reread.training.run.auto import AutoSettings, settings_of_run
 from reread.training.run.metrics import read_metrics
 from reread.training.trainer import Trainer
 from tests.conftest import document_values, train_values
@@ -72,12 +72,12 @@ def test_a_stated_micro_batch_is_kept_at_the_start_and_when_the_run_goes_on(tmp_
     stated = {"micro_batch": 8, "activation_checkpointing": "auto"}
     settings = TrainSettings.parse(train_values(Path("nowhere"), **stated), "test")
     config = model_config(model_spec("nezha"), settings.model, 500, None)
-    mesh, fitting = Mesh(world=2, data_size=2), Fitting(fit, 4 * GIB)
+    mesh, auto = Mesh(world=2, data_size=2), AutoSettings(fit, 4 * GIB)
     rest: Any = config, mesh, torch.float32, None
-    begun = fitting.settings(settings, tmp_path, False, *rest)
-    fitting.keep(settings, begun, tmp_path, mesh)
+    begun = auto.settings(settings, tmp_path, False, *rest)
+    auto.keep(settings, begun, tmp_path, mesh)
     assert (begun.micro_batch, begun.activation_checkpointing) == (8, False)
-    assert fitting.settings(settings, tmp_path, True, *rest) == begun
+    assert auto.settings(settings, tmp_path, True, *rest) == begun
 
 
 def test_a_stated_micro_batch_that_does_not_fit_is_refused_with_the_largest_that_does() -> None:
@@ -100,7 +100,7 @@ def test_a_resumed_run_keeps_the_choice_unless_the_device_differs(sample_corpus,
     values = train_values(sample_corpus, **AUTO, schedule={"decay": "constant"})
     for memory, steps, offered, taken in ((1, 1, 2, 2), (1, 2, 4, 2), (2, 3, 4, 4), (2, 4, 8, 4)):
         settings = TrainSettings.parse({**values, "steps": steps}, "test")
-        trainer = Trainer(settings, tmp_path, Mesh(), fitting=Fitting(other(offered), memory))
+        trainer = Trainer(settings, tmp_path, Mesh(), auto=AutoSettings(other(offered), memory))
         assert trainer.settings.micro_batch == taken
         trainer.train()
         assert settings_of_run(settings, tmp_path).micro_batch == taken

@@ -178,11 +178,11 @@ def test_whatever_a_manifest_says_it_is_read_or_refused_in_one_line(folders, kin
 def fingerprint_of(values: Any) -> Any:
     """That which the manifest would have, as far as it is one."""
     from reread.preprocessing.corpus import Manifest, Shard
-    from reread.preprocessing.corpus.index import Index
+    from reread.preprocessing.corpus.index import CorpusIndex
 
     try:
         shards = [Shard(**shard) for shard in values["shards"]]
-        return Manifest(values["tokenizer"], values["dtype"], shards, Index.of([], [], [])).fingerprint
+        return Manifest(values["tokenizer"], values["dtype"], shards, CorpusIndex.of([], [], [])).fingerprint
     except (TypeError, KeyError, ValueError):
         return values.get("fingerprint")
 

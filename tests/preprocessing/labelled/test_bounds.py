@@ -12,6 +12,7 @@ import pytest
 import zstandard
 
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled import file
 from reread.preprocessing.labelled.read import read_examples
 from tests.conftest import ROOT
 
@@ -20,7 +21,7 @@ _READ = """
 import sys
 from pathlib import Path
 from reread.preprocessing.errors import UserError
-from reread.preprocessing.labelled import source
+from reread.preprocessing.labelled import file as source
 from reread.preprocessing.labelled.read import read_examples
 source._ROOM = int(sys.argv[1])
 for argument in sys.argv[2:]:
@@ -37,6 +38,15 @@ with open("/proc/self/status") as file:
 def zstd(unit: bytes, count: int) -> bytes:
     packer = zstandard.ZstdCompressor().compressobj()
     return b"".join([*(packer.compress(unit * 1000) for _ in range(count // 1000)), packer.flush()])
+
+
+def test_a_file_of_mistakes_alone_ends_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "_MOST_MISTAKES", 3)
+    path = tmp_path / "a.jsonl"
+    for line in ("[]\n", '{"text": 1}\n'):
+        path.write_text(10 * line)
+        with pytest.raises(UserError, match=rf"{path}:1: .*the first of more than 3 mistakes"):
+            read_examples(path, "classify", "jsonl", wrong="skip")
 
 
 @pytest.mark.slow

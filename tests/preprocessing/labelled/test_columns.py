@@ -76,7 +76,7 @@ def test_labels_of_a_set_stand_in_one_text_between_separators(tmp_path: Path) ->
     table = write(tmp_path / "a.tsv", "text\tlabel\nx\ta, b; c\ny\t\n")
     assert [one.label for one in read(table, labels="set")] == [("a", "b; c"), ()]
     assert [one.label for one in read(table, labels="set", label_separator=";")] == [("a, b", "c"), ()]
-    with pytest.raises(UserError, match=r"task\.label_separator: is for sets of labels; set task\.answer=set"):
+    with pytest.raises(UserError, match=r"task\.label_separator: separates labels of a set; set task\.answer=set"):
         read(table, label_separator=";")
 
 

@@ -41,7 +41,7 @@ def labelled(examples: list[Any]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("task", CLASSES)
 def test_a_line_of_our_format_has_exactly_the_fields_of_the_example(task: str) -> None:
     more = {"text"} if task == "tag" else set()  # which stands for tokens where there are none
-    assert set(TASKS[task].model_fields) == {field.name for field in fields(CLASSES[task])} - {"place"} | more
+    assert set(TASKS[task].model_fields) == {field.name for field in fields(CLASSES[task])} - {"location"} | more
 
 
 def test_our_format_gives_every_task(tmp_path: Path) -> None:
@@ -85,14 +85,14 @@ def test_a_label_is_a_name_a_set_or_a_number(labels: Any, value: object, expecte
 def test_a_quotation_mark_in_tsv_is_a_character(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", 'label\ttext_a\n1\t"好\n0\t很"坏"\u2028\r, 真的\n')
     assert labelled(read(path)) == [('"好', None, "1"), ('很"坏"\u2028\r, 真的', None, "0")]
-    assert [(example.id, example.place) for example in read(path)] == [("2", f"{path}:2"), ("3", f"{path}:3")]
+    assert [(example.id, example.location) for example in read(path)] == [("2", f"{path}:2"), ("3", f"{path}:3")]
 
 
 def test_csv_is_quoted_and_may_hold_line_ends(tmp_path: Path) -> None:
     text = "x" * 200_000  # beyond the csv module's own limit
     path = write(tmp_path / "a.csv", f'id,review,label\r\n5,"a ""b"",\nc",1\r\n\r\n6,{text},0\r\n')
     assert labelled(read(path)) == [('a "b",\nc', None, "1"), (text, None, "0")]
-    assert [(example.id, example.place) for example in read(path)] == [("5", f"{path}:2"), ("6", f"{path}:5")]
+    assert [(example.id, example.location) for example in read(path)] == [("5", f"{path}:2"), ("6", f"{path}:5")]
 
 
 def test_columns_name_what_the_header_calls_otherwise(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_squad_has_several_answers_or_none_or_is_unlabelled(tmp_path: Path) -> N
         ("b", ()),
         ("c", None),
     ]
-    assert found[0].place == f"{path}: article 1, paragraph 1, question 1"
+    assert found[0].location == f"{path}: article 1, paragraph 1, question 1"
 
 
 def test_c3_documents_of_one_id_stay_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -156,7 +156,7 @@ def test_a_question_keeps_all_answers_for_its_score(tmp_path: Path) -> None:
         ("some", (nowhere, Answer(2, "山下"), nowhere)),
         ("none", (nowhere, nowhere)),
     ]
-    assert [example.placed for example in kept] == [(Answer(2, "山下"),), ()]
+    assert [example.learnable for example in kept] == [(Answer(2, "山下"),), ()]
     for lines, wanted in ((found.skipped, ["both", "lost"]), (found.misplaced, ["some", "none"])):
         assert [line.removeprefix(f"{path}: ").split(": ")[0].rpartition(" ")[2] for line in lines] == wanted
 
@@ -226,7 +226,7 @@ def test_wrong_settings_name_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown key `labell`; did you mean `label`"):
         read_examples(lines, "classify")
     assert read_examples(lines, "classify", columns={"label": "labell"}).examples[0].id == "1"
-    with pytest.raises(UserError, match="`text` is unknown to format conll; it has none to name"):
+    with pytest.raises(UserError, match="`text` is unknown to format conll; this format names no columns"):
         read_examples(path, "tag", "conll", columns={"text": "body"})
     with pytest.raises(UserError, match=r"task\.answer: format folders gives each text one label, not `number`"):
         read_examples(tmp_path, "classify", labels="number")
@@ -272,7 +272,7 @@ def test_plain_text_is_read_by_line_or_as_a_whole_as_is_asked_for(tmp_path: Path
     with pytest.raises(UserError, match=r"a\.txt: of no known format; name it by `task\.format` .*document-per-line: "):
         read_examples(path, "classify")
     examples = read_examples(path, "classify", "document-per-line").examples
-    assert [(one.id, one.place, one.text) for one in examples] == [
+    assert [(one.id, one.location, one.text) for one in examples] == [
         ("1", f"{path}:1", "今天"),
         ("3", f"{path}:3", " 明天"),
     ]  # type: ignore[union-attr]

@@ -63,8 +63,8 @@ def test_texts_alone_are_examples_of_every_task(task: Any, tmp_path: Path, monke
     ("task", "given", "line"),
     [
         ("tag", Given(), "1: a text without `tokens`; task.split=words, or characters, says"),
-        ("answer", Given(), "1: a text without a question; task.question='...' asks"),
-        ("choose", Given(question=""), "1: a text without options; task.options="),
+        ("answer", Given(), "1: a text without a question; give all such texts one by task.question='...'"),
+        ("choose", Given(question=""), "1: a text without options; give all such texts the same by task.options="),
     ],
 )
 def test_what_a_text_alone_lacks_is_one_line(task: Any, given: Given, line: str, tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def test_cmrc2018_has_two_hundred_answers_elsewhere_which_are_scored() -> None:
     kept: list[Any] = list(found.examples)
     assert (len(kept), len(found.skipped), len(found.misplaced)) == (3219, 0, 176)
     assert len({example.text for example in kept}) == 848
-    assert all(example.text[start:][: len(text)] == text for example in kept for start, text in example.placed)
-    assert sum(len(example.placed) for example in kept) == 3 * 3219 - 200
-    assert sum(not example.placed for example in kept) == 3
+    assert all(example.text[start:][: len(text)] == text for example in kept for start, text in example.learnable)
+    assert sum(len(example.learnable) for example in kept) == 3 * 3219 - 200
+    assert sum(not example.learnable for example in kept) == 3
     assert [[answer.text for answer in example.answers] for example in kept] == [one.answers for one in questions(path)]
 
 

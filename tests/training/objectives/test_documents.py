@@ -25,7 +25,7 @@ from reread.training.objectives.documents import DocumentObjective
 from reread.training.optim.build import steps_taken
 from reread.training.parallel.mesh import Mesh
 from reread.training.run.metrics import read_metrics
-from reread.training.run.progress import Window
+from reread.training.run.progress import ProgressFigures
 from reread.training.trainer import Trainer
 from tests.conftest import document_values
 
@@ -198,7 +198,7 @@ def test_a_step_in_which_no_row_learns_updates_nothing_and_goes_on(corpus: Path,
     settings = settings_of(corpus, global_batch=1, steps=1000, schedule={"decay": "constant"})
     trainer = Trainer(settings, tmp_path, Mesh())
     objective: Any = trainer.objective
-    window = Window(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
+    window = ProgressFigures(trainer.assembly.spec, trainer.assembly.config, trainer.objective, 0)
     idle = updates = 0
     with objective.batches(0) as loader, caplog.at_level(logging.INFO, "reread"):
         for _ in range(60):

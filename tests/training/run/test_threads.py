@@ -10,7 +10,7 @@ import torch
 from reread.training.config import TrainSettings
 from reread.training.parallel.mesh import Mesh
 from reread.training.run import threads
-from reread.training.run.auto import keep_fitted
+from reread.training.run.auto import keep_auto
 from reread.training.run.threads import use_threads
 from reread.training.trainer import train
 from tests.conftest import train_values
@@ -39,7 +39,7 @@ def settings(**given: Any) -> TrainSettings:
 
 def used(run: Path, begun: bool = False, **given: Any) -> int:
     kept = use_threads(settings(**given), run, begun, Mesh())
-    keep_fitted(run, threads=kept)
+    keep_auto(run, threads=kept)
     assert torch.get_num_threads() == kept["chosen"]
     return kept["chosen"]
 
@@ -92,7 +92,7 @@ def test_what_is_stated_is_taken_and_a_run_keeps_its_number(machine, tmp_path, m
 
 @pytest.mark.parametrize("kept", [{"chosen": "8", "cores": 8, "processes": 1}, {"chosen": 0}, [], {"chosen": 1e400}])
 def test_a_damaged_file_of_choices_is_chosen_again(kept, tmp_path) -> None:
-    keep_fitted(tmp_path, threads=kept)
+    keep_auto(tmp_path, threads=kept)
     assert used(tmp_path, begun=True) == 8
 
 

@@ -4,7 +4,7 @@ A row is cut into units: tokens, or words (a token with those that continue its 
 taken in turn if it still fits into the budget of max(1, round(probability * tokens)), special tokens included; this is
 exactly the greedy choice of Google's `create_masked_lm_predictions`. If all units of a row are larger than the budget,
 its shortest one is taken whole, so that every row has a prediction. Spans of words have the same budget but are drawn
-differently (training/data/spans.py).
+differently (spans.py).
 
 Taken tokens become [MASK] (80 %), a random id (10 %) or stay (10 %); the draw is per token, for spans per span.
 """
@@ -75,14 +75,14 @@ def mask(
 def span_boundaries(labels: NDArray[np.int32]) -> NDArray[np.int64]:
     """The borders of the spans of rows [B, L], int64 [3, n], for each of the n predicted tokens in order.
 
-    In a span, a run of predicted tokens s ... e, token i gets the places of s - 1 and e + 1 in [B * L], and i - s.
+    In a span, a run of predicted tokens s ... e, token i gets the positions of s - 1 and e + 1 in [B * L], and i - s.
     """
-    places = np.flatnonzero(labels != IGNORED)
-    begins = np.ones(len(places), bool)
-    begins[1:] = (np.diff(places) > 1) | (places[1:] % labels.shape[1] == 0)
-    sizes = np.diff(np.append(np.flatnonzero(begins), len(places)))
-    first = np.repeat(places[begins], sizes)
-    return np.stack([first - 1, first + np.repeat(sizes, sizes), places - first])
+    positions = np.flatnonzero(labels != IGNORED)
+    begins = np.ones(len(positions), bool)
+    begins[1:] = (np.diff(positions) > 1) | (positions[1:] % labels.shape[1] == 0)
+    sizes = np.diff(np.append(np.flatnonzero(begins), len(positions)))
+    first = np.repeat(positions[begins], sizes)
+    return np.stack([first - 1, first + np.repeat(sizes, sizes), positions - first])
 
 
 def _small(columns: int) -> type[np.unsignedinteger[Any]]:

@@ -25,7 +25,7 @@ _CACHED_BLOCKS = 4096
 Bounds = NDArray[np.int64]
 
 
-class Text(NamedTuple):
+class TextRanges(NamedTuple):
     """One stretch of text a row: tokens start[i]..stop[i] of a block.
 
     The block's ids and flags begin at the bytes ids_at[i] and flags_at[i] of the shard maps[i], whose first page is
@@ -45,10 +45,10 @@ class Locations(NamedTuple):
 
     document: Bounds
     chunk: Bounds
-    text: Text
+    text: TextRanges
 
 
-class _Block(NamedTuple):
+class _CorpusBlock(NamedTuple):
     map: mmap
     offsets: memoryview
     """int64 [documents + 1]: where each document begins, in tokens."""
@@ -56,7 +56,7 @@ class _Block(NamedTuple):
     """int32 [documents + 1]: the number of chunks before each document."""
 
 
-class Chunks:
+class CorpusChunks:
     """The chunks of a corpus, numbered in corpus order; `longest` is the maximum number of tokens in a chunk."""
 
     def __init__(self, corpus: Corpus, longest: int) -> None:
@@ -85,7 +85,7 @@ class Chunks:
         chunk = np.array(rest, np.int64) - np.array(before, np.int64)
         return Locations(self.corpus.block_documents[numbers] + within, chunk, self._texts(numbers, blocks, within))
 
-    def bounds(self, locations: Locations) -> tuple[Text, NDArray[np.uint8], Bounds]:
+    def bounds(self, locations: Locations) -> tuple[TextRanges, NDArray[np.uint8], Bounds]:
         """The chunks, flags [B, longest + window] and the index in the block of the token in column 0.
 
         Flags are zero outside the document.
@@ -100,29 +100,29 @@ class Chunks:
         start = np.where(locations.chunk == 0, begin, start)
         return locations.text._replace(start=start, stop=np.minimum(start + self.longest, end)), flags, origin
 
-    def _texts(self, numbers: Bounds, blocks: list[_Block], within: list[int]) -> Text:
+    def _texts(self, numbers: Bounds, blocks: list[_CorpusBlock], within: list[int]) -> TextRanges:
         """Document within[i] of block numbers[i]."""
         start = np.array([block.offsets[number] for block, number in zip(blocks, within, strict=True)], np.int64)
         stop = np.array([block.offsets[number + 1] for block, number in zip(blocks, within, strict=True)], np.int64)
         at = self.corpus
         maps = [block.map for block in blocks]
-        return Text(maps, at.first_page[numbers], at.ids_at[numbers], at.flags_at[numbers], start, stop)
+        return TextRanges(maps, at.first_page[numbers], at.ids_at[numbers], at.flags_at[numbers], start, stop)
 
-    def _read_block(self, number: int) -> _Block:
+    def _read_block(self, number: int) -> _CorpusBlock:
         offsets = self.corpus.block_offsets(number)
         chunks = np.zeros(len(offsets), np.int32)
         np.cumsum(chunk_counts(np.diff(offsets), self.longest), out=chunks[1:])
-        return _Block(self.corpus.map(number), offsets.data, chunks.data)
+        return _CorpusBlock(self.corpus.map(number), offsets.data, chunks.data)
 
 
-def read_ids(corpus: Corpus, *texts: Text) -> NDArray[Any]:
+def read_ids(corpus: Corpus, *texts: TextRanges) -> NDArray[Any]:
     """The ids of all rows, concatenated; within a row the texts follow each other."""
     size = corpus.dtype.itemsize
     columns = [_slices(corpus, text, text.ids_at + text.start * size, text.ids_at + text.stop * size) for text in texts]
     return np.frombuffer(_join(columns), corpus.dtype)
 
 
-def read_flags(corpus: Corpus, *texts: Text) -> NDArray[np.uint8]:
+def read_flags(corpus: Corpus, *texts: TextRanges) -> NDArray[np.uint8]:
     """The flags of all rows, in the order of `read_ids`."""
     columns = [_slices(corpus, text, text.flags_at + text.start, text.flags_at + text.stop) for text in texts]
     return np.frombuffer(_join(columns), np.uint8)
@@ -132,14 +132,14 @@ def _join(columns: list[list[bytes]]) -> bytes:
     return b"".join(chain.from_iterable(zip(*columns, strict=True)))
 
 
-def _slices(corpus: Corpus, text: Text, start: Bounds, stop: Bounds) -> list[bytes]:
+def _slices(corpus: Corpus, text: TextRanges, start: Bounds, stop: Bounds) -> list[bytes]:
     """Bytes start[i]..stop[i] of the shard of each text."""
     corpus.check(text.first_page, start, stop)
     # Bytes cost less than half of a view and copy of an array per piece, and the garbage collector ignores them.
     return [shard[a:b] for shard, a, b in zip(text.maps, start.tolist(), stop.tolist(), strict=True)]
 
 
-def flags_around(corpus: Corpus, documents: Text, origin: Bounds, width: int) -> NDArray[np.uint8]:
+def flags_around(corpus: Corpus, documents: TextRanges, origin: Bounds, width: int) -> NDArray[np.uint8]:
     """Flags [B, width] of the tokens from origin[i] on, zero outside the document."""
     start = np.maximum(documents.start, origin)
     stop = np.minimum(documents.stop, origin + width)

@@ -46,7 +46,7 @@ class _Stretch(NamedTuple):
     ids: NDArray[Any]
     flags: NDArray[np.uint8]
     ends: NDArray[np.int64]
-    """Places with a [SEP], numbered over all rows of the batch; the others are tokens."""
+    """Positions with a [SEP], numbered over all rows of the batch; the others are tokens."""
 
 
 class Packed(MaskedRows[PackedSettings]):

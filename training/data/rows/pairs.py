@@ -5,10 +5,10 @@ instead. In BERT's own procedure a random B is filled up and a true one is not, 
 have the same form: the random B has as many tokens as the true one, begins at the beginning of a sentence like it, and
 ends at the end of a sentence if and only if it does.
 
-Chunks exchange their second parts: in each copy, chunk i of a pool of n (`order.py`) has chunk (r - i) mod n
+CorpusChunks exchange their second parts: in each copy, chunk i of a pool of n (`order.py`) has chunk (r - i) mod n
 of that pool as its partner, with r drawn for the copy. The two are split at about the same share of their length, and
 both or neither get a random B, so each reads the part that the other loses, and nearly every token is read in every
-pass. A partner from the same document, or one without a stretch that fits, is replaced by another one.
+epoch. A partner from the same document, or one without a stretch that fits, is replaced by another one.
 
 A chunk of a single sentence has no B. It has no label, nor does a chunk for which no stretch fits.
 """
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.corpus import SENTENCE_END
-from reread.training.data.batch import IGNORED, Rows, share
+from reread.training.data.batch import IGNORED, Rows, percentage
 from reread.training.data.order import random
-from reread.training.data.order.chunks import Bounds, Chunks, Locations, Text, flags_around
+from reread.training.data.order.chunks import Bounds, CorpusChunks, Locations, TextRanges, flags_around
 from reread.training.data.order.order import Order
 from reread.training.data.order.random import Purpose
 
@@ -53,9 +53,9 @@ class Sentences:
 
 
 class Pairs:
-    """Chunks split in two, half of them with a second part from elsewhere."""
+    """CorpusChunks split in two, half of them with a second part from elsewhere."""
 
-    def __init__(self, chunks: Chunks, order: Order, short_probability: float) -> None:
+    def __init__(self, chunks: CorpusChunks, order: Order, short_probability: float) -> None:
         self.chunks, self.order, self.seed, self.short_probability = chunks, order, order.seed, short_probability
         corpus = chunks.corpus
         if corpus.documents == 1:
@@ -63,7 +63,9 @@ class Pairs:
         elif 0 < corpus.documents < 2 * order.pools:
             _log_narrow(str(corpus.location), corpus.split, order.pools)
 
-    def draw(self, copies: Bounds, indices: Bounds, locations: Locations) -> tuple[Text, Text, NDArray[np.int32]]:
+    def draw(
+        self, copies: Bounds, indices: Bounds, locations: Locations
+    ) -> tuple[TextRanges, TextRanges, NDArray[np.int32]]:
         """A, B and label int32 [B] of the chunks `indices` [B], which are at `locations`, in `copies` [B].
 
         The label is 0 if B follows A, 1 if it is random, -100 if B is empty or has no replacement.
@@ -87,7 +89,7 @@ class Pairs:
 
     def _split(
         self, copies: Bounds, indices: Bounds, locations: Locations
-    ) -> tuple[Text, Bounds, NDArray[np.bool_], NDArray[np.bool_]]:
+    ) -> tuple[TextRanges, Bounds, NDArray[np.bool_], NDArray[np.bool_]]:
         """The text of each row, where B begins (the end of the text if there is no B), whether the text ends with a
         sentence, and whether B is random."""
         keys = random.key(self.seed, copies, locations.document, locations.chunk)
@@ -116,7 +118,7 @@ class Pairs:
         documents: Bounds,
         sizes: Bounds,
         ends: NDArray[np.bool_],
-    ) -> tuple[Text, NDArray[np.bool_]]:
+    ) -> tuple[TextRanges, NDArray[np.bool_]]:
         """The first stretch of `sizes` tokens in each partner's text that begins with a sentence and ends with one if
         and only if `ends` is true; and whether there is one, in another document.
 
@@ -148,8 +150,8 @@ class Pairs:
 
 
 def draw_sentences(
-    chunks: Chunks, locations: Locations, keys: Keys, short_probability: float
-) -> tuple[Text, Sentences]:
+    chunks: CorpusChunks, locations: Locations, keys: Keys, short_probability: float
+) -> tuple[TextRanges, Sentences]:
     """The text of each row: a chunk, or with `short_probability` some of its sentences.
 
     They begin with a random one and continue until they reach a length drawn uniformly from 2..longest.
@@ -167,7 +169,7 @@ def draw_sentences(
     return text._replace(start=start, stop=stop), sentences
 
 
-def _replaced(text: Text, rows: Bounds, other: Text, other_rows: Bounds) -> Text:
+def _replaced(text: TextRanges, rows: Bounds, other: TextRanges, other_rows: Bounds) -> TextRanges:
     """`text` in which `rows` are replaced by `other_rows` of `other`."""
     maps = text.maps.copy()
     for row, number in zip(rows.tolist(), other_rows.tolist(), strict=True):
@@ -175,7 +177,7 @@ def _replaced(text: Text, rows: Bounds, other: Text, other_rows: Bounds) -> Text
     arrays = [values.copy() for values in text[1:]]
     for values, new in zip(arrays, other[1:], strict=True):
         values[rows] = new[other_rows]
-    return Text(maps, *arrays)
+    return TextRanges(maps, *arrays)
 
 
 @lru_cache
@@ -205,8 +207,8 @@ def pair_statistics(batches: list[Rows]) -> list[tuple[str, str]]:
     )
     rows, label = len(label), label[label != IGNORED]
     found = [
-        ("rows with a next-sentence label", share(len(label), rows)),
-        ("… of them random", share(int(label.sum()), len(label))),
+        ("rows with a next-sentence label", percentage(len(label), rows)),
+        ("… of them random", percentage(int(label.sum()), len(label))),
     ]
     if len(label) > 1:
         by = {"|A|": tokens - second, "|B|": second, "|A|+|B|": tokens}

@@ -13,7 +13,7 @@ from reread.preprocessing.corpus import Corpus
 from reread.training.data.batch import Rows
 from reread.training.data.dataset import AnyMasked, Dataset, MaskedDataset
 from reread.training.data.order import random
-from reread.training.data.order.chunks import Chunks, Text, read_flags, read_ids
+from reread.training.data.order.chunks import CorpusChunks, TextRanges, read_flags, read_ids
 from reread.training.data.rows.pairs import Pairs, draw_sentences, pair_statistics
 from reread.training.data.settings import LONGEST, MaskedSettings, MaskingSettings
 
@@ -24,7 +24,8 @@ _AT_ONCE = 512
 class RowSettings(MaskedSettings):
     """Settings of independent rows, as BERT reads them."""
 
-    framings = (False, True)
+    may_be_materialized = True
+    text_only_values = (False, True)
 
     kind: Literal["rows"] = "rows"
     sequence_length: int = Field(default=128, ge=8, le=LONGEST)
@@ -46,7 +47,7 @@ class RowSettings(MaskedSettings):
         return value
 
     @property
-    def bare(self) -> bool:
+    def text_only(self) -> bool:
         return not self.special_tokens
 
     def blank(self, rows: int) -> Rows:
@@ -103,7 +104,7 @@ class Samples(MaskedRows[RowSettings]):
 
     def __init__(self, corpus: Corpus, settings: RowSettings, seed: int) -> None:
         specials = 3 if settings.next_sentence else 2 if settings.special_tokens else 0
-        self._chunks = Chunks(corpus, settings.sequence_length - specials)
+        self._chunks = CorpusChunks(corpus, settings.sequence_length - specials)
         super().__init__(corpus, settings, seed, self._chunks.before_block)
         short = settings.short_sequence_probability
         self._pairs = Pairs(self._chunks, self.order, short) if settings.next_sentence else None
@@ -117,7 +118,7 @@ class Samples(MaskedRows[RowSettings]):
         text, _ = draw_sentences(self._chunks, locations, keys, self.settings.short_sequence_probability)
         return self._assemble([text], keys)
 
-    def _assemble(self, texts: list[Text], keys: NDArray[np.uint64]) -> Rows:
+    def _assemble(self, texts: list[TextRanges], keys: NDArray[np.uint64]) -> Rows:
         """[CLS] A [SEP], [CLS] A [SEP] B [SEP] or A alone, padded and masked; an empty B has no [SEP]."""
         framed = self.settings.special_tokens
         sizes = np.stack([text.stop - text.start for text in texts], axis=1)

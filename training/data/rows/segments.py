@@ -2,7 +2,7 @@
 
 How document i is read in copy c is a pure function of (corpus, settings, seed, c, i). For the segment-reordering task
 (section 3.4) its text is cut at sentence ends into 1 to m chunks, which are permuted; the permuted text is cut into
-segments of at most `sequence_length` - 2 tokens. A row is tokens, [SEP], padding, and [CLS] in the last place.
+segments of at most `sequence_length` - 2 tokens. A row is tokens, [SEP], padding, and [CLS] in the last position.
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.corpus import Corpus
-from reread.training.data.batch import IGNORED, Rows, share
+from reread.training.data.batch import IGNORED, Rows, percentage
 from reread.training.data.dataset import Dataset, MaskedDataset
 from reread.training.data.order import random
 from reread.training.data.order.random import Purpose
@@ -106,7 +106,7 @@ class SegmentDataset(Dataset[SegmentSettings]):
         if self.settings.reorder_chunks > 1:
             chunks = Counter(len(document.chunks) for document in documents)
             found += [
-                (f"documents in {number} chunks", f"{share(chunks[number], len(documents))} of {len(documents):,}")
+                (f"documents in {number} chunks", f"{percentage(chunks[number], len(documents))} of {len(documents):,}")
                 for number in sorted(chunks)
             ]
         if self.settings.retrospective:

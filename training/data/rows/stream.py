@@ -25,9 +25,9 @@ from reread.training.data.settings import LONGEST, CorpusSettings
 class StreamSettings(CorpusSettings):
     """Settings of lanes of unbroken text, for language models with memory (Transformer-XL)."""
 
-    elastic = CorpusSettings.elastic | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
+    may_change = CorpusSettings.may_change | {"evaluation_length", "evaluation_memory", "evaluation_lanes"}
 
-    framings = (True,)
+    text_only_values = (True,)
 
     kind: Literal["stream"]
     sequence_length: int = Field(default=150, ge=2, le=LONGEST)
@@ -42,7 +42,7 @@ class StreamSettings(CorpusSettings):
     pass of a single row for every `evaluation_length` tokens."""
 
     @property
-    def bare(self) -> bool:
+    def text_only(self) -> bool:
         return True
 
     def blank(self, rows: int) -> Rows:

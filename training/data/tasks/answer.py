@@ -10,7 +10,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.answer import NOWHERE, AnswerExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.dataset import SHOWN, Document, Mark, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.reach import within_reach
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.answers import answer_f1
@@ -21,7 +21,7 @@ from reread.training.scoring.spans import Decoded, Span, Window, decode
 class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     is_question = True
 
-    def encode(self, examples: Sequence[AnswerExample]) -> list[Document]:
+    def encode(self, examples: Sequence[AnswerExample]) -> list[TaskDocument]:
         questions = self.tokens([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
         choices = [number for ids in self._choices.values() for number in ids]
@@ -41,14 +41,14 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         found = self.tokens(self.settings.choices)
         return {choice: one.ids for choice, one in zip(self.settings.choices, found, strict=True)}
 
-    def _choice_places(self, window: int) -> dict[str, tuple[int, int]]:
+    def _choice_positions(self, window: int) -> dict[str, tuple[int, int]]:
         """The first and the last token of each choice in a row whose window has `window` tokens."""
-        place = window + 1 if self.settings.frame == "segments" else int(self.settings.frame == "")
-        places = {}
+        position = window + 1 if self.settings.frame == "segments" else int(self.settings.frame == "")
+        positions = {}
         for choice, ids in self._choices.items():
-            places[choice] = (place, place + len(ids) - 1)
-            place += len(ids)
-        return places
+            positions[choice] = (position, position + len(ids) - 1)
+            position += len(ids)
+        return positions
 
     def units(self, example: int, last_only: bool) -> list[list[Member]]:
         units = super().units(example, last_only)
@@ -57,45 +57,45 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         return units
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
-        """starts, ends bool [B, L]: the places that are right; [CLS], or none, in a softmax without an answer."""
+        """starts, ends bool [B, L]: the right positions; [CLS], or none, in a softmax without an answer."""
         starts, ends = np.zeros(shape, bool), np.zeros(shape, bool)
         units = [member.example if self.settings.one_softmax else row for row, member in enumerate(members)]
         for row, (member, built) in enumerate(zip(members, rows, strict=True)):
             for first, last in self._answers(member, built.content):
                 starts[row, first] = ends[row, last] = True
-        if self.settings.without == "cls" and not self.settings.bare:
+        if self.settings.without == "cls" and not self.settings.text_only:
             answered = {units[row] for row in np.flatnonzero(starts.any(1))}
             none = [
                 unit not in answered and not self._is_unreachable(member)
                 for unit, member in zip(units, members, strict=True)
             ]
-            place = self._cls(shape[1])
-            starts[none, place] = ends[none, place] = True
+            cls = self._cls(shape[1])
+            starts[none, cls] = ends[none, cls] = True
         return {"starts": starts, "ends": ends}
 
     def _is_unreachable(self, member: Member) -> bool:
-        """Whether the answer to learn has no place, which is not to have none: it is a choice that no training example
-        has, or does not stand where its file says."""
+        """Whether the answer cannot be learned: a choice absent from training, or misplaced. Unanswered examples do not
+        count."""
         example = self.examples[member.example]
-        if not example.placed:
+        if not example.learnable:
             return bool(example.answers)
-        first = example.placed[0]
+        first = example.learnable[0]
         return first.start == NOWHERE and first.text not in ("", *self._choices)
 
     def _cls(self, length: int) -> int:
         return length - 1 if self.settings.frame == "segments" else 0
 
     def _answers(self, member: Member, content: int) -> list[tuple[int, int]]:
-        """The places in a row of the first and the last token of the answers to learn that its window holds;
-        `content` is the place of the window's first token."""
+        """The positions in a row of the first and the last token of each answer to learn that its window holds;
+        `content` is the position of the window's first token."""
         document = self.documents[member.example]
         window, offsets = document.window(member.window), document.offsets
-        answers = self.examples[member.example].placed
+        answers = self.examples[member.example].learnable
         found = []
         for answer in answers if self.settings.occurrences == "all" else answers[:1]:
             if answer.start == NOWHERE:
-                places = self._choice_places(window.stop - window.start)
-                found += [places[answer.text]] if answer.text in places else []
+                positions = self._choice_positions(window.stop - window.start)
+                found += [positions[answer.text]] if answer.text in positions else []
                 continue
             end = answer.start + len(answer.text)
             inside = np.flatnonzero((offsets[:, 1] > answer.start) & (offsets[:, 0] < end))
@@ -110,10 +110,10 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         return "answers: " + (", ".join(dict.fromkeys(one.text for one in example.answers or ())) or "none")
 
     def marks(self, row: Rows) -> list[Mark]:
-        """The answers in the window; where the window's answer is [CLS], that."""
-        place = int(np.flatnonzero(row["starts"][0])[0]) if row["starts"].any() else -1
-        if place == self._cls(row["starts"].shape[1]) and not self.settings.bare:
-            return [Mark(place, place, "no answer here")]
+        """The answers in the window, or [CLS] if that is the window's answer."""
+        first = int(np.flatnonzero(row["starts"][0])[0]) if row["starts"].any() else -1
+        if first == self._cls(row["starts"].shape[1]) and not self.settings.text_only:
+            return [Mark(first, first, "no answer here")]
         member = Member(int(row["example"][0]), 0, int(row["window"][0]))
         return [Mark(first, last, "answer") for first, last in self._answers(member, self._content(member))]
 
@@ -125,7 +125,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         for (_, number), logits in sorted(outputs.items()):
             content = self._content(Member(example, 0, number))
             window = document.window(number)
-            for choice, (first, last) in self._choice_places(window.stop - window.start).items():
+            for choice, (first, last) in self._choice_positions(window.stop - window.start).items():
                 chosen[choice] = max(chosen[choice], float(logits[first, 0] + logits[last, 1]))
             inside = slice(content, content + window.stop - window.start)
             offsets = np.full((len(logits), 2), -1)
@@ -159,12 +159,12 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     def written(self, example: int, prediction: Decoded) -> dict[str, Any]:
         spans = []
         for one in prediction.n_best[:5]:
-            places = {"start": one.start, "end": one.end} if one.start >= 0 else {}
-            spans.append({"text": self._text_of(example, one), **places, "probability": one.probability})
+            ends = {"start": one.start, "end": one.end} if one.start >= 0 else {}
+            spans.append({"text": self._text_of(example, one), **ends, "probability": one.probability})
         return {"answer": self.scored(example, prediction), "spans": spans}
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
-        example, guess = self.examples[place], self.scored(place, prediction)
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
+        example, guess = self.examples[index], self.scored(index, prediction)
         f1 = answer_f1({"": self.gold(example)}, {"": guess}, self.settings.style)
         if f1 == 100:
             return None
@@ -176,4 +176,4 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
 
     def baselines(self, train: Sequence[AnswerExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         clauses = [likeliest_clause(one.text, one.question) for one in self.examples]
-        yield "likeliest clause", {place: Decoded(Span(*clause, 0.0, 1.0), ()) for place, clause in enumerate(clauses)}
+        yield "likeliest clause", {index: Decoded(Span(*clause, 0.0, 1.0), ()) for index, clause in enumerate(clauses)}

@@ -14,11 +14,11 @@ from reread.training.data.tasks.settings import TaskSettings
 class AnswerSettings(TaskSettings):
     """A span of the text that answers a question."""
 
-    elastic = TaskSettings.places | {"question"}  # which is part of the examples, whose fingerprint is compared
+    may_change = TaskSettings.file_fields | {"question"}  # which is part of the examples, whose fingerprint is compared
 
     kind: Literal["answer"]
     occurrences: Literal["first", "all"] = "first"
-    """`first`: the first answer is learned; `all`: any of the answers' places, in any window of the document, is right
+    """`first`: the first answer is learned; `all`: any occurrence of an answer, in any window of the document, is right
     (Longformer's OR loss with a softmax over all windows: Beltagy et al. 2020, appendix D.1)."""
     without: Literal["cls", "skip"] = "cls"
     """A softmax, of a window or of a document, without the answer: its answer is [CLS], or it has no loss."""
@@ -32,8 +32,8 @@ class AnswerSettings(TaskSettings):
     """Share of a file's questions that may have an answer which does not stand where the file says. Such an answer is
     scored, but not learned."""
     choices: list[str] = []
-    """Answers that are no part of the text, such as YES and NO: they stand before each question, and their places there
-    are chosen as those of a span are. `reread finetune` fills in those of the training examples."""
+    """Answers that are no part of the text, such as YES and NO. They stand before each question and are predicted as
+    spans of the text are. `reread finetune` fills in those of the training examples."""
     question: str | None = None
     """The question about each text that has none of its own, such as raw text."""
 
@@ -43,8 +43,8 @@ class AnswerSettings(TaskSettings):
 
     @property
     def may_decline(self) -> bool:
-        """Whether a prediction may be that the text has no answer; a model without [CLS] has no place for that."""
-        return self.no_answer is not None and not self.bare
+        """Whether a prediction may be that the text has no answer; a model without [CLS] cannot predict that."""
+        return self.no_answer is not None and not self.text_only
 
     @property
     def one_softmax(self) -> bool:

@@ -10,7 +10,7 @@ from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.classify import softmax
-from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.settings import PooledSettings, TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import longest_option, majority, most_shared_option
@@ -19,7 +19,7 @@ from reread.training.scoring.baselines import longest_option, majority, most_sha
 class ChooseSettings(PooledSettings):
     """One of several options."""
 
-    elastic = TaskSettings.places | {"question", "options"}
+    may_change = TaskSettings.file_fields | {"question", "options"}
 
     kind: Literal["choose"]
     question: str | None = None
@@ -33,7 +33,7 @@ class ChooseSettings(PooledSettings):
 
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
-    def encode(self, examples: Sequence[ChooseExample]) -> list[Document]:
+    def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
         options = iter(self.tokens([option for example in examples for option in example.options]))
         questions = self.tokens([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
@@ -76,8 +76,8 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
             "probabilities": [round(float(p), 6) for p in prediction],
         }
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
-        example, guess = self.examples[place], self.scored(place, prediction)
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
+        example, guess = self.examples[index], self.scored(index, prediction)
         assert example.label is not None
         if guess == example.label:
             return None
@@ -93,4 +93,4 @@ class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
             "option with most characters in the text": lambda one: most_shared_option(one.text, one.options),
         }
         for name, rule in rules.items():
-            yield name, {place: np.eye(len(one.options))[rule(one)] for place, one in enumerate(self.examples)}
+            yield name, {index: np.eye(len(one.options))[rule(one)] for index, one in enumerate(self.examples)}

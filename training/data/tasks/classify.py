@@ -4,7 +4,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,10 @@ from pydantic import Field
 
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import BagOfGrams, majority
-from reread.training.scoring.task_scores import Kind
 
 MANY_LABELS = 20
 """With more labels the bag of characters is a support vector machine, which is much faster there."""
@@ -42,12 +41,12 @@ class ClassifySettings(PooledSettings):
         return self.answer != "number"
 
     @property
-    def scored_as(self) -> Kind:
-        return cast(Kind, f"classify-{self.answer}")
+    def scored_as(self) -> str:
+        return f"classify-{self.answer}"
 
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
-    def encode(self, examples: Sequence[ClassifyExample]) -> list[Document]:
+    def encode(self, examples: Sequence[ClassifyExample]) -> list[TaskDocument]:
         others = iter(self.tokens([example.second for example in examples if example.second is not None]))
         return [
             self.document(encoding, np.array(encoding.offsets), [[] if example.second is None else [next(others).ids]])
@@ -75,7 +74,7 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
 
     def decode(self, example: int, outputs: Outputs) -> NDArray[np.float64]:
         """The mean over windows of the probabilities [K], or of the number [1]."""
-        logits = np.stack([outputs[place] for place in sorted(outputs)])
+        logits = np.stack([outputs[row] for row in sorted(outputs)])
         if self.settings.answer == "number":
             return logits.mean(0)
         if self.settings.answer == "set":
@@ -101,8 +100,8 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         given: dict[str, Any] = {"labels": settings.labels} if settings.answer == "one" else {}
         if settings.answer == "one" and len(settings.labels) == 2:
             positive = settings.positive or settings.labels[1]
-            place = settings.labels.index(positive)
-            chances = {self.examples[example].id: float(values[place]) for example, values in predictions.items()}
+            number = settings.labels.index(positive)
+            chances = {self.examples[example].id: float(values[number]) for example, values in predictions.items()}
             given |= {"positive": positive, "probabilities": chances}
         return self._scores(predictions, **given)
 
@@ -110,17 +109,17 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
     def has_confusion(self) -> bool:
         return self.settings.answer == "one"
 
-    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
+    def named(self, index: int, prediction: Any) -> tuple[Names, Names]:
         if self.settings.answer == "number":
             return (), ()
-        gold, guess = self.examples[place].label, self.scored(place, prediction)
+        gold, guess = self.examples[index].label, self.scored(index, prediction)
         if self.settings.answer == "one":
             return {(gold,)}, {(guess,)}
         return {(label,) for label in gold}, {(label,) for label in guess}  # type: ignore[union-attr]
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
         kinds = {"one": self._wrong_label, "set": self._wrong_set, "number": self._error}
-        return kinds[self.settings.answer](self.examples[place], self.scored(place, prediction), prediction)
+        return kinds[self.settings.answer](self.examples[index], self.scored(index, prediction), prediction)
 
     def _wrong_label(self, example: Any, guess: Any, prediction: Any) -> Mistake | None:
         chances = dict(zip(self.settings.labels, map(float, prediction), strict=True))
@@ -147,15 +146,15 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
 
     def _usual_label(self, train: Sequence[ClassifyExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         chances = dict(zip(self.settings.labels, np.eye(len(self.settings.labels)), strict=True))
-        labels, places = [str(one.label) for one in train], range(len(self))
-        yield "majority", {place: chances[majority(labels)] for place in places}
+        labels = [str(one.label) for one in train]
+        yield "majority", {index: chances[majority(labels)] for index in range(len(self))}
         if any(one.second is not None for one in train):
             return  # a bag does not know which of the two texts a character is in
         unit, name = ("char", "characters") if _mostly_chinese(train) else ("word", "words")
         model = "logistic" if len(chances) <= MANY_LABELS else "svm"
         bag = BagOfGrams([one.text for one in train], labels, unit=unit, model=model)  # type: ignore[arg-type]
         found = bag.predict([one.text for one in self.examples])
-        yield f"bag of {name}", {place: chances[label] for place, label in enumerate(found)}
+        yield f"bag of {name}", {index: chances[label] for index, label in enumerate(found)}
 
     def _usual_set(self, train: Sequence[Any]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         usual = set(majority("\0".join(sorted(one.label)) for one in train).split("\0"))

@@ -1,4 +1,4 @@
-"""Labelled documents as windows: which rows a step has, in which forward passes, and what is predicted from them."""
+"""Labelled documents as windows: the rows of a step and of each forward pass, and the predictions made from them."""
 
 import logging
 import sys
@@ -17,11 +17,11 @@ from tokenizers import Encoding
 
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.file import STANDARD_INPUT
 from reread.preprocessing.labelled.read import read_examples
-from reread.preprocessing.labelled.source import STANDARD_INPUT
 from reread.preprocessing.labelled.splits import labels_of, with_labels
 from reread.preprocessing.tokens.base import read_backend, read_config
-from reread.training.data.batch import Rows, share
+from reread.training.data.batch import Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
@@ -44,7 +44,7 @@ Outputs = Mapping[tuple[int, int], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Document:
+class TaskDocument:
     """A tokenised example."""
 
     ids: list[int]
@@ -111,8 +111,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     is_question: ClassVar[bool] = False
     """Whether the other part of a row is a question, which stands first."""
 
-    any_pass: ClassVar[bool] = False
-    """Whether predictions for the options of an example, of which there may be many, may come from several passes."""
+    splits_options: ClassVar[bool] = False
+    """Whether the options of an example, of which there may be many, may be predicted in several forward passes."""
 
     def __init__(self, settings: AnyTask, seed: int, examples: Sequence[AnyExample]) -> None:
         if settings.tokenizer is None:
@@ -148,7 +148,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @property
     def fingerprint(self) -> str:
-        settings = self.settings.model_dump_json(exclude=set(self.settings.elastic))
+        settings = self.settings.model_dump_json(exclude=set(self.settings.may_change))
         return md5("\n".join([self.corpus_fingerprint, str(self.seed), settings]).encode()).hexdigest()
 
     def facts(self) -> dict[str, Any]:
@@ -163,12 +163,12 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         _ = self.documents
 
     @cached_property
-    def documents(self) -> list[Document]:
+    def documents(self) -> list[TaskDocument]:
         """All examples, tokenised."""
         return self.encode(self.examples)
 
     @abstractmethod
-    def encode(self, examples: Sequence[AnyExample]) -> list[Document]: ...
+    def encode(self, examples: Sequence[AnyExample]) -> list[TaskDocument]: ...
 
     @abstractmethod
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
@@ -192,7 +192,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _scores(self, predictions: Mapping[int, Any], **given: Any) -> dict[str, float]:
         gold = {one.id: self.gold(one) for one in self.examples}
-        predicted = {self.examples[place].id: self.scored(place, one) for place, one in predictions.items()}
+        predicted = {self.examples[index].id: self.scored(index, one) for index, one in predictions.items()}
         return scores(self.settings.scored_as, gold, predicted, **given)
 
     @abstractmethod
@@ -200,7 +200,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """A prediction as `reread predict` writes it."""
 
     @abstractmethod
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
         """What is wrong with the prediction for an example; None if it is right."""
 
     @property
@@ -208,8 +208,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """Whether each example has one class, for which another one can be taken."""
         return False
 
-    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
-        """What gold and prediction name, each as (class, ...): labels, or entities with their places."""
+    def named(self, index: int, prediction: Any) -> tuple[Names, Names]:
+        """What gold and prediction name, each as (class, ...): labels, or entities with their positions."""
         return (), ()
 
     @abstractmethod
@@ -221,7 +221,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def document(
         self, encoding: Encoding | list[int], offsets: NDArray[np.int64], options: list[list[list[int]]]
-    ) -> Document:
+    ) -> TaskDocument:
         """Raises `UserError` if question and option leave no room in a window."""
         ids = encoding if isinstance(encoding, list) else encoding.ids
         settings = self.settings
@@ -237,7 +237,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
                 "option and special tokens; raise it, or lower task.other_length"
             )
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
-        return Document(ids[:longest], offsets[:longest], options, room, min(step, room), unread)
+        return TaskDocument(ids[:longest], offsets[:longest], options, room, min(step, room), unread)
 
     def _shown(self, parts: list[list[int]], text: int) -> list[list[int]]:
         """What a row has of the parts beside a window of a text of `text` tokens."""
@@ -325,7 +325,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _divided(self, rows: list[AnyRow], size: int, training: bool) -> list[list[AnyRow]]:
         """Rows that would be read in one pass, in several with at most `size` if a prediction allows it."""
-        most = size if self.any_pass and not training else max(1, len(rows))
+        most = size if self.splits_options and not training else max(1, len(rows))
         return [rows[begin : begin + most] for begin in range(0, len(rows), most)]
 
     def _independent(self, group: Sequence[int], size: int, last_only: bool, training: bool) -> Iterator[Rows]:
@@ -362,7 +362,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return self.framing.row(window, document.options[member.option], self.is_question)
 
     def _content(self, member: Member) -> int:
-        """The place of the window's first token in its row."""
+        """The position of the window's first token in its row."""
         return self.framing.row([], self.documents[member.example].options[member.option], self.is_question).content
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
@@ -375,7 +375,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _title(self, example: AnyExample, row: Rows) -> str:
         document, option = self.documents[int(row["example"][0])], int(row["option"][0])
-        title = f"{example.place}, id {example.id}, window {int(row['window'][0]) + 1} of {document.windows}"
+        title = f"{example.location}, id {example.id}, window {int(row['window'][0]) + 1} of {document.windows}"
         if len(document.options) > 1:
             title += f", option {option + 1} of {len(document.options)}"
         title += f": {self.label_of(example, option)}"
@@ -397,7 +397,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         limits = {name: getattr(self.settings, name) for name in ("longest", "other_length")}
         ways = [f"task.{name} ({value} now, null for no limit)" for name, value in limits.items() if value is not None]
         ways.append(f"task.sequence_length ({self.settings.sequence_length} now)")
-        return [f"only {share(read, read + unread)} of the text is read; to read more, raise {' or '.join(ways)}"]
+        return [f"only {percentage(read, read + unread)} of the text is read; to read more, raise {' or '.join(ways)}"]
 
     def _read(self) -> tuple[int, int]:
         """The number of tokens of all examples that rows show, and of those that none shows."""
@@ -405,9 +405,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return read, sum(document.unread for document in self.documents)
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
-        return self.reading()
+        return self.coverage()
 
-    def reading(self) -> list[tuple[str, str]]:
+    def coverage(self) -> list[tuple[str, str]]:
         """How much of the text is read, and how often: (name, value)."""
         read, unread = self._read()
         texts = sum(len(document.ids) for document in self.documents)
@@ -420,7 +420,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         cut = sum(document.unread > 0 for document in self.documents)
         return [
             ("examples", f"{len(self):,}"),
-            ("tokens read", f"{share(read, read + unread)} of {read + unread:,}; {cut:,} examples are cut"),
+            ("tokens read", f"{percentage(read, read + unread)} of {read + unread:,}; {cut:,} examples are cut"),
             ("windows an example", f"{np.mean(windows):.2f}, {max(windows):,} at most"),
             ("times a token is read", f"{seen / max(texts, 1):.2f}"),
         ]
@@ -434,7 +434,7 @@ def fingerprint_of(examples: Sequence[Example]) -> str:
     """A hash of examples, wherever their file is."""
     digest = md5()
     for example in examples:
-        values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "place")]
+        values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "location")]
         digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
     return digest.hexdigest()
 

@@ -18,17 +18,17 @@ def analysis(data: TaskDataset[Any, Any], predictions: Mapping[int, Any]) -> dic
     """For JSON: `examples` and how many of them are `wrong`; of each of `classes` its name, how often it is gold, is
     predicted, and both; `confusion`, rows of gold classes with the counts of those predicted, where an example has one
     class; the `worst` errors with id, text, gold and predicted."""
-    found = {place: data.mistake(place, predictions[place]) for place in range(len(data))}
-    wrong = sorted(((place, one) for place, one in found.items() if one), key=lambda item: (-item[1].weight, item[0]))
-    named = [data.named(place, predictions[place]) for place in range(len(data))]
+    found = {index: data.mistake(index, predictions[index]) for index in range(len(data))}
+    wrong = sorted(((index, one) for index, one in found.items() if one), key=lambda item: (-item[1].weight, item[0]))
+    named = [data.named(index, predictions[index]) for index in range(len(data))]
     return {
         "examples": len(data),
         "wrong": len(wrong),
         "classes": _classes(named),
         "confusion": _confusion(data, predictions) if data.has_confusion else None,
         "worst": [
-            {"id": data.examples[place].id, "text": one.text, "gold": one.gold, "predicted": one.predicted}
-            for place, one in wrong[:WORST]
+            {"id": data.examples[index].id, "text": one.text, "gold": one.gold, "predicted": one.predicted}
+            for index, one in wrong[:WORST]
         ],
     }
 
@@ -42,7 +42,7 @@ def _classes(named: list[tuple[Names, Names]]) -> list[list[Any]]:
 
 
 def _confusion(data: TaskDataset[Any, Any], predictions: Mapping[int, Any]) -> dict[str, Any]:
-    pairs = Counter((one.label, data.scored(place, predictions[place])) for place, one in enumerate(data.examples))
+    pairs = Counter((one.label, data.scored(index, predictions[index])) for index, one in enumerate(data.examples))
     often = Counter(one.label for one in data.examples)
     labels = sorted(data.settings.labels, key=lambda name: -often[name])[:CONFUSED]
     return {"labels": labels, "rows": [[pairs[gold, guess] for guess in labels] for gold in labels]}

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.dataset import SHOWN, Document, Member, Mistake, Outputs, TaskDataset, examples_of
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, TaskDocument, examples_of
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.ranking import Bm25
@@ -41,14 +41,14 @@ class RankSettings(PooledSettings):
 
 
 class RankDataset(TaskDataset[RankSettings, RankExample]):
-    any_pass = True
+    splits_options = True
 
     @classmethod
     def open(cls, settings: RankSettings, seed: int, split: str) -> "RankDataset":
         examples = examples_of(settings, split)
         return cls(settings, seed, [settings.shortened(one) for one in examples] if split == "train" else examples)
 
-    def encode(self, examples: Sequence[RankExample]) -> list[Document]:
+    def encode(self, examples: Sequence[RankExample]) -> list[TaskDocument]:
         """The query is the text, and each passage stands beside it; one that is too long is cut."""
         passages = iter(self.tokens([passage for example in examples for passage in example.passages]))
         queries = self.tokens([example.query for example in examples])
@@ -89,9 +89,9 @@ class RankDataset(TaskDataset[RankSettings, RankExample]):
         order = np.argsort(-prediction, kind="stable").tolist()
         return {"ranking": [{"passage": ids[one], "score": round(float(prediction[one]), 6)} for one in order]}
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
         """The first passage is not relevant, though another one is."""
-        example, first = self.examples[place], int(prediction.argmax())
+        example, first = self.examples[index], int(prediction.argmax())
         grades = example.grades or ()
         relevant = [one for one, grade in enumerate(grades) if grade > 0]
         if not relevant or grades[first] > 0:
@@ -105,13 +105,13 @@ class RankDataset(TaskDataset[RankSettings, RankExample]):
         if any(one.grades != tuple(sorted(one.grades or (), reverse=True)) for one in self.examples):
             yield (
                 "order of the file",
-                {place: -np.arange(len(one.passages), dtype=float) for place, one in enumerate(self.examples)},
+                {index: -np.arange(len(one.passages), dtype=float) for index, one in enumerate(self.examples)},
             )
         bm25 = Bm25(passage for one in self.examples for passage in one.passages)
         yield (
             "BM25",
             {
-                place: np.array([bm25.score(one.query, passage) for passage in one.passages])
-                for place, one in enumerate(self.examples)
+                index: np.array([bm25.score(one.query, passage) for passage in one.passages])
+                for index, one in enumerate(self.examples)
             },
         )

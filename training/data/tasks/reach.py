@@ -8,7 +8,7 @@ import numpy as np
 
 from reread.preprocessing.labelled.tasks.answer import AnswerExample
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.dataset import Document
+from reread.training.data.tasks.dataset import TaskDocument
 from reread.training.scoring.answers import answer_f1, exact_match
 from reread.training.scoring.task_scores import scores
 
@@ -19,7 +19,7 @@ _DECLINED = {
 """Whether `task.no_answer` is null -> why it cannot be predicted that there is no answer."""
 
 
-def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], documents: Sequence[Document]) -> str:
+def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], documents: Sequence[TaskDocument]) -> str:
     """One line on the gold answers, all labelled: how many no prediction can be, why, and the ceiling of the scores.
 
     The ceiling is the score of the best predictions that are gold answers, or pieces of them where they stand.
@@ -52,7 +52,7 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
     )
 
 
-def _nearest(settings: AnswerSettings, text: str, document: Document, answer: str) -> tuple[str, str]:
+def _nearest(settings: AnswerSettings, text: str, document: TaskDocument, answer: str) -> tuple[str, str]:
     """A prediction that is the gold answer and "", or the longest piece of it that can be predicted and why no more."""
     if answer in settings.choices or (not answer and settings.may_decline):
         return answer, ""
@@ -96,7 +96,7 @@ def _occurrences(text: str, answer: str) -> Iterator[tuple[int, int]]:
         begin = text.find(answer, begin + 1)
 
 
-def _longest_piece(document: Document, first: int, last: int, most: int) -> tuple[int, int]:
+def _longest_piece(document: TaskDocument, first: int, last: int, most: int) -> tuple[int, int]:
     """The longest part of the tokens `first` to `last` that has at most `most` tokens and that one window holds."""
     pieces = [(first, first - 1)]
     for number in range(document.windows):

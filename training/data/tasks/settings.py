@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -13,7 +13,6 @@ from reread.preprocessing.labelled.examples import NOTHING, Given
 from reread.preprocessing.settings import FieldPath
 from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.settings import LONGEST, DataSettings
-from reread.training.scoring.task_scores import Kind
 
 
 def _as_names(labels: Any) -> Any:
@@ -37,12 +36,14 @@ class TaskSettings(DataSettings):
     `reread finetune` fills in what the model it starts from determines: `tokenizer`, `frame` and `labels`.
     """
 
-    places: ClassVar[frozenset[str]] = frozenset({"train", "dev", "test", "tokenizer"})
+    is_task = True
+
+    file_fields = frozenset({"train", "dev", "test", "tokenizer"})
     """Fields that say where files are. All others travel with an exported model (`travelling`)."""
 
-    elastic = places
+    may_change = file_fields
 
-    framings = (False, True)
+    text_only_values = (False, True)
 
     held_out_by = "task.dev"
 
@@ -62,9 +63,9 @@ class TaskSettings(DataSettings):
     join: str = "\n"
     """What stands between the texts that a path such as `turns[].text` finds in a line."""
     wrong: Literal["refuse", "skip"] = "refuse"
-    """What happens to an example that is wrong, such as a text that is empty, a row without a label, or with one that
-    `labels` or the training examples lack. Of what is skipped nothing is learned; answers that are not at their places
-    are scored."""
+    """What happens to an example that is wrong: its text is empty, it has no label, or a label that `labels` or the
+    training examples lack. Nothing is learned from an example that is skipped, or from a misplaced answer, which is
+    still scored."""
     sequence_length: int = Field(default=512, ge=8, le=LONGEST)
     """Tokens of a window, including special tokens, question and option."""
     step: int | None = Field(default=None, ge=1, le=LONGEST)
@@ -90,7 +91,7 @@ class TaskSettings(DataSettings):
     """The classes or tags in the order of their numbers; others are refused. Empty: those of the training examples."""
 
     @property
-    def place(self) -> Path:
+    def location(self) -> Path:
         return self.train
 
     @property
@@ -105,8 +106,8 @@ class TaskSettings(DataSettings):
 
     @property
     def travelling(self) -> dict[str, Any]:
-        """What an exported model keeps, so that it predicts as its run does: every field but `places`."""
-        return self.model_dump(mode="json", exclude=set(self.places))
+        """What an exported model keeps, so that it predicts as its run does: every field but `file_fields`."""
+        return self.model_dump(mode="json", exclude=set(self.file_fields))
 
     @property
     def label_form(self) -> Literal["one", "set", "number"]:
@@ -133,12 +134,17 @@ class TaskSettings(DataSettings):
         return []
 
     @property
-    def scored_as(self) -> Kind:
-        """The row of scores (`reread.training.scoring.task_scores`)."""
-        return cast(Kind, self.kind)
+    def scored_as(self) -> str:
+        """The key of `SCORES` (`reread.training.scoring.task_scores`)."""
+        return self.kind
 
     @property
-    def bare(self) -> bool:
+    def pooled_by(self) -> Literal["cls", "mean"] | None:
+        """`pooling`, of tasks that have it."""
+        return None
+
+    @property
+    def text_only(self) -> bool:
         return self.frame == "bare"
 
     @property
@@ -150,6 +156,11 @@ class TaskSettings(DataSettings):
         shape = (rows, self.sequence_length)
         blank = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.ones(shape, np.int32)}
         return {**blank, "labels": np.full(shape, IGNORED)}
+
+
+def task_of(data: DataSettings) -> TaskSettings | None:
+    """The `data` section as that of a task; None if the data is text of corpora."""
+    return data if isinstance(data, TaskSettings) else None
 
 
 def check_groups(global_batch: int, micro_batch: int, ranks: int) -> None:
@@ -175,3 +186,7 @@ class PooledSettings(TaskSettings):
     """What the head reads: the pooler's map of [CLS], or the mean of the last layer's states of all tokens; null: what
     the model does (`classifier_pooling` in its configuration, [CLS] after pretraining). RAN has `model.pooling`, and
     Longformer its global token."""
+
+    @property
+    def pooled_by(self) -> Literal["cls", "mean"] | None:
+        return self.pooling

@@ -10,7 +10,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given, Split
 from reread.preprocessing.labelled.tasks.tag import TagExample, split_of
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.tasks.dataset import SHOWN, Document, Mark, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import KnownEntities
@@ -20,7 +20,7 @@ from reread.training.scoring.entities import Entity, entities
 class TagSettings(TaskSettings):
     """A tag for each word or character."""
 
-    elastic = TaskSettings.places | {"split"}
+    may_change = TaskSettings.file_fields | {"split"}
 
     kind: Literal["tag"]
     scheme: Literal["BIO", "BIOES"] = "BIO"
@@ -51,9 +51,9 @@ class TagSettings(TaskSettings):
 
 
 class TagDataset(TaskDataset[TagSettings, TagExample]):
-    def encode(self, examples: Sequence[TagExample]) -> list[Document]:
-        """`Document.offsets` are (word, 1 for its first piece); a word without pieces, such as a control character, is
-        [UNK], so that the tags after it keep their places."""
+    def encode(self, examples: Sequence[TagExample]) -> list[TaskDocument]:
+        """`offsets` are (word, 1 for its first piece). A word without pieces, such as a control character, is [UNK], so
+        that the tags after it stay with their words."""
         documents = []
         for example, encoding in zip(examples, self.words([one.tokens for one in examples]), strict=True):
             pieces: list[list[int]] = [[] for _ in example.tokens]
@@ -73,20 +73,20 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         labels = np.full(shape, IGNORED)
         for row, (member, built) in enumerate(zip(members, rows, strict=True)):
             tags = self.examples[member.example].tags or ()
-            for place, word in self._scored(member):
-                labels[row, built.content + place] = numbers[tags[word]]
+            for position, word in self._scored(member):
+                labels[row, built.content + position] = numbers[tags[word]]
         return {"labels": labels}
 
     def _scored(self, member: Member) -> list[tuple[int, int]]:
-        """(place in the window, word) of the words that this window decides."""
+        """(position in the window, word) of the words that this window decides."""
         document = self.documents[member.example]
         window = document.window(member.window)
         words = document.offsets[window]
         decided = words[:, 1] == 1
         if document.windows > 1:
             decided &= document.owners[window] == member.window
-        places = np.flatnonzero(decided)
-        return list(zip(places.tolist(), words[places, 0].tolist(), strict=True))
+        positions = np.flatnonzero(decided)
+        return list(zip(positions.tolist(), words[positions, 0].tolist(), strict=True))
 
     def gold(self, example: TagExample) -> Any:
         return example.tags
@@ -111,8 +111,8 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         for (_, window), logits in outputs.items():
             member = Member(example, 0, window)
             content = self._content(member)
-            for place, word in self._scored(member):
-                tags[word] = self.settings.labels[int(logits[content + place].argmax())]
+            for position, word in self._scored(member):
+                tags[word] = self.settings.labels[int(logits[content + position].argmax())]
         return tuple(tags)
 
     def scored(self, example: int, prediction: Any) -> Any:
@@ -143,22 +143,22 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         return True
 
     def check_predicted(self) -> None:
-        tags = {tag: example.place for example in self.examples for tag in example.tags or ()}
+        tags = {tag: example.location for example in self.examples for tag in example.tags or ()}
         if tags and not tags.keys() & set(self.settings.labels):
-            tag, place = next(iter(tags.items()))
+            tag, location = next(iter(tags.items()))
             raise UserError(
-                f"{place}: `{tag}` is no tag of the model's, nor is any other in the file (task.format is "
+                f"{location}: `{tag}` is no tag of the model's, nor is any other in the file (task.format is "
                 f"{self.settings.format or 'null'}); plain text is read by task.format=document-per-line or "
                 "document-per-file"
             )
 
-    def named(self, place: int, prediction: Any) -> tuple[Names, Names]:
-        gold, guess = (entities(tags, self.settings.scheme) for tags in (self.examples[place].tags or (), prediction))
+    def named(self, index: int, prediction: Any) -> tuple[Names, Names]:
+        gold, guess = (entities(tags, self.settings.scheme) for tags in (self.examples[index].tags or (), prediction))
         return set(gold), set(guess)
 
-    def mistake(self, place: int, prediction: Any) -> Mistake | None:
-        example = self.examples[place]
-        gold, guess = self.named(place, prediction)
+    def mistake(self, index: int, prediction: Any) -> Mistake | None:
+        example = self.examples[index]
+        gold, guess = self.named(index, prediction)
         differ = set(gold) ^ set(guess)
         if not differ:
             return None
@@ -166,7 +166,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
 
     def baselines(self, train: Sequence[TagExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
         known = KnownEntities(((one.tokens, one.tags or ()) for one in train), self.settings.scheme)
-        yield "known entities", {place: tuple(known.tags(one.tokens)) for place, one in enumerate(self.examples)}
+        yield "known entities", {index: tuple(known.tags(one.tokens)) for index, one in enumerate(self.examples)}
 
 
 def _only(example: TagExample, found: Names, differ: Names) -> str:

@@ -38,7 +38,7 @@ class Row(NamedTuple):
     ids: list[int]
     types: list[int]
     content: int
-    """Place of the document's first token."""
+    """Position of the document's first token."""
 
 
 class Framing(NamedTuple):
@@ -82,7 +82,7 @@ class Framing(NamedTuple):
 
 def padded(rows: Sequence[Row], pad: int, frame: str) -> Rows:
     """input_ids, attention_mask, token_type_ids int32 [B, L], as long as the longest row, and not empty, since a text
-    may have no token; a segment's [CLS] is in the last place."""
+    may have no token; a segment's [CLS] is in the last position."""
     lengths = [len(row.ids) for row in rows]
     shape = (len(rows), max(1, *lengths))
     ids, mask, types = np.full(shape, pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)

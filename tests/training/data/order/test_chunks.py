@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reread.preprocessing.corpus import CONTINUES_WORD, SENTENCE_END, Corpus
-from reread.training.data.order.chunks import Chunks, read_ids
+from reread.training.data.order.chunks import CorpusChunks, read_ids
 from tests.corpora import make_corpus
 
 LENGTHS = [*np.random.default_rng(2).integers(1, 700, 60).tolist(), 1, 110, 111, 125, 5000]
@@ -31,7 +31,7 @@ def border(flags: np.ndarray, number: int, stride: int, window: int) -> int:
 
 @pytest.mark.parametrize("longest", [5, 16, 125, 509, 6000])
 def test_chunks_fill_their_rows_and_leave_no_token_out(corpus: Corpus, longest: int) -> None:
-    chunks = Chunks(corpus, longest)
+    chunks = CorpusChunks(corpus, longest)
     window = max(1, longest // 8)
     stride = longest - window
     assert len(chunks) == sum(1 + max(0, -(-(n - longest) // stride)) for n in LENGTHS)
@@ -57,7 +57,7 @@ def test_chunks_fill_their_rows_and_leave_no_token_out(corpus: Corpus, longest: 
 
 
 def test_a_chunk_is_the_same_in_any_order(corpus: Corpus) -> None:
-    chunks = Chunks(corpus, 61)
+    chunks = CorpusChunks(corpus, 61)
     indices = np.random.default_rng(0).permutation(len(chunks))
     shuffled = chunks.bounds(chunks.locate(indices))[0]
     ordered = chunks.bounds(chunks.locate(np.arange(len(chunks))))[0]
@@ -66,7 +66,7 @@ def test_a_chunk_is_the_same_in_any_order(corpus: Corpus) -> None:
 
 
 def test_what_is_kept_in_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
-    chunks = Chunks(make_corpus(tmp_path / "corpus", [3] * 20_000), 125)
+    chunks = CorpusChunks(make_corpus(tmp_path / "corpus", [3] * 20_000), 125)
     assert len(chunks) == 20_000
     arrays = [value for value in vars(chunks).values() if isinstance(value, np.ndarray)]
     assert sum(array.size for array in arrays) < 100

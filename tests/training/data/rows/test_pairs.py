@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from benchmarks.random_corpus import write_corpus
 from reread.preprocessing.corpus import SENTENCE_END, Corpus
-from reread.training.data.order.chunks import Chunks, Text
+from reread.training.data.order.chunks import CorpusChunks, TextRanges
 from reread.training.data.order.order import Order
 from reread.training.data.rows.pairs import Pairs
 from reread.training.data.rows.samples import RowSettings, Samples
@@ -21,7 +21,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return make_corpus(tmp_path_factory.mktemp("pairs") / "corpus", lengths)
 
 
-def places_of(corpus: Corpus, text: Text) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def places_of(corpus: Corpus, text: TextRanges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[B]: the document in which each stretch of text begins, and its beginning there."""
     numbers = {(id(corpus.map(number)), int(corpus.ids_at[number])): number for number in range(corpus.blocks)}
     found = []
@@ -33,7 +33,7 @@ def places_of(corpus: Corpus, text: Text) -> tuple[NDArray[np.int64], NDArray[np
     return np.array(found).T[0], np.array(found).T[1]
 
 
-def order_of(chunks: Chunks, seed: int) -> Order:
+def order_of(chunks: CorpusChunks, seed: int) -> Order:
     return Order(chunks.before_block, 1, 10, seed)
 
 
@@ -42,7 +42,7 @@ def ends_sentence(corpus: Corpus, document: int, at: int) -> bool:
 
 
 def test_a_random_second_part_looks_like_the_true_one(corpus: Corpus) -> None:
-    chunks = Chunks(corpus, LONGEST)
+    chunks = CorpusChunks(corpus, LONGEST)
     indices = np.arange(0, len(chunks), 2)
     places = chunks.locate(indices)
     whole = chunks.bounds(places)[0]
@@ -123,7 +123,7 @@ def test_lengths_do_not_tell_which_pairs_are_random(tmp_path: Path, documents: l
 
 def test_what_a_row_loses_to_a_random_part_its_partner_reads(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path / "corpus", [2000] * 60)
-    chunks = Chunks(corpus, LONGEST)
+    chunks = CorpusChunks(corpus, LONGEST)
     indices = np.arange(len(chunks))
     a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(np.zeros_like(indices), indices, chunks.locate(indices))
     reads = np.zeros((60, 2000), int)
@@ -135,7 +135,7 @@ def test_what_a_row_loses_to_a_random_part_its_partner_reads(tmp_path: Path) -> 
 
 
 def test_short_rows_have_few_sentences(corpus: Corpus) -> None:
-    chunks = Chunks(corpus, 509)
+    chunks = CorpusChunks(corpus, 509)
     indices = np.arange(0, len(chunks), 2)
     places = chunks.locate(indices)
 
@@ -150,7 +150,7 @@ def test_short_rows_have_few_sentences(corpus: Corpus) -> None:
 
 
 def test_a_single_document_pairs_with_itself(tmp_path: Path) -> None:
-    chunks = Chunks(make_corpus(tmp_path / "corpus", [3000]), LONGEST)
+    chunks = CorpusChunks(make_corpus(tmp_path / "corpus", [3000]), LONGEST)
     copies, indices = np.divmod(np.arange(20 * len(chunks)), len(chunks))
     places = chunks.locate(indices)
     a, b, label = Pairs(chunks, order_of(chunks, 0), 0.1).draw(copies, indices, places)
@@ -160,7 +160,7 @@ def test_a_single_document_pairs_with_itself(tmp_path: Path) -> None:
 
 
 def test_a_single_row_has_no_label(tmp_path: Path) -> None:
-    chunks = Chunks(make_corpus(tmp_path / "corpus", [100]), LONGEST)
+    chunks = CorpusChunks(make_corpus(tmp_path / "corpus", [100]), LONGEST)
     one = np.zeros(1, np.int64)
     a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(one, one, chunks.locate(one))
     assert label.tolist() == [-100] and b.start == a.stop and b.stop == 100

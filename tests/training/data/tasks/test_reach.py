@@ -132,7 +132,7 @@ def test_an_annotators_own_answers_are_all_right() -> None:
         100,
         100,
     ]
-    placed = {one.id: [answer.text for answer in one.placed] for one in examples if one.placed}
+    placed = {one.id: [answer.text for answer in one.learnable] for one in examples if one.learnable}
     third = {name: texts[2] for name, texts in theirs.items() if name in placed}
     assert exact_match(placed, third, "cmrc") == pytest.approx(98.2, abs=0.01)
     assert len(examples_of(settings, "predict")) == 3219 and len(examples_of(settings, "train")) == 3216

@@ -106,7 +106,7 @@ def test_an_exported_tokenizer_frames_two_texts_as_training_does(
 def test_longest_leaves_text_out_and_the_table_tells_how_much(tokenizer: Path) -> None:
     examples = [ClassifyExample("x", "", words(40), None, "a"), ClassifyExample("y", "", words(5), None, "a")]
     data = ClassifyDataset(settings(ClassifySettings, tokenizer, "", 12, labels=["a"], longest=15), 0, examples)
-    assert dict(data.reading())["tokens read"] == "44.44 % of 45; 1 examples are cut"
+    assert dict(data.coverage())["tokens read"] == "44.44 % of 45; 1 examples are cut"
 
 
 @pytest.mark.parametrize(

@@ -30,18 +30,19 @@ Labels = Literal["one", "set", "number"]
 
 STANDARD_INPUT = Path("-")
 DAMAGE = (EOFError, OSError, lzma.LZMAError, tarfile.TarError, zlib.error, zstandard.ZstdError)
-"""What libraries raise for a damaged compressed file; an OSError with a number is one of the system."""
+"""Errors of libraries for a damaged compressed file; an OSError with a number comes from the operating system."""
 
 _ROOM, _EXPANSION = 256_000_000, 200
-"""A compressed file may take so many bytes of memory, and so many times its size."""
+"""The bytes of memory that a compressed file may take: a constant, plus a multiple of its size."""
 _VALUES = 8
-"""The values of a file of JSON may take `_ROOM` and so many times its characters; they commonly take twice as many."""
+"""The values of a JSON file may take `_ROOM` bytes and this many per character; usually they take twice as many as
+its characters."""
 _MOST_MISTAKES = 1_000_000
 
 
 @dataclass
-class Source:
-    """What a reader of a format is given: where it reads, how, and where it reports mistakes."""
+class LabelledFile:
+    """The file that the reader of a format reads, the settings for it, and the mistakes found in it."""
 
     path: Path
     task: str
@@ -50,15 +51,15 @@ class Source:
     """The field of an example -> the name that the file has for it."""
     labels: Labels = "one"
     join: str = "\n"
-    """What stands between the texts that a path of `columns` finds in a record."""
+    """The separator of the texts that a path of `columns` finds in a record."""
     label_separator: str | None = None
-    """What stands between the labels of a set in one text; None: a comma in a table."""
+    """The separator of the labels of a set in one text; None: a comma in a table."""
     given: Given = NOTHING
-    """Of texts that come alone."""
+    """Values for raw texts."""
     mistakes: list[str] = field(default_factory=list)
     """One line each, with file and position."""
     misplaced: dict[str, str] = field(default_factory=dict)
-    """The place of a question with an answer that does not stand where the file says -> a line on the first such."""
+    """The location of each question with a misplaced answer -> a line on the first such answer."""
     _left: float = math.inf
     """Bytes that a compressed file may still take."""
 
@@ -66,19 +67,22 @@ class Source:
     def name(self) -> str:
         return "standard input" if self.path == STANDARD_INPUT else str(self.path)
 
-    def place(self, position: str | int) -> str:
+    def location(self, position: str | int) -> str:
         """`FILE:12` for a line, `FILE: article 12` for another position."""
         return f"{self.name}:{position}" if isinstance(position, int) else f"{self.name}: {position}"
 
-    def mistake(self, place: str, reason: str) -> None:
-        """Note why the example at `place` is not read."""
-        self.mistakes.append(str(UserError(f"{place}: {reason}")))
+    def mistake(self, location: str, reason: str) -> None:
+        """Record why the example at `location` is not read."""
+        self._add(UserError(f"{location}: {reason}"))
 
-    def misplace(self, place: str, reason: str) -> None:
-        """Note that the question at `place` has an answer that does not stand where the file says."""
-        self.misplaced.setdefault(place, str(UserError(f"{place}: {reason}")))
+    def _add(self, error: UserError) -> None:
+        self.mistakes.append(str(error))
         if len(self.mistakes) > _MOST_MISTAKES:
             raise UserError(f"{self.mistakes[0]} (the first of more than {_MOST_MISTAKES:,} mistakes)")
+
+    def misplace(self, location: str, reason: str) -> None:
+        """Record that the question at `location` has an answer that is not where the file says."""
+        self.misplaced.setdefault(location, str(UserError(f"{location}: {reason}")))
 
     def spend(self, count: int) -> None:
         """Count bytes of memory that a compressed file takes; raises `UserError` if they are too many."""
@@ -98,7 +102,7 @@ class Source:
             yield decompress(file, str(self.path), self.spend)
 
     def damaged(self, error: BaseException) -> UserError:
-        """The line for what a library raised; raises errors of the system again."""
+        """The error line for an error of a library; errors of the operating system are raised again."""
         if isinstance(error, OSError) and error.errno is not None:
             raise error
         return UserError(f"{self.path}: damaged or cut short ({first_line(error)}); fetch it again")
@@ -121,12 +125,12 @@ class Source:
         for number, line in enumerate(io.BytesIO(self.data), 1):  # one by one: there may be millions
             yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
-    def decode(self, data: bytes, place: str) -> str | None:
-        """`data` as text; a mistake and None if it is not UTF-8."""
+    def decode(self, data: bytes, location: str) -> str | None:
+        """`data` as text; None, with a mistake recorded, if it is not UTF-8."""
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            self.mistake(place, _not_utf8(error))
+            self.mistake(location, _not_utf8(error))
             return None
 
     def json_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -135,54 +139,68 @@ class Source:
             if not line.strip():
                 continue
             try:
-                values = self._loads(line.decode(), _ROOM)
-            except (ValueError, RecursionError) as error:
-                self.mistake(self.place(number), _not_json(error))
+                values = self._loads(line, _ROOM)
+            except ValueError as error:
+                self.mistake(self.location(number), str(error))
                 continue
             if isinstance(values, dict):
                 yield number, values
             else:
-                self.mistake(self.place(number), f"{json_type(values)}; each line has to be one object")
+                self.mistake(self.location(number), f"{json_type(values)}; each line has to be one object")
 
     def json(self) -> Any:
         """The whole file as one JSON value; raises `UserError`."""
         try:
-            text = self.data.decode()
-            return self._loads(text, _ROOM + _VALUES * len(text))
+            return self._loads(self.data, _ROOM, _VALUES)
+        except ValueError as error:
+            raise UserError(f"{self.path}: {error}") from None
+
+    def _loads(self, data: bytes, room: int, a_character: int = 0) -> Any:
+        """The value of a JSON text, which may take `room` bytes of memory and `a_character` for each of its characters.
+
+        Raises ValueError with the reason if the text is not JSON, or takes more.
+        """
+        try:
+            text = data.decode()
+            if self._left < math.inf:
+                self.spend(values_bytes(text))
+            return loads(text, room + a_character * len(text))
+        except TooManyValuesError:
+            raise
+        except UnicodeDecodeError as error:
+            raise ValueError(_not_utf8(error)) from None
+        except json.JSONDecodeError as error:
+            reason = f"{error.msg}, line {error.lineno}, character {error.colno}"
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.path}: {_not_json(error)}") from None
+            reason = first_line(error)
+        raise ValueError(f"not JSON ({reason})")
 
-    def _loads(self, text: str, most: int) -> Any:
-        if self._left < math.inf:
-            self.spend(values_bytes(text))
-        return loads(text, most)
-
-    def parse(self, model: type[Model], values: Any, place: str) -> Model | None:
-        """`values` checked; a mistake and None if they are wrong."""
+    def parse(self, model: type[Model], values: Any, location: str) -> Model | None:
+        """The checked `values`; None, with a mistake recorded, if they are wrong."""
         if not isinstance(values, dict):
-            self.mistake(place, f"{json_type(values)}, not an object")
+            self.mistake(location, f"{json_type(values)}, not an object")
             return None
         try:
-            return model.parse(values, place)
+            return model.parse(values, location)
         except UserError as error:
-            self.mistakes.append(str(error))
+            self._add(error)
             return None
 
     def parse_each(self, model: type[Model], values: Sequence[Any], name: str) -> Iterator[tuple[str, Model]]:
-        """Position (`name` and its number from 1) and object of each of `values` that is right."""
+        """The valid objects among `values`, each with its position: `name` and its number from 1."""
         for number, value in enumerate(values, 1):
             position = f"{name} {number}"
-            parsed = self.parse(model, value, self.place(position))
+            parsed = self.parse(model, value, self.location(position))
             if parsed is not None:
                 yield position, parsed
 
     @staticmethod
     def separated(text: str, separator: str) -> list[str]:
-        """The labels of a set that stand in one text."""
+        """The labels of a set that is written as one text."""
         return [name.strip() for name in text.split(separator) if name.strip()]
 
     def label(self, value: Any) -> str | tuple[str, ...] | float | None:
-        """A label as `labels` wants it; None and an empty text are no label. Raises ValueError with the reason."""
+        """A label in the form that `labels` names; None for null and an empty text. Raises ValueError with a reason."""
         if value is None or value == "":
             return None
         if self.labels == "set":
@@ -191,8 +209,8 @@ class Source:
             if isinstance(value, list | tuple):
                 return tuple(dict.fromkeys(map(_name, value)))
             raise ValueError(
-                f"label {value!r} is not a list, which `task.answer=set` needs; if several stand in one text, say what "
-                "separates them by `task.label_separator`"
+                f"label {value!r} is not a list, which `task.answer=set` needs; if one text holds "
+                "several, name their separator by `task.label_separator`"
             )
         if isinstance(value, list | tuple):
             raise ValueError(f"label {value!r} is a list; did you mean `task.answer=set`?")
@@ -221,13 +239,3 @@ def _number(value: Any) -> float:
 def _not_utf8(error: UnicodeDecodeError) -> str:
     found = error.object[error.start]
     return f"not UTF-8 (byte 0x{found:02x} after {error.start} bytes); convert it: iconv -f gb18030 -t utf-8"
-
-
-def _not_json(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return _not_utf8(error)
-    if isinstance(error, TooManyValuesError):
-        return str(error)
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON ({error.msg}, line {error.lineno}, character {error.colno})"
-    return f"not JSON ({first_line(error)})"
