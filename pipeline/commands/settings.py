@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import logging
 import re
 import textwrap
 import types
@@ -20,13 +21,16 @@ from rich.table import Table
 
 from reread.pipeline.recipe.layers import TASK
 from reread.pipeline.recipe.schema import Recipe
-from reread.preprocessing.errors import UserError, nearest
+from reread.preprocessing.errors import UserError, close_to
 from reread.preprocessing.labelled.formats.table import FORMATS
-from reread.preprocessing.settings import sections_in
+from reread.preprocessing.settings import NEAR, sections_in
+from reread.preprocessing.synonyms import answer, meaning_of
 from reread.training.config import AUTOMATIC, TrainSettings
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.models import MODELS
+
+log = logging.getLogger("reread")
 
 HIGHEST = 1_000_000
 """Upper bounds above this only keep numbers representable and are not shown."""
@@ -141,6 +145,10 @@ def _found(wanted: str) -> list[Section]:
     found = [one for one in sections if wanted in (one.path, one.kind) or one.path.endswith(f".{wanted}")]
     if found:
         return found
+    if not any(wanted == key.name for section in sections for key in section.keys) and (meaning := meaning_of(wanted)):
+        log.info("%s: %s", wanted, answer(meaning))
+        model = meaning.key.startswith("train.model.")
+        return _found("train.model" if model else meaning.key.partition("=")[0])
     outer, _, last = wanted.rpartition(".")
     for section in sections:
         keys = [key for key in section.keys if key.name == last]
@@ -149,7 +157,8 @@ def _found(wanted: str) -> list[Section]:
     if found:
         return found
     known = [*MODELS, *(one.path for one in sections if one.path), *(key.name for one in sections for key in one.keys)]
-    raise UserError(f"settings: {nearest(wanted, dict.fromkeys(known))} (got {wanted})")
+    near = [f"did you mean `{one}`?" for one in close_to(wanted, dict.fromkeys(known), NEAR)[:1]]
+    raise UserError(f"settings: {near[0] if near else '`reread settings` lists the sections'} (got {wanted})")
 
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[Section]:

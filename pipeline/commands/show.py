@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from reread.pipeline.recipe.layers import fine_tunes, recipe_layers, split_scale
+from reread.pipeline.recipe.layers import BATCH, fine_tunes, recipe_layers, split_scale
 from reread.pipeline.recipe.load import apply_overrides, recipe_values
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.recipe.task import finetune_recipe
@@ -41,7 +41,11 @@ def show(name: str, overrides: list[str]) -> None:
         apply_overrides(given, [override], "train")
         layers.append(("command line", given))
 
+    tokens = (values.get("train") or {}).get("batch_tokens")
+
     def origin(path: tuple[str, ...]) -> str:
+        if tokens is not None and path[0] == "train" and path[1] in BATCH:
+            return f"of batch_tokens={tokens}"
         if not _holds(values, path):
             return "from init and examples" if _holds(computed, path) else "default"
         return next((label for label, given in reversed(layers) if _holds(given, path)), "default")

@@ -1,7 +1,8 @@
 """Reading a recipe, changing it by `key=value`, checking it, and writing it to a run."""
 
+import logging
 from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from reread.pipeline.recipe.layers import (
     recipe_layers,
     split_scale,
     values_of,
+    without_other_batch,
 )
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.recipe.values import as_yaml, read_override
@@ -26,6 +28,8 @@ from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import Settings
 from reread.training.config import TrainSettings
 from reread.training.run.files import RUNS, RunFile
+
+log = logging.getLogger("reread")
 
 
 def load_recipe(
@@ -45,7 +49,26 @@ def load_recipe(
             f"recipe {recipe}: fine-tunes a model; start it by "
             f"`reread finetune {recipe} init=FOLDER task.train=FILE task.dev=FILE`"
         )
-    return Recipe.parse(values, f"recipe {recipe}")
+    return parsed(values, f"recipe {recipe}")
+
+
+def parsed(values: dict[str, Any], where: str) -> Recipe:
+    """The checked recipe; logs the rows that `train.batch_tokens` became."""
+    recipe = Recipe.parse(values, where)
+    tokens = values["train"].get("batch_tokens") if recipe.train else None
+    if recipe.train and tokens is not None:
+        _say_rows(recipe.train.global_batch, recipe.train.data.sequence_length, int(tokens))
+    return recipe
+
+
+@lru_cache
+def _say_rows(rows: int, length: int, tokens: int) -> None:
+    log.info(
+        "train.global_batch: %s rows of %s tokens, as train.batch_tokens is %s",
+        f"{rows:,}",
+        f"{length:,}",
+        f"{tokens:,}",
+    )
 
 
 def recipe_values(
@@ -84,7 +107,10 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
             path = ["train", "data", *path[1:]]
         elif section and path[0] not in Recipe.model_fields:
             path = [_section_of(path[0], section), *path]
-        _assign(values, path, read_override(text, f"`{override}`"), override)
+        value = read_override(text, f"`{override}`")
+        if path[0] == "train" and len(path) == 2 and isinstance(values.get("train"), dict):
+            values["train"] = without_other_batch(values["train"], {path[1]: value})
+        _assign(values, path, value, override)
 
 
 def _section_of(key: str, section: str) -> str:

@@ -52,6 +52,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
             f"recipe {name}: `reread finetune` needs a section `finetune` and a `task` whose kind is "
             f"one of {', '.join(kinds)}"
         )
+    Recipe.check_keys(values, f"recipe {name}")
     train, task = values["train"], values["train"]["data"]
     if "train" not in task:
         raise UserError(f"recipe {name}: task.train: the file of training examples; give task.train=FILE")
