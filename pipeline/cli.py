@@ -383,11 +383,22 @@ def show(
         ),
     ],
     overrides: Overrides = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.yaml", help="Write the recipe to a new file, each key below its sentence"),
+    ] = None,
 ) -> None:
-    """Print a recipe with all its values and the source of each: a file, its base, the command line or a default."""
-    from reread.pipeline.commands.show import show as work
+    """Print a recipe with all its values and the source of each: a file, its base, the command line or a default.
 
-    work(recipe, overrides or [])
+    `--write FILE.yaml` writes a recipe of your own to begin with, whole, with what each key means.
+    """
+    from reread.pipeline.commands.show import show as work
+    from reread.pipeline.commands.show import write as work_on_file
+
+    if write is None:
+        work(recipe, overrides or [])
+    else:
+        work_on_file(recipe, overrides or [], write)
 
 
 @app.command()

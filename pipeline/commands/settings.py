@@ -163,8 +163,8 @@ def _found(wanted: str) -> list[Section]:
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[Section]:
     kind = _kind_of(model)
-    keys = [_key(model, name, field) for name, field in model.model_fields.items()]
-    yield Section(path, kind, _first_sentence(model), keys)
+    keys = [key_of(model, name, field) for name, field in model.model_fields.items()]
+    yield Section(path, kind, first_sentence(model), keys)
     for name, field in model.model_fields.items():
         for inner in sections_in(field.annotation):
             is_task = issubclass(inner, TaskSettings)
@@ -175,13 +175,14 @@ def _kind_of(model: type[BaseModel]) -> str:
     return next(iter(get_args(model.model_fields["kind"].annotation)), "") if "kind" in model.model_fields else ""
 
 
-def _key(model: type[BaseModel], name: str, field: FieldInfo) -> Key:
+def key_of(model: type[BaseModel], name: str, field: FieldInfo) -> Key:
+    """The row of a field in the table of its section."""
     inner = list(sections_in(field.annotation))
     sentence = _sentences(model).get(name, "")
     if not sentence and name == "kind":
         sentence = "Which kind of data it is."
     if not sentence and inner:
-        sentence = _first_sentence(inner[0]) if len(inner) == 1 else f"One of the kinds {', '.join(KINDS)}."
+        sentence = first_sentence(inner[0]) if len(inner) == 1 else f"One of the kinds {', '.join(KINDS)}."
     default = "" if field.is_required() else "null" if field.default is None else _as_yaml(field)
     return Key(name, _type_of(model, name, field), default, sentence)
 
@@ -250,5 +251,6 @@ def _attribute_docstrings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]
                 yield name, " ".join(text.split())
 
 
-def _first_sentence(model: type[BaseModel]) -> str:
+def first_sentence(model: type[BaseModel]) -> str:
+    """What a section is, from the docstring of its class."""
     return " ".join((model.__doc__ or "").split("\n\n")[0].split())

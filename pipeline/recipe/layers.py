@@ -80,6 +80,11 @@ def recipe_layers(recipe: str, scale: str | None = None) -> list[tuple[str, dict
     return [*layers, (f"{SCALE}={scale}", scales[scale])]
 
 
+def scales_of(recipe: str) -> dict[str, Any]:
+    """The `scales` of a recipe and its bases."""
+    return reduce(merge, (values.get(SCALES, {}) for _, values in _files_of(recipe)))
+
+
 def _files_of(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
     """(file, values) of the bases of a recipe, then of itself; `above` are the files that name it as their base."""
     path = _file_of(recipe)

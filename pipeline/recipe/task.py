@@ -25,6 +25,13 @@ WINDOW = 512
 """Tokens of a window if the model has no limit of positions."""
 
 
+FOLLOWS = frozenset(
+    ["steps", "model", "validate_every", "checkpoint", "best_by", "activation_checkpointing", "schedule.warmup_steps"]
+    + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices")]
+)
+"""Fields of `train` that `finetune_recipe` computes from the model and the examples where the recipe has none."""
+
+
 def seed_runs(recipe: Recipe, overrides: list[str]) -> list[tuple[str, list[str]]]:
     """The name of each seed's run, and its overrides."""
     assert recipe.finetune is not None
