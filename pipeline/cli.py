@@ -16,6 +16,7 @@ from reread.pipeline.run_folder.folder import version_of
 from reread.preprocessing.errors import LineFormatter, UserError, close_to, one_line
 from reread.preprocessing.settings import NEAR
 from reread.preprocessing.synonyms import answer, meaning_of
+from reread.training.exchange.hub import stay_offline
 from reread.training.models import MODELS
 from reread.training.parallel.process import this_process
 from reread.training.run.files import find_run
@@ -310,21 +311,36 @@ def ablate(recipe: RecipeName, overrides: Overrides = None) -> None:
     work(recipe, overrides or [])
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def export(
     run_folder: RunFolder,
-    output: Annotated[Path | None, typer.Argument(help="The folder to write; default: RUN/export")] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OUTPUT] [card.KEY=VALUE]...",
+            help="The folder to write, default: RUN/export; and what the model card says, e.g. card.license=apache-2.0",
+            callback=_no_option,
+        ),
+    ] = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Also push the folder to this repository on the Hub")
+    ] = None,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder with weights, tokenizer, modeling file and model card."""
-    from reread.pipeline.commands.export import export as work
+    from reread.pipeline.commands.export import export_and_push as work
 
-    work(run_folder, output, step)
+    work(run_folder, given or [], step, push)
 
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A folder or weights file: PyTorch, safetensors, TF, Paddle")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder or weights file: PyTorch, safetensors, TF, Paddle; or OWNER/NAME[@REVISION] of the Hub"
+        ),
+    ],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
     model: Annotated[str, typer.Option(help=f"Type of model to make: {', '.join(MODELS)}")] = "nezha",
     length: Annotated[
@@ -421,7 +437,7 @@ def settings(
 
 
 def main() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"  # before its libraries are imported: nothing is ever downloaded
+    stay_offline()  # before Hugging Face's libraries are imported: only `fetch` and `push` ask its Hub
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

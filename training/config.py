@@ -135,7 +135,8 @@ class TrainSettings(Settings):
     model: dict[str, Any]
     """`type`, the name of a model, and the keys of its configuration: `reread settings model` lists both."""
     init: Path | None = None
-    """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
+    """Folder made by `reread convert` or `reread export` to start from; null starts from random weights. OWNER/NAME or
+    OWNER/NAME@REVISION is a model of the Hugging Face Hub, which is fetched and converted once, into models/."""
     from_run: str | None = Field(default=None, min_length=1)
     """A run, or RUN@STEP, whose weights, optimiser and place in the data this run begins with (`from=RUN@STEP` on the
     command line). Steps are counted on, so `steps` and the schedule include those of that run."""

@@ -27,6 +27,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import Settings
 from reread.training.config import TrainSettings
+from reread.training.exchange.hub import hub_name
 from reread.training.run.files import RUNS, RunFile
 
 log = logging.getLogger("reread")
@@ -80,7 +81,21 @@ def recipe_values(
     apply_overrides(values, others, section)
     if scale is not None and isinstance(values.get("then"), list):
         values["then"] = [_at_scale(one, scale) for one in values["then"]]
+    _start_from_hub(values)
     return values
+
+
+def _start_from_hub(values: dict[str, Any]) -> None:
+    """Replace `train.init: OWNER/NAME` by the folder for that model, and `start` by what makes this."""
+    train, start = values.get("train"), values.get("start")
+    name = hub_name(train["init"]) if isinstance(train, dict) and isinstance(train.get("init"), str) else None
+    if name is None:
+        return
+    options = (start.get("convert") if isinstance(start, dict) else None) or {}
+    made_into = [train["model"]["type"]] if isinstance(train.get("model"), dict) and "type" in train["model"] else []
+    folder = name.folder(*made_into, *(options.values() if isinstance(options, dict) else ()))
+    values["train"] = {**train, "init": str(folder)}
+    values["start"] = {"weights": str(name), "convert": options}
 
 
 def _at_scale(following: Any, scale: str) -> Any:
