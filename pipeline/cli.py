@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,10 @@ from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.run_folder.folder import version_of
-from reread.preprocessing.errors import LineFormatter, UserError, one_line
+from reread.preprocessing.errors import LineFormatter, UserError, close_to, one_line
+from reread.preprocessing.settings import NEAR
+from reread.preprocessing.synonyms import answer, meaning_of
+from reread.training.exchange.hub import stay_offline
 from reread.training.models import MODELS
 from reread.training.parallel.process import this_process
 from reread.training.run.files import find_run
@@ -22,6 +25,7 @@ app = typer.Typer(
     name="reread",
     help="Pretrain encoders that read long documents, Chinese and English: raw text in, a Hugging Face folder out.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
@@ -35,12 +39,32 @@ def _begins(known: Callable[[], list[str]]) -> Callable[[str], list[str]]:
     return complete
 
 
+def _no_option(context: typer.Context, given: Any) -> Any:
+    """Raises `UserError` for an argument that is written like an option, as other tools take their settings."""
+    for one in given if isinstance(given, list) else [given]:
+        if isinstance(one, str) and one.startswith("-"):
+            raise UserError(f"`{one}`: {_as_setting(one, context)}")
+    return given
+
+
+def _as_setting(text: str, context: typer.Context) -> str:
+    """The way out for a text that begins with a dash and is no option of the command."""
+    known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
+    if near := close_to(text.partition("=")[0], known, NEAR):
+        return f"no such option; did you mean `{near[0]}`?"
+    key = text.lstrip("-").partition("=")[0].replace("-", "_")
+    meaning = meaning_of(key)
+    way_out = f"; {answer(meaning)}" if meaning else f": {key}=VALUE"
+    return f"no such option; a setting is written KEY=VALUE, without dashes{way_out}"
+
+
 RecipeName = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
         help=f"{', '.join(available_recipes())}, or a .yaml file",
         autocompletion=_begins(available_recipes),
+        callback=_no_option,
     ),
 ]
 FinetuningName = Annotated[
@@ -49,12 +73,18 @@ FinetuningName = Annotated[
         metavar="RECIPE",
         help=f"{', '.join(finetuning_recipes())}, or a .yaml file",
         autocompletion=_begins(finetuning_recipes),
+        callback=_no_option,
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The name of a run, or its folder", callback=find_run)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the recipe to change, e.g. steps=100")
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings of the recipe to change, e.g. steps=100", callback=_no_option
+    ),
 ]
+WITH_SETTINGS = {"ignore_unknown_options": True}
+"""Of a command with `Overrides`: what looks like an option reaches `_no_option`, which knows settings."""
 
 AllowPipe = Annotated[
     bool, typer.Option("--allow-pipe", help="Allow the command of a `pipe:` address to run on this machine")
@@ -87,7 +117,7 @@ def _options(
     pass
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def preprocess(
     recipe: RecipeName,
     overrides: Overrides = None,
@@ -135,7 +165,7 @@ def peek(
     work(what, documents, megabytes)
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def inspect(
     corpus: Annotated[
         str,
@@ -161,7 +191,7 @@ def inspect(
     work(corpus, overrides or [], recipe, samples, verify, allow_pipe)
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def train(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Pretrain; the same command again continues from the last checkpoint.
 
@@ -172,7 +202,7 @@ def train(recipe: RecipeName, overrides: Overrides = None) -> None:
     work(training_recipe(recipe, overrides or []), sys.argv[1:])
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def run(
     recipe: RecipeName, overrides: Overrides = None, slurm: Slurm = False, dry_run: DryRun = False, site: Site = None
 ) -> None:
@@ -199,7 +229,7 @@ def _only_with_slurm(dry_run: bool, site: Path | None) -> None:
         raise UserError(f"{'--dry-run' if dry_run else '--site'} needs --slurm")
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def plan(
     recipe: RecipeName,
     overrides: Overrides = None,
@@ -222,7 +252,7 @@ def plan(
     work(recipe, overrides or [], (gpus, gpu, gpus_per_node, network), share, allow_pipe)
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def evaluate(
     run_folder: RunFolder,
     overrides: Overrides = None,
@@ -234,7 +264,7 @@ def evaluate(
     work(run_folder, overrides or [], step)
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def finetune(
     recipe: FinetuningName,
     overrides: Overrides = None,
@@ -254,7 +284,7 @@ def finetune(
     work(recipe, overrides or [])
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def predict(
     model: Annotated[
         Path, typer.Argument(metavar="RUN|EXPORT", help="A fine-tuned run, or its export", callback=find_run)
@@ -273,7 +303,7 @@ def predict(
     work(model, file, overrides or [], out, step, echo)
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def ablate(recipe: RecipeName, overrides: Overrides = None) -> None:
     """Train and evaluate each row of the recipe's `ablations` and print our figures beside the paper's."""
     from reread.pipeline.commands.ablate import ablate as work
@@ -281,21 +311,36 @@ def ablate(recipe: RecipeName, overrides: Overrides = None) -> None:
     work(recipe, overrides or [])
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def export(
     run_folder: RunFolder,
-    output: Annotated[Path | None, typer.Argument(help="The folder to write; default: RUN/export")] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OUTPUT] [card.KEY=VALUE]...",
+            help="The folder to write, default: RUN/export; and what the model card says, e.g. card.license=apache-2.0",
+            callback=_no_option,
+        ),
+    ] = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Also push the folder to this repository on the Hub")
+    ] = None,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder with weights, tokenizer, modeling file and model card."""
-    from reread.pipeline.commands.export import export as work
+    from reread.pipeline.commands.export import export_and_push as work
 
-    work(run_folder, output, step)
+    work(run_folder, given or [], step, push)
 
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A folder or weights file: PyTorch, safetensors, TF, Paddle")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder or weights file: PyTorch, safetensors, TF, Paddle; or OWNER/NAME[@REVISION] of the Hub"
+        ),
+    ],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
     model: Annotated[str, typer.Option(help=f"Type of model to make: {', '.join(MODELS)}")] = "nezha",
     length: Annotated[
@@ -343,7 +388,7 @@ def recipes() -> None:
     work()
 
 
-@app.command()
+@app.command(context_settings=WITH_SETTINGS)
 def show(
     recipe: Annotated[
         str,
@@ -354,11 +399,22 @@ def show(
         ),
     ],
     overrides: Overrides = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.yaml", help="Write the recipe to a new file, each key below its sentence"),
+    ] = None,
 ) -> None:
-    """Print a recipe with all its values and the source of each: a file, its base, the command line or a default."""
-    from reread.pipeline.commands.show import show as work
+    """Print a recipe with all its values and the source of each: a file, its base, the command line or a default.
 
-    work(recipe, overrides or [])
+    `--write FILE.yaml` writes a recipe of your own to begin with, whole, with what each key means.
+    """
+    from reread.pipeline.commands.show import show as work
+    from reread.pipeline.commands.show import write as work_on_file
+
+    if write is None:
+        work(recipe, overrides or [])
+    else:
+        work_on_file(recipe, overrides or [], write)
 
 
 @app.command()
@@ -381,7 +437,7 @@ def settings(
 
 
 def main() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"  # before its libraries are imported: nothing is ever downloaded
+    stay_offline()  # before Hugging Face's libraries are imported: only `fetch` and `push` ask its Hub
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

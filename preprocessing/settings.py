@@ -11,6 +11,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 
 from reread.preprocessing.errors import CONTROL, UserError, close_to
 from reread.preprocessing.redaction import redacted
+from reread.preprocessing.synonyms import answer, meaning_of
+
+NEAR = 0.75
+"""How similar a mistyped key and the one that is suggested are at least, by `difflib`."""
 
 Model = TypeVar("Model", bound="Settings")
 
@@ -65,6 +69,16 @@ class Settings(BaseModel):
             lines = [_line(cls, problem) for problem in error.errors()]
             raise UserError(f"{where}: " + "; ".join(lines)) from None
 
+    @classmethod
+    def check_keys(cls, values: Any, where: str) -> None:
+        """Raises the `UserError` of `parse` for unknown keys alone: values may still be missing."""
+        try:
+            cls.model_validate(values)
+        except ValidationError as error:
+            lines = [_line(cls, problem) for problem in error.errors() if problem["type"] == "extra_forbidden"]
+            if lines:
+                raise UserError(f"{where}: " + "; ".join(lines)) from None
+
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """`field: old -> new` for each leaf that differs between two nested dicts."""
@@ -80,22 +94,43 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def _line(model: type[BaseModel], problem: Any) -> str:
     path, models = _walk(model, [str(part) for part in problem["loc"]])
     field = ".".join(path)
+    if problem["type"] == "model_type":
+        return _not_a_section(models, [part for part in path if part.strip()], problem["input"])
     if problem["type"] != "extra_forbidden":
         message = problem["msg"].removeprefix("Value error, ")
-        return f"{field}: {message[:1].lower()}{message[1:]} (got {_shown(problem['input'])})"
-    return f"unknown key `{field}`; {_way_out(model, models, path)}"
+        of_section = problem["type"] == "value_error" and isinstance(problem["input"], dict)
+        got = "" if of_section else f" (got {_shown(problem['input'])})"
+        return f"{field}: {message[:1].lower()}{message[1:]}{got}"
+    return f"unknown key `{field}`; {_way_out(model, models, path, problem['input'])}"
 
 
-def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[str]) -> str:
-    """A hint with the full name of the right key: a similar key of the same section, or the same key of another one."""
-    section = "".join(f"{part}." for part in path[:-1])
-    here = {name: section + name for owner in owners for name in sorted(owner.model_fields)}
-    if near := close_to(path[-1], here):
-        return f"did you mean `{here[near[0]]}`?"
+def _not_a_section(owners: list[type[BaseModel]], path: list[str], given: Any) -> str:
+    """The line about a value where a section belongs."""
+    field = ".".join(path)
+    inner = [one for owner in owners if path[-1] in owner.model_fields for one in _sections_of(owner, path[-1])]
+    keys = dict.fromkeys(name for section in inner or owners for name in section.model_fields)  # or one in a list
+    return f"{field}: a section; set one of its keys, {field}.KEY: {', '.join(keys)} (got {_shown(given)})"
+
+
+def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[str], given: Any) -> str:
+    """A hint with the full name of the right key: by meaning, then by letters in its section, then in the others.
+
+    Of an unknown section `given` the first key that has a meaning is answered.
+    """
+    name, section = path[-1], "".join(f"{part}." for part in path[:-1])
+    here = {one: section + one for owner in owners for one in sorted(owner.model_fields)}
     known = f"known here: {', '.join(here.values())}"
-    if ".".join(path) in (keys := _keys(root)):
+    keys: dict[str, list[str]] = {}
+    for key in _keys(root):
+        keys.setdefault(key.rpartition(".")[2], []).append(key)
+    if ".".join(path) in keys.get(name, ()):
         return f"it belongs to another `kind`; {known}"
-    elsewhere = [key for key in keys if key.rpartition(".")[2] == path[-1]]
+    for one in (name, *(given if isinstance(given, dict) and name not in keys else ())):
+        if (meaning := meaning_of(one)) and meaning.root in root.model_fields:
+            return answer(meaning) + (f" by `{one}`" if one != name else "")
+    if near := close_to(name, here, NEAR):
+        return f"did you mean `{here[near[0]]}`?"
+    elsewhere = [key for one in close_to(name, keys, NEAR)[:1] for key in keys[one]]
     return f"did you mean {' or '.join(f'`{key}`' for key in elsewhere[:3])}?" if elsewhere else known
 
 
@@ -125,11 +160,14 @@ def _walk(model: type[BaseModel], parts: list[str]) -> tuple[list[str], list[typ
             models = tagged
             continue
         path.append(part)
-        inner = [owner.model_fields[part].annotation for owner in models if part in owner.model_fields]
-        nested = [found for annotation in inner for found in sections_in(annotation)]
+        nested = [found for owner in models if part in owner.model_fields for found in _sections_of(owner, part)]
         if nested and number < len(parts) - 1:
             models = nested
     return path or parts, models
+
+
+def _sections_of(model: type[BaseModel], name: str) -> Iterator[type[BaseModel]]:
+    return sections_in(model.model_fields[name].annotation)
 
 
 def _literals(model: type[BaseModel]) -> set[Any]:

@@ -1,5 +1,6 @@
 """The settings of `reread train`: the `train` section of a recipe. Imports no torch."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
@@ -15,7 +16,7 @@ from pydantic import (
 
 from reread.preprocessing.settings import Settings
 from reread.training.data.kinds import KINDS
-from reread.training.data.settings import DataSettings
+from reread.training.data.settings import LONGEST, CorpusSettings, DataSettings
 
 STOPPED = 75
 """Exit status after SIGTERM, when a checkpoint is saved and the same command resumes (EX_TEMPFAIL)."""
@@ -134,7 +135,8 @@ class TrainSettings(Settings):
     model: dict[str, Any]
     """`type`, the name of a model, and the keys of its configuration: `reread settings model` lists both."""
     init: Path | None = None
-    """Folder made by `reread convert` or `reread export` to start from; null starts from random weights."""
+    """Folder made by `reread convert` or `reread export` to start from; null starts from random weights. OWNER/NAME or
+    OWNER/NAME@REVISION is a model of the Hugging Face Hub, which is fetched and converted once, into models/."""
     from_run: str | None = Field(default=None, min_length=1)
     """A run, or RUN@STEP, with whose weights, optimiser and position in the data this run begins (`from=RUN@STEP` on
     the command line). Steps are counted on, so `steps` and the schedule include those of that run."""
@@ -148,6 +150,9 @@ class TrainSettings(Settings):
     glob restricts it to the rows from n on."""
     global_batch: int = Field(ge=1, le=MOST_ROWS)
     """Rows with a loss in each step, over all processes and accumulation."""
+    batch_tokens: int | None = Field(default=None, ge=1, le=MOST_ROWS * LONGEST)
+    """For pretraining, instead of `global_batch`: tokens of a step, with padding. They become as many whole rows of
+    `data.sequence_length` tokens when the recipe is read, and the run keeps the number of rows alone."""
     micro_batch: Annotated[int, Field(ge=1, le=MOST_ROWS), _OR_AUTO, _AS_IT_IS] = "auto"  # type: ignore[assignment]
     """The most rows of one forward pass on one process; rows of similar length go together. `auto`: the most that
     `reread plan` estimates to fit on the run's smallest GPU, of at most 32,768 tokens; on CPU at most 1,024 tokens.
@@ -196,6 +201,26 @@ class TrainSettings(Settings):
     def automatic(self) -> list[str]:
         """The fields that are `auto`."""
         return [name for name in AUTOMATIC if getattr(self, name) == "auto"]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _rows_of_tokens(cls, values: Any, handler: Callable[[Any], "TrainSettings"]) -> "TrainSettings":
+        """Replaces `batch_tokens` by `global_batch`."""
+        if not isinstance(values, dict) or values.get("batch_tokens") is None:
+            return handler(values)
+        read = handler({**values, "global_batch": 1})
+        assert read.batch_tokens is not None
+        rows, length = read.batch_tokens // read.data.sequence_length, read.data.sequence_length
+        if not isinstance(read.data, CorpusSettings):
+            raise ValueError("batch_tokens is for pretraining; a step of fine-tuning has global_batch documents")
+        if values.get("global_batch") is not None:
+            raise ValueError("global_batch and batch_tokens are both given; set one of them to null")
+        if not 1 <= rows <= MOST_ROWS:
+            raise ValueError(
+                f"batch_tokens is {read.batch_tokens}, {rows} whole rows of data.sequence_length ({length} tokens); "
+                f"give from {length:,} to {MOST_ROWS * length:,}"
+            )
+        return read.model_copy(update={"global_batch": rows, "batch_tokens": None})
 
     @model_validator(mode="after")
     def _one_beginning(self) -> "TrainSettings":

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reread.preprocessing.errors import writing
+from reread.training.exchange.hub import hub_name
 
 
 def convert(source: Path, output: Path, model: str, options: Mapping[str, Any]) -> None:
@@ -12,4 +13,9 @@ def convert(source: Path, output: Path, model: str, options: Mapping[str, Any]) 
     from reread.training.exchange.convert import convert as convert_weights
 
     with writing(output):
-        convert_weights(source, output, model, **{name: value for name, value in options.items() if value is not None})
+        convert_weights(
+            hub_name(source) or source,
+            output,
+            model,
+            **{name: value for name, value in options.items() if value is not None},
+        )

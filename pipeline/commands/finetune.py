@@ -10,7 +10,7 @@ from reread.pipeline.display.scores import Scores, baseline_scores, keep_baselin
 from reread.pipeline.recipe.check import check_model
 from reread.pipeline.recipe.load import override
 from reread.pipeline.recipe.schema import Recipe, task_section, train_section
-from reread.pipeline.recipe.task import export_missing, finetune_recipe, seed_runs
+from reread.pipeline.recipe.task import export_missing, fetch_init, finetune_recipe, seed_runs
 from reread.pipeline.run_folder.folder import held_records
 from reread.preprocessing.labelled.splits import duplicates
 from reread.training.data.kinds import open_task
@@ -26,6 +26,7 @@ def finetune(name: str, overrides: list[str]) -> None:
 
     Raises `UserError` for settings that cannot work, before any training.
     """
+    fetch_init(name, overrides)
     recipe = finetune_recipe(name, overrides)
     if this_process().launcher:
         train(recipe, [])

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import logging
 import re
 import textwrap
 import types
@@ -20,12 +21,15 @@ from rich.table import Table
 
 from reread.pipeline.recipe.layers import TASK
 from reread.pipeline.recipe.schema import Recipe
-from reread.preprocessing.errors import UserError, nearest
+from reread.preprocessing.errors import UserError, close_to
 from reread.preprocessing.labelled.formats.table import FORMATS
-from reread.preprocessing.settings import sections_in
+from reread.preprocessing.settings import NEAR, sections_in
+from reread.preprocessing.synonyms import answer, meaning_of
 from reread.training.config import AUTOMATIC, TrainSettings
 from reread.training.data.kinds import KINDS
 from reread.training.models import MODELS
+
+log = logging.getLogger("reread")
 
 HIGHEST = 1_000_000
 """Upper bounds above this only keep numbers representable and are not shown."""
@@ -143,6 +147,10 @@ def _found(wanted: str) -> list[Section]:
     found = [one for one in sections if wanted in (one.path, one.kind) or one.path.endswith(f".{wanted}")]
     if found:
         return found
+    if not any(wanted == key.name for section in sections for key in section.keys) and (meaning := meaning_of(wanted)):
+        log.info("%s: %s", wanted, answer(meaning))
+        model = meaning.key.startswith("train.model.")
+        return _found("train.model" if model else meaning.key.partition("=")[0])
     outer, _, last = wanted.rpartition(".")
     for section in sections:
         keys = [key for key in section.keys if key.name == last]
@@ -151,13 +159,14 @@ def _found(wanted: str) -> list[Section]:
     if found:
         return found
     known = [*MODELS, *(one.path for one in sections if one.path), *(key.name for one in sections for key in one.keys)]
-    raise UserError(f"settings: {nearest(wanted, dict.fromkeys(known))} (got {wanted})")
+    near = [f"did you mean `{one}`?" for one in close_to(wanted, dict.fromkeys(known), NEAR)[:1]]
+    raise UserError(f"settings: {near[0] if near else '`reread settings` lists the sections'} (got {wanted})")
 
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[Section]:
     kind = _kind_of(model)
-    keys = [_key(model, name, field) for name, field in model.model_fields.items()]
-    yield Section(path, kind, _first_sentence(model), keys)
+    keys = [key_of(model, name, field) for name, field in model.model_fields.items()]
+    yield Section(path, kind, first_sentence(model), keys)
     for name, field in model.model_fields.items():
         for inner in sections_in(field.annotation):
             yield from _sections(inner, TASK if inner in _TASKS else f"{path}.{name}" if path else name)
@@ -167,13 +176,14 @@ def _kind_of(model: type[BaseModel]) -> str:
     return next(iter(get_args(model.model_fields["kind"].annotation)), "") if "kind" in model.model_fields else ""
 
 
-def _key(model: type[BaseModel], name: str, field: FieldInfo) -> Key:
+def key_of(model: type[BaseModel], name: str, field: FieldInfo) -> Key:
+    """The row of a field in the table of its section."""
     inner = list(sections_in(field.annotation))
     sentence = _sentences(model).get(name, "")
     if not sentence and name == "kind":
         sentence = "Which kind of data it is."
     if not sentence and inner:
-        sentence = _first_sentence(inner[0]) if len(inner) == 1 else f"One of the kinds {', '.join(KINDS)}."
+        sentence = first_sentence(inner[0]) if len(inner) == 1 else f"One of the kinds {', '.join(KINDS)}."
     default = "" if field.is_required() else "null" if field.default is None else _as_yaml(field)
     return Key(name, _type_of(model, name, field), default, sentence)
 
@@ -242,5 +252,6 @@ def _attribute_docstrings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]
                 yield name, " ".join(text.split())
 
 
-def _first_sentence(model: type[BaseModel]) -> str:
+def first_sentence(model: type[BaseModel]) -> str:
+    """What a section is, from the docstring of its class."""
     return " ".join((model.__doc__ or "").split("\n\n")[0].split())

@@ -11,6 +11,7 @@ from reread.pipeline.recipe.start import missing_start, start_recipe, start_weig
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.settings import differences
 from reread.training.data.kinds import KINDS
+from reread.training.exchange.hub import not_looked_for
 from reread.training.models import config_of_start
 from reread.training.run.files import RUNS, RunFile, has_checkpoints
 from reread.training.run.writers import check_writers
@@ -33,7 +34,10 @@ def check_train(recipe: Recipe) -> None:
         return
     init = train_section(recipe).init
     if init is not None and not has_checkpoints(RUNS / recipe.name):
-        config_of_start(init)
+        try:
+            config_of_start(init)
+        except UserError as error:
+            raise UserError(f"{error}{not_looked_for(init)}") from None
 
 
 def check_model(recipe: Recipe) -> None:

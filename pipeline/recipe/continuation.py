@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from reread.pipeline.recipe.load import apply_overrides, load_recipe, override, recipe_of
+from reread.pipeline.recipe.load import apply_overrides, load_recipe, override, parsed, recipe_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.settings import differences
@@ -37,7 +37,7 @@ def training_recipe(name: str, overrides: list[str]) -> Recipe:
         begun = _begun(run, names[-1] if names else None)
         values = begun.model_dump(mode="json")
         apply_overrides(values, [*beginning, *rest], "train")
-        recipe = Recipe.parse(values, f"the recipe of {run}")
+        recipe = parsed(values, f"the recipe of {run}")
     if recipe.name == begun.name and RunFile.RECIPE.of(run).exists():
         raise UserError(f"from={origin}: give the new run a name of its own with name=...")
     if not has_checkpoints(RUNS / recipe.name):

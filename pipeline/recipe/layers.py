@@ -22,6 +22,8 @@ PACKAGE = BUILT_IN.parents[1]
 SAMPLES = BUILT_IN.parent / "sample"
 TASK = "task"
 """Another name for the section `train.data`, in recipes of `reread finetune`."""
+BATCH = ("global_batch", "batch_tokens")
+"""The two fields of `train` for the size of a step; a later one replaces an earlier other one."""
 SCALES, SCALE = "scales", "scale"
 """A recipe's `scales` maps names to values; with the override `scale=NAME` these replace the recipe's own."""
 
@@ -75,6 +77,11 @@ def recipe_layers(recipe: str, scale: str | None = None) -> list[tuple[str, dict
         hint = nearest(scale, scales, "its scales") if scales else "the recipe has no `scales`"
         raise UserError(f"recipe {recipe}: {SCALE}={scale}: {hint}")
     return [*layers, (f"{SCALE}={scale}", scales[scale])]
+
+
+def scales_of(recipe: str) -> dict[str, Any]:
+    """The `scales` of a recipe and its bases."""
+    return reduce(merge, (values.get(SCALES, {}) for _, values in _files_of(recipe)))
 
 
 def _files_of(recipe: str, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
@@ -195,8 +202,14 @@ def merge(base: dict[str, Any], values: dict[str, Any], section: str = "") -> di
         return values
     if section == "model" and values.get("type", base.get("type")) != base.get("type"):
         return values
-    merged = dict(base)
+    merged = without_other_batch(base, values) if section == "train" else dict(base)
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = merge(merged[key], value, key) if both else value
     return merged
+
+
+def without_other_batch(train: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """The values of `train` but those of `BATCH`, if `later` values give one of these."""
+    given = any(later.get(key) is not None for key in BATCH)
+    return {key: value for key, value in train.items() if not given or key not in BATCH}

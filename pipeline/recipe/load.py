@@ -1,7 +1,8 @@
 """Reading a recipe, changing it by `key=value`, checking it, and writing it to a run."""
 
+import logging
 from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from reread.pipeline.recipe.layers import (
     recipe_layers,
     split_scale,
     values_of,
+    without_other_batch,
 )
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.recipe.values import as_yaml, read_override
@@ -25,7 +27,10 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
 from reread.preprocessing.settings import Settings
 from reread.training.config import TrainSettings
+from reread.training.exchange.hub import hub_name
 from reread.training.run.files import RUNS, RunFile
+
+log = logging.getLogger("reread")
 
 
 def load_recipe(
@@ -45,7 +50,26 @@ def load_recipe(
             f"recipe {recipe}: fine-tunes a model; start it by "
             f"`reread finetune {recipe} init=FOLDER task.train=FILE task.dev=FILE`"
         )
-    return Recipe.parse(values, f"recipe {recipe}")
+    return parsed(values, f"recipe {recipe}")
+
+
+def parsed(values: dict[str, Any], where: str) -> Recipe:
+    """The checked recipe; logs the rows that `train.batch_tokens` became."""
+    recipe = Recipe.parse(values, where)
+    tokens = values["train"].get("batch_tokens") if recipe.train else None
+    if recipe.train and tokens is not None:
+        _say_rows(recipe.train.global_batch, recipe.train.data.sequence_length, int(tokens))
+    return recipe
+
+
+@lru_cache
+def _say_rows(rows: int, length: int, tokens: int) -> None:
+    log.info(
+        "train.global_batch: %s rows of %s tokens, as train.batch_tokens is %s",
+        f"{rows:,}",
+        f"{length:,}",
+        f"{tokens:,}",
+    )
 
 
 def recipe_values(
@@ -57,7 +81,21 @@ def recipe_values(
     apply_overrides(values, others, section)
     if scale is not None and isinstance(values.get("then"), list):
         values["then"] = [_at_scale(one, scale) for one in values["then"]]
+    _start_from_hub(values)
     return values
+
+
+def _start_from_hub(values: dict[str, Any]) -> None:
+    """Replace `train.init: OWNER/NAME` by the folder for that model, and `start` by what makes this."""
+    train, start = values.get("train"), values.get("start")
+    name = hub_name(train["init"]) if isinstance(train, dict) and isinstance(train.get("init"), str) else None
+    if name is None:
+        return
+    options = (start.get("convert") if isinstance(start, dict) else None) or {}
+    made_into = [train["model"]["type"]] if isinstance(train.get("model"), dict) and "type" in train["model"] else []
+    folder = name.folder(*made_into, *(options.values() if isinstance(options, dict) else ()))
+    values["train"] = {**train, "init": str(folder)}
+    values["start"] = {"weights": str(name), "convert": options}
 
 
 def _at_scale(following: Any, scale: str) -> Any:
@@ -84,7 +122,10 @@ def apply_overrides(values: dict[str, Any], overrides: list[str], section: str |
             path = ["train", "data", *path[1:]]
         elif section and path[0] not in Recipe.model_fields:
             path = [_section_of(path[0], section), *path]
-        _assign(values, path, read_override(text, f"`{override}`"), override)
+        value = read_override(text, f"`{override}`")
+        if path[0] == "train" and len(path) == 2 and isinstance(values.get("train"), dict):
+            values["train"] = without_other_batch(values["train"], {path[1]: value})
+        _assign(values, path, value, override)
 
 
 def _section_of(key: str, section: str) -> str:

@@ -1,5 +1,6 @@
 """The sections of a recipe and their typed settings."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +51,8 @@ class Start(Settings):
     recipe: str | None = None
     """Recipe to train first: a built-in name, or a path relative to this recipe's file, as for `base`."""
     weights: Path | None = None
-    """Folder or file of weights that `reread convert` reads, instead of a recipe."""
+    """What `reread convert` reads, instead of a recipe: a folder or file of weights, or OWNER/NAME or
+    OWNER/NAME@REVISION, a model of the Hugging Face Hub."""
     overrides: list[str] = []
     """Overrides of that recipe, as on the command line. It is trained on the corpus of this recipe."""
     convert: Conversion = Conversion()
@@ -112,6 +114,26 @@ class Following(Settings):
     gains."""
 
 
+def _check_language(code: str) -> str:
+    if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual", code):
+        raise ValueError("is the code of a language, such as zh or en, or multilingual")
+    return code
+
+
+class ModelCard(Settings):
+    """What the exported model's card says beside what the run knows, as the Hugging Face Hub reads it. What is empty is
+    left out."""
+
+    license: Line = ""
+    """Licence of the weights, as the Hub names it: apache-2.0, cc-by-4.0, ..."""
+    language: Annotated[list[Annotated[str, AfterValidator(_check_language)]], OneOrMore] = []
+    """Codes of the languages of its text: zh, en, ..."""
+    datasets: Annotated[list[Line], OneOrMore] = []
+    """The data that it was trained on, as the Hub names them: OWNER/NAME."""
+    base_model: Line = ""
+    """The model that it began with, as the Hub names it; empty: that of `init=OWNER/NAME`, if it began with one."""
+
+
 class Recipe(Settings):
     """A recipe of `reread run`; if the section `preprocess` or `train` is absent, that step is skipped."""
 
@@ -135,6 +157,7 @@ class Recipe(Settings):
     """The rows of `reread ablate`."""
     examples: Annotated[list[str], OneOrMore] = []
     """Sentences with [MASK] that the exported model fills in at the end of `reread run`, and on its model card."""
+    card: ModelCard = ModelCard()
 
 
 def train_section(recipe: Recipe) -> TrainSettings:

@@ -7,22 +7,26 @@ from reread.pipeline.recipe.load import load_recipe, override
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.preprocessing.errors import UserError
 from reread.training.data.settings import CorpusSettings
+from reread.training.exchange.hub import HubName, fetch, hub_name, not_looked_for
 from reread.training.run.files import RUNS, has_checkpoints
 
 
-def start_weights(recipe: Recipe) -> tuple[Path, str]:
-    """The released weights that `recipe.start` converts, and the type of model to make.
+def start_weights(recipe: Recipe) -> tuple[Path | HubName, str]:
+    """The released weights that `recipe.start` converts, and the type of model to make. Those of the Hub are fetched.
 
     Raises `UserError` if they do not exist, and for options that the conversion would refuse.
     """
     start, model = recipe.start, _convertible(recipe)
     assert start is not None and start.weights is not None
-    if not start.weights.exists():
-        raise UserError(
-            f"start.weights: {start.weights} is not there, and nothing is downloaded; get it from its owners, and name "
-            "the folder by start.weights=FOLDER"
-        )
-    return start.weights, model
+    if start.weights.exists():
+        return start.weights, model
+    if name := hub_name(start.weights):
+        fetch(name)
+        return name, model
+    raise UserError(
+        f"start.weights: {start.weights} is not there; get it from its owners and name the folder by "
+        f"start.weights=FOLDER{not_looked_for(start.weights)}"
+    )
 
 
 def _convertible(recipe: Recipe) -> str:

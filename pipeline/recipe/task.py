@@ -8,12 +8,14 @@ from typing import Any
 
 from reread.pipeline.recipe.layers import fine_tunes
 from reread.pipeline.recipe.load import recipe_values
-from reread.pipeline.recipe.schema import Recipe, task_section, train_section
+from reread.pipeline.recipe.schema import Recipe, Start, task_section, train_section
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.splits import check_labels, labels_of
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.dataset import examples_of
+from reread.training.exchange.hub import HubName, fetch, hub_name, not_looked_for
 from reread.training.models import MODELS, model_spec
+from reread.training.parallel.process import this_process
 from reread.training.run.files import RUNS, RunFile, find_run, has_checkpoints
 from reread.training.scoring.task_scores import chosen_score
 
@@ -22,6 +24,13 @@ log = logging.getLogger("reread")
 
 WINDOW = 512
 """Tokens of a window if the model has no limit of positions."""
+
+
+FOLLOWS = frozenset(
+    ["steps", "model", "validate_every", "checkpoint", "best_by", "activation_checkpointing", "schedule.warmup_steps"]
+    + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices")]
+)
+"""Fields of `train` that `finetune_recipe` computes from the model and the examples where the recipe has none."""
 
 
 def seed_runs(recipe: Recipe, overrides: list[str]) -> list[tuple[str, list[str]]]:
@@ -51,11 +60,17 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
             f"recipe {name}: `reread finetune` needs a section `finetune` and a `task` whose kind is "
             f"one of {', '.join(kinds)}"
         )
+    Recipe.check_keys(values, f"recipe {name}")
     train, task = values["train"], values["train"]["data"]
     if "train" not in task:
         raise UserError(f"recipe {name}: task.train: the file of training examples; give task.train=FILE")
     if not isinstance(given := train.get("model", {}), dict):
         raise UserError(f"recipe {name}: train.model: a section with keys, for example model.classifier_dropout=0")
+    if (model_to_fetch := _to_fetch(values)) is not None:
+        raise UserError(
+            f"init: {model_to_fetch} of the Hub is not in {train['init']} yet; `reread finetune` fetches it, without "
+            f"torchrun or srun, and so does `reread convert {model_to_fetch} {train['init']} --model TYPE`"
+        )
     init, folder = _start(train, RUNS / chosen.name, pretraining)
     if folder is None and pretraining is not None:
         model = str(train_section(pretraining).model.get("type", ""))
@@ -97,6 +112,31 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     return Recipe.parse({**values, "train": filled}, f"recipe {name}")
 
 
+def fetch_init(name: str, overrides: list[str]) -> None:
+    """Fetch the model of the Hub that a fine-tuning starts from (`init=OWNER/NAME`), unless that has been done.
+
+    It is converted to the type of model that `model.type` names, else to its own. Raises `UserError` if it cannot be.
+    """
+    values = recipe_values(name, overrides, "train")
+    model = _to_fetch(values)
+    if model is None or this_process().launcher:
+        return
+    train, options = values["train"], Start.parse(values["start"], f"recipe {name}: start").convert.given()
+    folder = fetch(model)
+    kind = (train.get("model") or {}).get("type") or _type_of(folder, f"{model} is", ", which model.type=TYPE asks for")
+    from reread.training.exchange.convert import convert
+
+    convert(model, Path(train["init"]), kind, **options)
+
+
+def _to_fetch(values: dict[str, Any]) -> HubName | None:
+    """The model of the Hub in `start` whose folder `train.init` is not made yet, and that a run has not begun with."""
+    start, init = values.get("start"), values["train"].get("init") if fine_tunes(values) else None
+    if not isinstance(start, dict) or init is None or (Path(init) / "config.json").exists():
+        return None
+    return None if has_checkpoints(RUNS / str(values.get("name"))) else hub_name(str(start.get("weights")))
+
+
 def export_missing(recipe: Recipe) -> bool:
     init = train_section(recipe).init
     begun = all(has_checkpoints(RUNS / run) for run, _ in seed_runs(recipe, []))
@@ -120,7 +160,10 @@ def _start(train: dict[str, Any], run: Path, pretraining: Recipe | None) -> tupl
     if (folder / "config.json").exists():
         return init, folder
     if pretraining is None:
-        raise UserError(f"init: {init} holds no config.json; give a run, an export, or a folder of `reread convert`")
+        raise UserError(
+            f"init: {init} holds no config.json; give a run, an export, or a folder of `reread convert`"
+            f"{not_looked_for(init)}"
+        )
     return init, None
 
 
@@ -135,8 +178,9 @@ def _window(model: str, folder: Path) -> int:
     return longest or WINDOW
 
 
-def _type_of(folder: Path) -> str:
-    """The name in `MODELS` of the model in `folder`. Raises `UserError` for any other model."""
+def _type_of(folder: Path, shown: str = "", more: str = "") -> str:
+    """The name in `MODELS` of the model in `folder`. Raises `UserError` for any other model, `shown` as what holds it,
+    with `more` of the way out."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -147,5 +191,5 @@ def _type_of(folder: Path) -> str:
     if model not in MODELS:
         from reread.training.models.forms import way_out  # which imports torch
 
-        raise UserError(f"init: {folder} holds a model of type {kind}; {way_out(folder, config)}")
+        raise UserError(f"init: {shown or f'{folder} holds'} a model of type {kind}; {way_out(folder, config)}{more}")
     return model

@@ -10,7 +10,7 @@ from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.recipe.slurm import SlurmSettings, finetuning_settings, site_settings
 from reread.pipeline.recipe.start import missing_start, start_recipe, start_weights
-from reread.pipeline.recipe.task import export_missing, finetune_recipe, seed_runs
+from reread.pipeline.recipe.task import export_missing, fetch_init, finetune_recipe, seed_runs
 from reread.pipeline.recipe.then import following
 from reread.pipeline.slurm.jobs import (
     Element,
@@ -33,6 +33,7 @@ from reread.preprocessing.execution.build import missing_stages
 from reread.preprocessing.execution.stages import Stage, stages_of
 from reread.preprocessing.files import write_atomically
 from reread.training.data.tasks.settings import check_groups
+from reread.training.exchange.hub import HubName, fetch
 from reread.training.run.files import RUNS, RunFile
 
 log = logging.getLogger("reread")
@@ -59,6 +60,7 @@ def submit_finetuning(name: str, overrides: list[str], site: Path | None, dry_ru
 
     Raises `UserError` for whatever is known to fail before a job has waited in the queue.
     """
+    fetch_init(name, overrides)
     recipe = finetune_recipe(name, overrides)
     check_model(recipe)
     settings = finetuning_settings(site_settings(site), recipe.slurm)
@@ -156,7 +158,8 @@ def _start_jobs(recipe: Recipe, settings: SlurmSettings) -> list[Job]:
     options = recipe.start.convert.given()
     if recipe.start.weights is not None:
         weights, model = start_weights(recipe)
-        return [convert_job(settings, recipe.name, str(weights), init, {"model": model, **options})]
+        folder = fetch(weights) if isinstance(weights, HubName) else weights  # nodes may not reach the Hub
+        return [convert_job(settings, recipe.name, str(folder), init, {"model": model, **options})]
     other, arguments, model = start_recipe(recipe)
     if missing_start(other):
         raise UserError(

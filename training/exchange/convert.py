@@ -1,7 +1,9 @@
 """Converts weights of other projects into a Hugging Face folder like those of `reread export`."""
 
+import json
 import logging
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -13,29 +15,40 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reread.preprocessing.errors import UserError
-from reread.training.exchange.export import model_card, write_huggingface
+from reread.preprocessing.tokens.base import copy_tokenizer_files
+from reread.training.checkpoint.files import replacing
+from reread.training.exchange.card import front_matter, is_export, model_card
+from reread.training.exchange.export import write_huggingface
 from reread.training.exchange.formats import about, find_source
+from reread.training.exchange.hub import HubName, fetch
 from reread.training.exchange.tokenizer import copy_tokenizer, name_special_tokens
 from reread.training.models import model_spec
 from reread.training.models.bounds import settings_of
 from reread.training.models.forms import Form, forms_of
 from reread.training.objectives import OBJECTIVES
+from reread.training.run.files import read_mapping
 
 log = logging.getLogger("reread")
 
 
-def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> None:
+def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: Any) -> None:
     """Convert weights into the Hugging Face folder `out` of a model of type `model`.
 
     `options` are those that this type's conversion takes (training/models/<model>/convert.py).
     `source` is a weights file, the prefix of a TensorFlow checkpoint, or a folder that holds one; configuration and
     vocabulary are beside it. The forms that can be read are FORMS in training/models/<model>/convert.py. Pretraining
     heads that the source lacks are left out, and parameters that its form never has are drawn at random, both with a
-    line in the log.
+    line in the log. A model of the Hub is fetched first; an export of this project is taken as it is, with its head.
     Raises `UserError` for an option that the model does not take, and for a source that cannot be read, would run code,
     or does not fit its configuration.
     """
-    spec = model_spec(model)
+    spec, known, origin = model_spec(model), {}, ""
+    if isinstance(source, HubName):
+        name, source = source, fetch(source)
+        if is_export(source) and not options and _type_in(source) == spec.config.model_type:
+            _take(name, source, out)
+            return
+        known, origin = _known_of(name, source), f" of `{name.repository}`, revision {source.name}"
     found = find_source(source, forms_of(model, options), model)
     if out.resolve() in {folder.resolve() for folder in found.folders}:
         raise UserError(f"{out}: holds the weights to convert; give another output folder")
@@ -59,10 +72,40 @@ def convert(source: Path, out: Path, model: str = "nezha", **options: Any) -> No
         if tokenizer:
             name_special_tokens(config, tokenizer)
         objective = OBJECTIVES[next(iter(spec.heads))]
-        summary = f"Converted by reread from `{found.weights.name}` ({found.form.name})."
-        card = model_card(spec, objective, summary, {}, lengths={"sequence_length": 512, **config.to_dict()})
+        summary = f"Converted by reread from `{found.weights.name}`{origin} ({found.form.name})."
+        lengths = {"sequence_length": 512, **config.to_dict()}
+        card = model_card(spec, objective, summary, {}, lengths=lengths, known=known)
         write_huggingface(out, converted, tokenizer, card, absent)
     log.info("converted %s to %s", found.weights, out)
+
+
+def _known_of(name: HubName, folder: Path) -> dict[str, Any]:
+    """Front matter about a model of the Hub, which is fetched to `folder`: its name, and what its own card says."""
+    stated = front_matter(folder)
+    licence, language = stated.get("license"), stated.get("language")
+    languages = language if isinstance(language, list) else [language]
+    return {
+        "license": licence if isinstance(licence, str) else "",
+        "language": [one for one in languages if isinstance(one, str)],
+        "base_model": name.repository,
+    }
+
+
+def _type_in(folder: Path) -> Any:
+    """The `model_type` of the model in `folder`; None if its configuration cannot be read."""
+    return read_mapping(folder / "config.json").get("model_type")
+
+
+def _take(name: HubName, folder: Path, out: Path) -> None:
+    """Copy an export of this project that was fetched to `folder`, without code and without what would ask for it."""
+    with replacing(out) as temporary:
+        for file in ("model.safetensors", "README.md"):
+            shutil.copyfile(folder / file, temporary / file)
+        copy_tokenizer_files(folder, temporary)
+        config = read_mapping(folder / "config.json")
+        config.pop("auto_map", None)
+        (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    log.info("%s is an export of reread, taken as it is to %s", name, out)
 
 
 def _expected(model: PreTrainedModel) -> dict[str, Tensor]:

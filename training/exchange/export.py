@@ -5,27 +5,23 @@ For a model that transformers does not have, the folder includes its code, for `
 
 import copy
 import inspect
-import json
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-import yaml
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.checkpoint.files import replacing, save_tensors
+from reread.training.exchange.card import in_transformers, is_export
 from reread.training.exchange.tokenizer import FRAMES, frame_tokenizer
 from reread.training.models import model_spec
 from reread.training.models.heads import ForQuestionAnswering, TaskHead
 from reread.training.models.spec import ModelSpec
-from reread.training.models.usage import usage_of
-from reread.training.objectives.objective import Objective
 
 AUTO_CLASSES = {
     "AutoModel": "Model",
@@ -38,8 +34,6 @@ AUTO_CLASSES = {
     "AutoModelForMultipleChoice": "ForMultipleChoice",
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
-TAG = "reread"
-"""Among the tags of an exported folder's README.md."""
 
 
 def write_huggingface(
@@ -53,8 +47,8 @@ def write_huggingface(
     folder that is then renamed, so `folder` is complete or not there at all, and replaces an earlier export.
     Raises `UserError` if `folder` holds anything else.
     """
-    code = None if _in_transformers(type(model.config)) else Path(inspect.getfile(type(model)))
-    if folder.exists() and not _is_export(folder) and (folder.is_file() or any(folder.iterdir())):
+    code = None if in_transformers(type(model.config)) else Path(inspect.getfile(type(model)))
+    if folder.exists() and not is_export(folder) and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not an exported model; give another output or remove it")
     with replacing(folder) as temporary:
         _write_files(temporary, model, tokenizer_folder, code, absent)
@@ -83,82 +77,6 @@ def write_tokenizer(folder: Path, model: PreTrainedModel, source: Path) -> dict[
     return frame_tokenizer(folder, _frame(model, spec), inputs, _longest(model.config, spec))
 
 
-def model_card(
-    spec: ModelSpec,
-    objective: type[Objective],
-    summary: str,
-    sections: Mapping[str, Mapping[str, Any]],
-    examples: Sequence[str] = (),
-    lengths: Mapping[str, Any] = {},
-    cleaning: Sequence[str] = (),
-) -> str:
-    """README.md of a model that learned `objective`, in Markdown.
-
-    `summary` is a sentence; `sections` by title (final losses, corpus, recipe, ...) are printed as YAML, empty ones
-    left out; `examples` are sentences with [MASK]; `lengths` has the numbers that the model's usage names, and the
-    model's `task`; `cleaning` names the options of `preprocess.clean` that changed its text before the tokenizer read
-    it.
-    """
-    header: dict[str, Any] = {
-        "library_name": "transformers",
-        "pipeline_tag": objective.card.pipeline,
-        "tags": [TAG, spec.name, objective.card.tag],
-    }
-    if examples and objective.card.pipeline == "fill-mask":
-        header["widget"] = [{"text": text} for text in examples]
-    windows = not _in_transformers(spec.config)
-    code = _USE if windows else _USE_TRANSFORMERS
-    longest = lengths.get("task", {}).get("answer_length", 100)
-    use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows, longest)]
-    usage = spec.usage.get(objective.name, "")
-    use.append(re.sub(r"\{(window_size|sequence_length)\}", lambda name: str(lengths[name[1]]), usage))
-    if cleaning:
-        use.append(f"Its text was cleaned before the tokenizer read it (`preprocess.clean`: {', '.join(cleaning)}).")
-    if "nfkc" in cleaning:
-        use.append(_NFKC)
-    parts = [f"---\n{_yaml(header)}---", f"# {spec.name}", summary, *filter(None, use)]
-    parts += [f"## {title}\n\n```yaml\n{_yaml(values)}```" for title, values in sections.items() if values]
-    return "\n\n".join(parts) + "\n"
-
-
-def _yaml(values: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(values, default=str))
-    return yaml.safe_dump(plain, allow_unicode=True, sort_keys=False)
-
-
-_USE = """The code of the model lies beside its weights:
-
-```python
-from transformers import AUTO, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("this/folder", trust_remote_code=True)
-model = AUTO.from_pretrained("this/folder", trust_remote_code=True)
-```"""
-_USE_TRANSFORMERS = """transformers knows this model; no code comes with it and `trust_remote_code` is not needed:
-
-```python
-from transformers import AUTO, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("this/folder")
-model = AUTO.from_pretrained("this/folder")
-```"""
-
-
-_NFKC = """The tokenizer does not do that. This gives text the characters that it had in training:
-
-```python
-import re
-import unicodedata
-
-text = re.sub("[^，。！？：；（）～…．]+", lambda part: unicodedata.normalize("NFKC", part[0]), text)
-text = re.sub("(?<=[0-9A-Za-z])．(?=[0-9A-Za-z])", ".", text)
-```"""
-
-
-def _in_transformers(config: type[PretrainedConfig]) -> bool:
-    return config.__module__.startswith("transformers.")
-
-
 def _with_imports(file: Path) -> set[Path]:
     """A module's file and those that it imports relatively."""
     imports = _RELATIVE.findall(file.read_text(encoding="utf-8"))
@@ -175,15 +93,6 @@ _RELATIVE = re.compile(r"^from (\.+)([\w.]+) import", re.MULTILINE)
 """The dots and the module of a relative import."""
 
 
-def _is_export(folder: Path) -> bool:
-    """Whether README.md has our tag."""
-    try:
-        header = (folder / "README.md").read_text(encoding="utf-8").split("---\n")[1]
-        return TAG in yaml.safe_load(header)["tags"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, IndexError, KeyError, TypeError):
-        return False
-
-
 def _spec(config: PretrainedConfig) -> ModelSpec:
     """The model of a configuration, whose type begins with `reread_` if transformers had one of that name."""
     return model_spec(config.model_type.removeprefix("reread_"))
@@ -192,7 +101,7 @@ def _spec(config: PretrainedConfig) -> ModelSpec:
 def _weights(model: PreTrainedModel, spec: ModelSpec, absent: Collection[str]) -> dict[str, Tensor]:
     tied = set(model._tied_weights_keys or {})
     # transformers 4's own class loads a tied bias that is not in the file as zeros
-    kept = {name for name in tied if name.endswith(".bias") and _in_transformers(type(model.config))}
+    kept = {name for name in tied if name.endswith(".bias") and in_transformers(type(model.config))}
     vocabulary = [pattern for pattern, kind in spec.tensor_plan.items() if kind == "vocabulary"]
     weights = {}
     for name, tensor in model.state_dict().items():
@@ -217,7 +126,7 @@ def _longest(config: PretrainedConfig, spec: ModelSpec) -> int | None:
 
     Without the reader in windows, which no class of transformers has, that is where positions end, or else the length
     that they were made for."""
-    if getattr(config, "reading", None) and not _in_transformers(type(config)):
+    if getattr(config, "reading", None) and not in_transformers(type(config)):
         return None
     return spec.longest(config) or getattr(config, "max_position_embeddings", None)
 
@@ -225,10 +134,10 @@ def _longest(config: PretrainedConfig, spec: ModelSpec) -> int | None:
 def _config_json(model: PreTrainedModel, ids: Mapping[str, int | None]) -> str:
     """The model's configuration with `ids` of special tokens, its class, and the files that hold its classes."""
     config: PretrainedConfig = copy.deepcopy(model.config)
-    counted_from = _in_transformers(type(config))  # Longformer's positions count from the padding id it was built with
+    counted_from = in_transformers(type(config))  # Longformer's positions count from the padding id it was built with
     config.update({name: number for name, number in ids.items() if not (counted_from and name == "pad_token_id")})
     config.architectures = [type(model).__name__]
-    if _in_transformers(type(config)):
+    if in_transformers(type(config)):
         return config.to_json_string()
     classes = vars(sys.modules[type(model).__module__])
     name = type(config).__name__.removesuffix("Config")

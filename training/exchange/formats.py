@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from reread.preprocessing.errors import UserError, first_line
+from reread.training.exchange.hub import not_looked_for
 from reread.training.exchange.paddle import StaticFolder, read_pdparams
 from reread.training.models.forms import Form, way_out
 
@@ -104,6 +105,7 @@ def _find_weights(source: Path, patterns: Sequence[str]) -> Path:
             return found[0]
     raise UserError(
         f"{source}: {'holds no weights' if source.is_dir() else 'not there'}; looked for {', '.join(patterns)}"
+        f"{not_looked_for(source)}"
     )
 
 

@@ -1,15 +1,19 @@
 """Exports a run's checkpoint as a Hugging Face folder."""
 
 import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from reread.training.config import TrainSettings
-from reread.training.exchange.export import model_card, write_huggingface
+from reread.training.data.tasks.settings import TaskSettings
+from reread.training.exchange.card import Measured, model_card, score_entries
+from reread.training.exchange.export import write_huggingface
 from reread.training.models.build import UNTRAINED_POOLER
-from reread.training.run.metrics import quality, read_metrics
+from reread.training.run.metrics import quality, read_evaluations, read_metrics
 from reread.training.run.model import RunModel, read_run_model
 from reread.training.run.restore import restore_model
+from reread.training.scoring.task_scores import SCORES
 
 log = logging.getLogger("reread")
 
@@ -19,20 +23,32 @@ NO_POOLER = (
 )
 
 
-def export_run(run: Path, folder: Path, settings: TrainSettings, examples: list[str], step: int | None = None) -> None:
+def export_run(
+    run: Path,
+    folder: Path,
+    settings: TrainSettings,
+    examples: list[str],
+    step: int | None = None,
+    known: Mapping[str, Any] = {},
+) -> None:
     """Write the model of checkpoint `step`, by default the last one, whatever split it was saved at.
 
-    Only the run folder is needed. Raises `UserError` if the run has no (such) checkpoint.
+    Only the run folder is needed. `known` are entries of the card's front matter that the run does not have. Raises
+    `UserError` if the run has no (such) checkpoint.
     """
     kept = read_run_model(run, settings)
     model, step = restore_model(run, kept, step)
     if untrained := kept.untrained_pooler and any(".pooler." in name for name in model.state_dict()):
         log.info("nothing has trained the pooler: %s", NO_POOLER)
         setattr(model.config, UNTRAINED_POOLER, True)
-    write_huggingface(folder, model, kept.tokenizer_folder, _card(run, kept, step, examples, untrained))
+    pipeline = kept.objective.card.pipeline
+    known = {**known, **score_entries(run.name, pipeline, list(_measured(run, kept, step)), known.get("datasets", ()))}
+    write_huggingface(folder, model, kept.tokenizer_folder, _card(run, kept, step, examples, untrained, known))
 
 
-def _card(run: Path, kept: RunModel, step: int, examples: list[str], untrained_pooler: bool) -> str:
+def _card(
+    run: Path, kept: RunModel, step: int, examples: list[str], untrained_pooler: bool, known: Mapping[str, Any]
+) -> str:
     settings = kept.settings
     figures: dict[str, Any] = {}
     for line in read_metrics(run):
@@ -48,4 +64,16 @@ def _card(run: Path, kept: RunModel, step: int, examples: list[str], untrained_p
         summary += f" Nothing has trained its pooler: {NO_POOLER}."
     cleaning = kept.corpus.get("cleaning", [])  # labelled data has none
     lengths = {**kept.config.to_dict(), "sequence_length": settings.data.sequence_length}
-    return model_card(kept.spec, kept.objective, summary, sections, examples, lengths, cleaning)
+    return model_card(kept.spec, kept.objective, summary, sections, examples, lengths, cleaning, known)
+
+
+def _measured(run: Path, kept: RunModel, step: int) -> Iterator[Measured]:
+    """What `reread evaluate` and `finetune` have measured of this checkpoint, read as in training."""
+    data = kept.settings.data
+    other = data.other_text.partition("=")[0]
+    for one in read_evaluations(run):
+        if one["step"] == step and all(override.startswith(f"{other}=") for override in one["overrides"]):
+            names = SCORES[data.scored_as] if isinstance(data, TaskSettings) else quality(one["figures"])
+            scores = {name: one["figures"][name] for name in names if name in one["figures"]}
+            is_test = isinstance(data, TaskSettings) and one["held_out"] == str(data.test)
+            yield Measured(Path(one["held_out"]).name, "test" if is_test else "validation", scores)

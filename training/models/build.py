@@ -18,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as reports
 
 from reread.preprocessing.errors import UserError, first_line, nearest
+from reread.preprocessing.synonyms import answer, meaning_of
 from reread.preprocessing.tokens.base import read_backend
 from reread.preprocessing.tokens.vocabulary import read_vocabulary
 from reread.training.models import config_of_start
@@ -241,9 +242,7 @@ def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]
     checked = {}
     for key, value in given.items():
         if key not in known:
-            names = [f"train.model.{name}" for name in sorted(known)]
-            hint = nearest(f"train.model.{key}", names, cutoff=0.8)
-            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {hint}")
+            raise UserError(f"train.model: unknown key `{key}` for {spec.name}; {_right_key(key, sorted(known))}")
         try:
             checked[key] = TypeAdapter(known[key].annotation).validate_python(value)
             check_number(key, checked[key])
@@ -251,6 +250,16 @@ def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]
             problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise UserError(f"train.model.{key}: {problem[:1].lower()}{problem[1:]} (got {value!r})") from None
     return checked
+
+
+def _right_key(key: str, known: Sequence[str]) -> str:
+    """The hint for an unknown key of a configuration: by meaning, then by letters."""
+    meaning = meaning_of(key)
+    if own := [name for name in (meaning.names.split() if meaning else ()) if name in known]:
+        return f"`train.model.{own[0]}` is what you mean"
+    if meaning and not meaning.key.startswith("train.model."):
+        return answer(meaning)
+    return nearest(f"train.model.{key}", [f"train.model.{name}" for name in known], cutoff=0.8)
 
 
 def _json_of(init: Path) -> dict[str, Any]:

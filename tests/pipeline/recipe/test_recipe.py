@@ -136,12 +136,12 @@ def test_lm_recipes_hold_the_papers_numbers() -> None:
     [
         ("train.stepz=1", "unknown key `train.stepz`; did you mean `train.steps`?"),
         ("train.data.masking.stratgy=span", "did you mean `train.data.masking.strategy`?"),
-        ("train.learning_rate=1", "did you mean `train.optimizer.learning_rate`?"),
+        ("train.learning_rate=1", "`train.optimizer.learning_rate` is what you mean"),
         (
             "train.data.retrospective=true",
             "it belongs to another `kind`; known here: train.data.cache, train.data.copies",
         ),
-        ("train.qqq=1", "known here: train.activation_checkpointing, train.best_by,"),
+        ("train.qqq=1", "known here: train.activation_checkpointing, train.batch_tokens,"),
         ("train.data.masking.strategy=words", "train.data.masking.strategy: input should be 'token', 'whole-word'"),
         ("train.steps=many", "train.steps: input should be a valid integer"),
         ("preprocess.tokenizer.train.size=500", "either `path` (an existing vocabulary) or `train`"),

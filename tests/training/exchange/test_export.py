@@ -25,7 +25,8 @@ from reread.preprocessing.tokens.vocabulary import train_vocabulary
 from reread.preprocessing.tokens.wordlevel import train_words
 from reread.training.data.kinds import KINDS
 from reread.training.exchange import export
-from reread.training.exchange.export import model_card, write_huggingface
+from reread.training.exchange.card import model_card
+from reread.training.exchange.export import write_huggingface
 from reread.training.models import MODELS, model_spec
 from reread.training.models.build import copy_projections
 from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
