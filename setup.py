@@ -51,6 +51,8 @@ DEVELOPMENT = [
     "types-PyYAML",
 ]
 
+DOCUMENTATION = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]  # `make docs`
+
 setup(
     name="reread",
     version="0.1.0",
@@ -82,6 +84,7 @@ setup(
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.15"],
         "dev": DEVELOPMENT,
+        "docs": DOCUMENTATION,
     },
     entry_points={"console_scripts": ["reread = reread.__main__:main"]},
 )
