@@ -56,6 +56,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return markdown
 
 
+def on_page_content(html: str, **_: object) -> str:
+    """Long names in tables may be broken after a slash or an underscore."""
+    return re.sub(r"(?<=<code>)[^<\s]{24,}(?=</code>)", lambda name: re.sub("([/_])", r"\1<wbr>", name[0]), html)
+
+
 def _link(link: re.Match[str], folder: str) -> str:
     """A link of the repository as one of the site; of a file that is no page, only the text."""
     text, target = link.groups()
