@@ -23,6 +23,7 @@ OUTSIDE = {
 """File outside docs/ -> its page."""
 COMING = ("commands.md", "install.md", "promises.md", "tutorial.md", "tutorial-long.md")
 """Pages that are not written yet: a line stands in for them. A test fails when one is there."""
+LINK = r"\[([^\]]*)\]\(([^)\s]+)\)"
 REFERENCE = (
     "reread.preprocess",
     "reread.open_corpus",
@@ -49,7 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     sources = {name: source for source, name in OUTSIDE.items()}
     folder = posixpath.dirname(sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
-    markdown = re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", lambda link: _link(link, folder), markdown)
+    markdown = re.sub(LINK, lambda link: site_link(link, folder), markdown)
     markdown = re.sub(r'(?<= src=")(?!http)[^"]+', lambda image: _page(image[0], folder) or image[0], markdown)
     if page.file.src_uri == "api.md":
         markdown += "\n## Reference\n\n" + "\n\n".join(f"::: {name}" for name in REFERENCE) + "\n"
@@ -61,7 +62,7 @@ def on_page_content(html: str, **_: object) -> str:
     return re.sub(r"(?<=<code>)[^<\s]{24,}(?=</code>)", lambda name: re.sub("([/_])", r"\1<wbr>", name[0]), html)
 
 
-def _link(link: re.Match[str], folder: str) -> str:
+def site_link(link: re.Match[str], folder: str) -> str:
     """A link of the repository as one of the site; of a file that is no page, only the text."""
     text, target = link.groups()
     path, mark, heading = target.partition("#")
