@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 # One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
 TORCH ?= torch==2.13.0
 
-.PHONY: quickstart test test-fast test-versions test-extras transformers-suite fuzz checks format constraints notebooks \
-	dist gpu peers slurm horovod horovod-wheel build-horovod apex clean
+.PHONY: quickstart test test-fast test-versions test-extras transformers-suite fuzz checks named docs format constraints \
+	notebooks dist gpu peers slurm horovod horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
@@ -51,15 +51,24 @@ FUZZ_FIRST ?= 0
 fuzz: $(READY)
 	FUZZ_CASES=$(FUZZ_CASES) FUZZ_FIRST=$(FUZZ_FIRST) nice $(PYTHON) -m tests.fuzz
 
-# mypy and import-linter find the package's folders by links below one name, as an installation has them.
-NAMED = $(abspath $(VENV))/named
-checks: $(READY)
+checks: $(READY) named
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	mkdir -p $(NAMED)/reread
-	ln -sfn $(addprefix $(CURDIR)/,$(wildcard reread/*.py) pipeline preprocessing training) $(NAMED)/reread/
 	MYPYPATH=$(NAMED) $(VENV)/bin/mypy
 	cd $(NAMED) && $(abspath $(VENV))/bin/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
+
+# mypy, import-linter and the site find the package's folders by links below one name, as an installation has them.
+NAMED = $(abspath $(VENV))/named
+named: $(READY)
+	mkdir -p $(NAMED)/reread
+	ln -sfn $(addprefix $(CURDIR)/,$(wildcard reread/*.py) pipeline preprocessing training) $(NAMED)/reread/
+
+# The site of docs/; a warning, such as of a link that leads nowhere, is an error. `mkdocs serve` shows it while you write.
+docs: $(READY) named
+	$(PYTHON) -c "import mkdocs, mkdocstrings" 2>/dev/null || \
+		$(PYTHON) -m pip install --quiet --constraint constraints.txt -e ".[docs]"
+	NAMED=$(NAMED) NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(VENV))/bin:$$PATH" $(PYTHON) -m mkdocs build --strict --quiet
+	@echo "docs: open build/site/index.html; for its search, $(PYTHON) -m http.server --directory build/site"
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix .
@@ -71,7 +80,7 @@ constraints: $(READY)
 	$(PYTHON) -m pip install --quiet uv
 	printf '%s\n' "$(TORCH)" pip "setuptools<82" wheel | $(VENV)/bin/uv pip compile --quiet --upgrade --universal \
 		--python-version 3.10 --no-python-downloads --extra train --extra dev --extra horovod --extra baselines \
-		--extra html --extra mlflow --extra wandb --extra notebooks --no-header --no-annotate \
+		--extra html --extra mlflow --extra wandb --extra notebooks --extra docs --no-header --no-annotate \
 		--output-file $(VENV)/constraints.txt setup.py - > /dev/null
 	{ echo "# made by \`make constraints\`"; \
 		grep -vE '^(torch|sympy|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' $(VENV)/constraints.txt; } > constraints.txt

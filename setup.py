@@ -57,6 +57,8 @@ DEVELOPMENT = [
 # The address of the source is known only where a release is built (.github/workflows/release.yml).
 REPOSITORY = os.environ.get("REREAD_REPOSITORY")
 
+DOCUMENTATION = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]  # `make docs`
+
 setup(
     name="reread",
     version="0.1.0",
@@ -108,6 +110,7 @@ setup(
         "mlflow": ["mlflow-skinny>=2.15"],
         "notebooks": ["ipykernel>=6.29", "nbmake>=1.5"],  # `make notebooks`
         "dev": DEVELOPMENT,
+        "docs": DOCUMENTATION,
     },
     entry_points={"console_scripts": ["reread = reread.__main__:main"]},
 )
