@@ -153,7 +153,7 @@ def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
 
 def _way_out(source: Source, name: str) -> str:
     """What to set where a file that was read as `name` is not that."""
-    way = "plain text is read by document-per-line or document-per-file, other formats are in the README"
+    way = "plain text is read by document-per-line or document-per-file, other formats are in docs/commands.md"
     try:
         other, reason = recognise(source)
         if other != name and source.task in FORMATS[other].tasks:
