@@ -4,7 +4,7 @@ INTERPRETER ?= python3
 EXTRAS ?= train,dev
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# One exact torch build, CPU by default; a cluster sets TORCH to its own (README: which builds run on V100).
+# One exact torch build, CPU by default; a cluster sets TORCH to its own (docs/install.md: which builds run on V100).
 TORCH ?= torch==2.13.0
 
 .PHONY: quickstart test test-fast test-versions test-extras transformers-suite fuzz checks named docs format constraints \
@@ -117,7 +117,7 @@ OUT ?= runs/gpu
 gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)"
 
-# The README's table of peers, in 15 to 25 minutes: each is installed in an environment of its own under
+# The page benchmarks/peers/README.md, in 15 to 25 minutes: each is installed in an environment of its own under
 # runs/peers. PEERS="--text novels/ --vocabulary vocab.txt --train train.tsv --dev dev.tsv" takes other text.
 peers: $(READY)
 	$(PYTHON) benchmarks/peers/run.py --publish $(PEERS)

@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(partial(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True))
 
 
-SLOW = {"benchmarks", "distributed", "end_to_end", "faults", "fuzz", "gpu", "slurm"}
+SLOW = {"benchmarks", "distributed", "docs", "end_to_end", "faults", "fuzz", "gpu", "slurm"}
 """Folders whose tests start processes; `make test-fast` leaves them out, and tests marked `slow` one by one."""
 
 

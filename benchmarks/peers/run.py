@@ -1,13 +1,13 @@
 """Our speed beside that of others at the same jobs, on the same text, in turns: one table of ratios.
 
-    make peers                                         # on the sample that ships; writes the README's table
+    make peers                                         # on the sample that ships; writes the page of peers
     python benchmarks/peers/run.py --text novels/ --vocabulary vocab.txt --train train.tsv --dev dev.tsv [--publish]
 
 Each peer is installed by pip into an environment of its own under OUT/environments, once. Labelled texts (columns
 label, text_a) are for fine-tuning, which is not run without them. A side is a process on one thread; sides take turns,
 ours first. OUT/results.json gets each case as it is done, `--only` leaves the others' results there as they are. OUT
-must be on a disk, with 2 GB free. `--publish` writes the README's table, benchmarks/peers/README.md and the results
-they are made from. A peer that cannot be installed or run is named in the table with the reason.
+must be on a disk, with 2 GB free. `--publish` writes benchmarks/peers/README.md and the results that it is made from. A
+peer that cannot be installed or run is named in the table with the reason.
 """
 
 import sys

@@ -16,7 +16,7 @@ from reread.pipeline.recipe.schema import train_section
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.read import examples_in
-from reread.training.assembly import resolved_with
+from reread.training.assembly import resolve, resolved_with
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import KINDS, open_examples
 from reread.training.data.tasks.classify import ClassifySettings
@@ -68,8 +68,9 @@ def load(model: str | Path, *, step: int | None = None, device: str | None = Non
         kind = config.get("model_type")
         raise UserError(f"{folder}: a model of type {kind}, which is none of ours; `reread convert` may make one of it")
     learned = heads[0] if heads else next(iter(spec.heads))
-    weights = exported_model(spec.heads[learned], model_config(spec, {}, 1, folder), folder)
     task = TrainSettings.parse(task_of_export(folder), str(folder)) if _is_task(spec, heads) else None
+    settled = resolve(task, 1, folder).config if task else model_config(spec, {}, 1, folder)  # a head has its labels
+    weights = exported_model(spec.heads[learned], settled, folder)
     return Reader(folder, weights.to(put), spec, learned, folder, task)  # type: ignore[arg-type]
 
 

@@ -157,7 +157,7 @@ def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
 
 def _way_out(source: LabelledFile, name: str) -> str:
     """The hint for a file that was read as `name`, but may have another format."""
-    way = "plain text is read by document-per-line or document-per-file, other formats are in the README"
+    way = "plain text is read by document-per-line or document-per-file, other formats are in docs/commands.md"
     try:
         other, reason = recognise(source)
         if other != name and source.task in FORMATS[other].tasks:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import reread
@@ -41,6 +42,20 @@ def test_run_and_export_predict_as_the_command_does(first: Path) -> None:
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
         assert reader.predict(texts[0]) == found[0] == reader.predict([{"text": texts[0]}])[0]
         assert reader.predict([]) == [] and not reader.model.training
+
+
+def test_an_export_with_another_number_of_labels_predicts_them(first: Path) -> None:
+    folder = first / "opinion-export"
+    config = json.loads((folder / "config.json").read_text())
+    names = ["0", "1", "2"]
+    config["task"]["labels"] = names
+    config |= {"id2label": dict(zip(names, names, strict=True)), "label2id": {name: int(name) for name in names}}
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(folder / "model.safetensors")
+    for name in ("classifier.weight", "classifier.bias"):
+        weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True)])
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert set(reread.load("opinion-export", device="cpu").predict("渡口")["probabilities"]) == set(names)
 
 
 def test_a_pretrained_model_fills_in_and_says_what_it_lacks(first: Path) -> None:

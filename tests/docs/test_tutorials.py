@@ -1,0 +1,45 @@
+"""The tutorials, followed from their first line to their last at a small size."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.docs.tutorial import Reader, blocks
+
+LEARNED = "## Weights that have learned something\n"
+"""The part of the tutorial that needs a model from elsewhere."""
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_tutorial_goes_from_a_folder_of_text_to_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, _ = page("tutorial.md").split(LEARNED)
+    smaller = {"steps=1000": "steps=6", "finetune.epochs=5": "finetune.epochs=1", '"epochs": 5': '"epochs": 1'}
+    reader = Reader(tmp_path, monkeypatch)
+    reader.follow(blocks(own, smaller))
+    assert len((tmp_path / "found.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_the_tutorial_finds_by_meaning_with_weights_that_have_learned_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, learned = page("tutorial.md").split(LEARNED)
+    smaller = {
+        "finetune.epochs=10": "finetune.epochs=1",
+        '"epochs": 10': '"epochs": 1',
+        '"*.txt"': '"en-[23]*.txt"',
+        "--length 4096 --window 512": "--length 512 --window 64",
+        "to 4096": "to 512",
+    }
+    first, *_ = blocks(own, {})
+    reader = Reader(tmp_path, monkeypatch)
+    reader.follow([first])
+    exec("import reread", reader.names)
+    reader.follow(blocks(learned, smaller))
+    nearest = reader.names["files"][reader.names["likeness"].argmax()]
+    assert nearest.stem == "en-28-how-signals-keep-trains-apart"
