@@ -55,7 +55,7 @@ class LabelledFile:
     label_separator: str | None = None
     """The separator of the labels of a set in one text; None: a comma in a table."""
     given: Given = NOTHING
-    """Values for raw texts."""
+    """Split, question and options for raw texts without their own."""
     mistakes: list[str] = field(default_factory=list)
     """One line each, with file and position."""
     misplaced: dict[str, str] = field(default_factory=dict)

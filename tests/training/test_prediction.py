@@ -261,10 +261,10 @@ def test_raw_text_is_tagged_with_its_characters_and_text(
     [
         ("今天天气很好，我们去公园散步。\n", "prose:1: lines of text"),
         ("It was the best of times.\n", "prose:1: 6 columns"),
-        ("Hello world\nGood morning\n", "prose:1: `world` is no tag of the model's"),
+        ("Hello world\nGood morning\n", "prose:1: the model has no tag `world`"),
         ('{"text": "a b"}\n', "prose:1: looks like jsonl"),
         ('{"text":"a"}\n', "prose:1: looks like jsonl"),
-        ("label\ttext\nx\ta\ny\tb\n", "prose:1: `text` is no tag of the model's"),
+        ("label\ttext\nx\ta\ny\tb\n", "prose:1: the model has no tag `text`"),
     ],
 )
 def test_text_given_to_a_recipe_that_pins_conll_is_one_line(text: str, line: str, tagger: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a batch, the format of every dataset."""
+"""The rows of a batch, in the form that every dataset returns."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ Rows = dict[str, NDArray[Any]]
 """Arrays by name; their first dimension is the row."""
 
 IGNORED = -100
-"""The label where nothing is predicted."""
+"""The label of a token that is not predicted."""
 
 
 def percentage(part: int, whole: int) -> str:
-    """A percentage formatted for tables."""
+    """`part` / `whole` as a percentage for tables."""
     return f"{100 * part / whole:.2f} %" if whole else "-"

@@ -41,12 +41,12 @@ class Dataset(ABC, Generic[AnySettings]):
 
     @property
     def mixed(self) -> dict[str, "Dataset[Any]"]:
-        """The datasets of a mixture by their names in figures, else none."""
+        """The datasets of a mixture by their names in figures; empty if this is no mixture."""
         return {}
 
     @property
     def compared(self) -> Mapping[str, str]:
-        """Fingerprints of other data that a run's figures are of, by the settings that name their files."""
+        """Fingerprints of the files on which a run is scored, by the settings that name them."""
         return {}
 
     @abstractmethod
@@ -59,17 +59,17 @@ class Dataset(ABC, Generic[AnySettings]):
 
     @property
     def drawn_by(self) -> dict[str, Any]:
-        """What determines the rows of a text: `seed` and `data`, the fields that a relaunch may not change.
+        """The values that determine the rows of a text: `seed` and `data`, without the fields that may change.
 
-        It is kept in checkpoints.
+        They are kept in checkpoints.
         """
         return {"seed": self.seed, "data": self.settings.model_dump(mode="json", exclude=set(self.settings.may_change))}
 
     def changes_since(self, state: Mapping[str, Any]) -> str:
-        """How the settings that determine the rows differ from those of a checkpoint's `state`: `field: old -> new`.
+        """The differences between `drawn_by` and that of a checkpoint's `state`, as `field: old -> new`; empty if none.
 
-        A field that the checkpoint lacks, since it is newer, had its default. Checkpoints of an unreleased version have
-        a fingerprint alone, by which the field has no name. Empty if nothing differs.
+        A field that is newer than the checkpoint had its default. Checkpoints of an unreleased version have only a
+        fingerprint, which does not say which field differs.
         """
         kept, now = state.get("drawn_by"), self.drawn_by
         if kept is None:
@@ -79,11 +79,11 @@ class Dataset(ABC, Generic[AnySettings]):
         return "; ".join(differences({**kept, "data": _over(newer, kept["data"])}, now, "train"))
 
     def facts(self) -> dict[str, Any]:
-        """Fingerprints of the text and its tokenizer, and what else a run remembers of its data."""
+        """Fingerprints and counts of the data that a run keeps."""
         return corpus_facts(self.tokenizer_folder.parent)
 
     def card(self) -> dict[str, Any]:
-        """`facts` and what else a model card shows of the data."""
+        """`facts`, and further facts for a model card."""
         return corpus_card(self.tokenizer_folder.parent)
 
     @abstractmethod
@@ -165,7 +165,7 @@ class MaskedDataset(Dataset[AnyMasked]):
                     "again, or set data.masking.strategy=token"
                 )
         if len(self):
-            copies, indices = self.order.locate(np.arange(min(len(self), 64)))  # which the first step reads anyway
+            copies, indices = self.order.locate(np.arange(min(len(self), 64)))  # the first step reads them anyway
             if (self.at(copies, indices)["labels"] == IGNORED).all():
                 raise UserError(f"{location}: data.masking: no token of {len(indices)} rows is masked")
 
@@ -213,7 +213,7 @@ def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
 
 
 def _over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """`values`, and `defaults` where they lack a field, in nested sections, too."""
+    """`values` with missing fields filled from `defaults`, also in nested sections."""
     both = [name for name, value in values.items() if isinstance(value, dict) and isinstance(defaults.get(name), dict)]
     return {**defaults, **values, **{name: _over(defaults[name], values[name]) for name in both}}
 
@@ -223,7 +223,7 @@ _DRAWING = 3
 
 
 def drawn_from_pools(drawn_by: dict[str, Any], pools: int) -> dict[str, Any]:
-    """`Dataset.drawn_by` of rows from so many pools; their size does not matter where all text is in one."""
+    """`Dataset.drawn_by` of rows drawn from `pools` pools; with one pool, their size has no effect."""
     data = drawn_by["data"] if pools > 1 else {**drawn_by["data"], "pool_tokens": None}
     return {**drawn_by, "data": data, "drawing": _DRAWING}
 

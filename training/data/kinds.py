@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 class Kind(NamedTuple):
     settings: type[DataSettings]
-    """The class of its `data` section."""
+    """The class of the `data` section."""
     open: Callable[[Any, int, str], Dataset[Any]]
     """(settings, seed, split) -> the dataset."""
     objective: str
     """Default objective (`reread.training.objectives`), if the recipe does not name one."""
     task: type[TaskDataset[Any, Any]] | None = None
-    """The class of the dataset, of a task."""
+    """The class of the dataset if the data is a task."""
 
 
 def _drawn(
@@ -146,6 +146,6 @@ def check_held_out(settings: DataSettings, seed: int) -> None:
 
 def nothing_held_out(settings: DataSettings) -> UserError:
     return UserError(
-        f"{settings.location}: nothing of it is held out, and figures of text that was learned say little; hold some "
+        f"{settings.location}: nothing is held out, and figures on text that the model learned say little; hold some "
         f"out ({settings.held_out_by}), or evaluate on other text ({settings.other_text})"
     )

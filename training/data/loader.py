@@ -15,9 +15,9 @@ from reread.training.data.batch import Rows
 Batch = TypeVar("Batch")
 
 ROWS_AT_ONCE = 1024
-"""Rows that are drawn in one call where their length is not known."""
+"""Rows that are drawn in one call if their length is not known."""
 _VALUES_AT_ONCE = 1 << 19
-"""Values in the largest array of a call, in which several steps are drawn and share numpy's cost per call."""
+"""Values in the largest array of one call. Several steps are drawn in a call, to share numpy's cost per call."""
 
 
 class RowsByPosition(Protocol):

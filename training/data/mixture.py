@@ -1,7 +1,7 @@
-"""Mixtures of corpora: which corpus each row, document or lane reads, by arithmetic like everything else.
+"""Mixtures of corpora. Arithmetic decides which corpus each row, document or lane reads.
 
-Every `PERIOD` positions of a mixture hold each corpus as often as its weight asks for, in an order keyed by the seed
-and the number of the period. A corpus' positions are numbered within it, so its n-th row in the mixture is row n of the
+Every `PERIOD` positions of a mixture hold each corpus in proportion to its weight, in an order keyed by the seed and
+the number of the period. A corpus' positions are numbered within it, so its n-th row in the mixture is row n of the
 corpus alone, in the order of that corpus. Nothing is counted from the beginning, so a run resumes at any position, and
 the mixture does not depend on how rows are split over processes.
 """
@@ -46,7 +46,7 @@ class _Period(NamedTuple):
     corpora: NDArray[np.uint16]
     """[PERIOD]: the corpus of each slot."""
     before: NDArray[np.int32]
-    """[PERIOD]: how many earlier slots it has."""
+    """[PERIOD]: the number of earlier slots of the same corpus."""
 
 
 class Interleaving:
@@ -77,13 +77,13 @@ class Interleaving:
 
 
 class Mixture(Dataset[AnyCorpus]):
-    """A split of several corpora. `len()` is the sum of theirs, and what is numbered in a corpus is numbered on."""
+    """A split of several corpora. `len()` is the sum of their lengths; numbers go on from one corpus to the next."""
 
     unit: str
-    """What the shares count."""
+    """The unit of the shares, for messages."""
 
     def __init__(self, parts: list[Any], settings: AnyCorpus, seed: int, split: str) -> None:
-        """Raises `UserError` for corpora with different tokenizers, and for a corpus without text or a share of it."""
+        """Raises `UserError` for corpora with different tokenizers, and for a corpus without text or share."""
         first = parts[0]
         self.settings, self.seed = settings, seed
         self.titles = [one.title for one in settings.corpora]
@@ -117,7 +117,7 @@ class Mixture(Dataset[AnyCorpus]):
         return counts
 
     def weights(self) -> list[float]:
-        """The part of each corpus in the positions of the stream, relative to the others."""
+        """The share of each corpus in the positions of the stream, relative to the others."""
         corpora = self.settings.corpora
         return [
             one.weight * self._positions_a_unit(part) if one.weight else (one.epochs or 1.0) * len(part)
@@ -125,7 +125,7 @@ class Mixture(Dataset[AnyCorpus]):
         ]
 
     def _positions_a_unit(self, part: Any) -> float:
-        """Positions of the stream in a unit that weights count."""
+        """Positions of the stream per unit of the weights."""
         return 1.0
 
     @property
@@ -178,7 +178,7 @@ class Mixture(Dataset[AnyCorpus]):
         return [*self.shares(), *super().statistics(batches)]
 
     def shares(self) -> list[tuple[str, str]]:
-        """Each corpus' part of the mixture, for `reread inspect`."""
+        """The share of each corpus, for `reread inspect`."""
         weights = np.array(self.weights()) / [self._positions_a_unit(part) for part in self.parts]
         return [
             (f"corpus {title}", f"{100 * weight / weights.sum():.2f} % of {self.unit}, {self._epoch(part, count)}")
@@ -189,7 +189,7 @@ class Mixture(Dataset[AnyCorpus]):
         return f"an epoch of {len(part):,} in {round(len(part) * PERIOD / count):,} positions"
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(copy, number on from the corpora before) at positions [B]."""
+        """(copy, number over all corpora) at positions [B]."""
         corpora, own = self.interleaving.locate(positions)
         copies, numbers = np.empty((2, len(positions)), np.int64)
         for corpus in np.unique(corpora).tolist():
@@ -198,7 +198,7 @@ class Mixture(Dataset[AnyCorpus]):
         return copies, numbers + self._before[corpora]
 
     def _by_corpus(self, numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """(corpus, which of `numbers` [B] are in it, what they are there) of each corpus that has any."""
+        """(corpus, indices of those of `numbers` [B] that are in it, their numbers in it), for each corpus with any."""
         corpora = np.searchsorted(self._before, numbers, side="right") - 1
         found = [(corpus, np.flatnonzero(corpora == corpus)) for corpus in np.unique(corpora).tolist()]
         return [(corpus, here, numbers[here] - self._before[corpus]) for corpus, here in found]
@@ -219,7 +219,7 @@ class MixedRows(Mixture[AnyMasked], RowDataset[AnyMasked]):
 
 
 class MixedSegments(Mixture[SegmentSettings], SegmentDataset):
-    """Documents of several corpora. A weight is a part of the tokens, so a corpus of long documents has fewer."""
+    """Documents of several corpora. A weight is a share of the tokens: a corpus of long documents has fewer of them."""
 
     unit = "tokens"
 
@@ -278,7 +278,7 @@ class MixedStream(Mixture[StreamSettings], StreamDataset):
 
 
 def gathered(parts: list[tuple[NDArray[np.int64], Rows]], count: int) -> Rows:
-    """`count` rows put together from parts: (which of them, these rows)."""
+    """`count` rows assembled from parts: (their indices, their rows)."""
     rows: Rows = {}
     for here, part in parts:
         for name, values in part.items():

@@ -20,7 +20,7 @@ class MaskingSettings(Settings):
     """The choice of predicted tokens: BERT's 15 % x 80/10/10 (Devlin et al. 2019, section 3.1)."""
 
     strategy: Literal["token", "whole-word", "span"] = "whole-word"
-    """What is chosen: single tokens, words with all their tokens, or spans of words."""
+    """The units that are chosen: single tokens, words with all their tokens, or spans of words."""
     probability: float = Field(default=0.15, gt=0, lt=1)
     """Share of the tokens of a text that are predicted."""
     mask_share: float = Field(default=0.8, ge=0, le=1)
@@ -49,13 +49,13 @@ class DataSettings(Settings):
     not affect training."""
 
     text_only_values: ClassVar[tuple[bool, ...]] = (False,)
-    """What `text_only` can be."""
+    """Allowed values of `text_only`; True means rows without special tokens."""
 
     held_out_by: ClassVar[str] = "preprocess.validation_share"
-    """The setting that holds text or examples out."""
+    """The setting by which text or examples are held out."""
 
     other_text: ClassVar[str] = "data.corpus=FOLDER"
-    """The override by which a run is evaluated on others."""
+    """The override by which a run is evaluated on other text or examples."""
 
     is_task: ClassVar[bool] = False
     """Whether the data is labelled examples of a task, and not the text of corpora."""
@@ -64,7 +64,7 @@ class DataSettings(Settings):
     """Whether tokens of the text are masked."""
 
     file_fields: ClassVar[frozenset[str]] = frozenset()
-    """Fields that say where the files of a task are."""
+    """Fields of a task that name files or folders."""
 
     kind: str
     sequence_length: int
@@ -87,12 +87,12 @@ class DataSettings(Settings):
 
     @property
     def folder(self) -> Path:
-        """The file or folder itself."""
+        """`location` as a path."""
         return Path(self.location)
 
     @property
     def held_out(self) -> Path | str:
-        """Where held-out text or examples are, for messages."""
+        """The location of held-out text or examples, for messages."""
         return self.location
 
     @property
@@ -112,7 +112,7 @@ class DataSettings(Settings):
 def _location(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    check_address(value)  # also one that is mistyped, and so no address
+    check_address(value)  # also refuses a mistyped address
     return value if is_address(value) else Path(value)
 
 
@@ -121,15 +121,15 @@ Location = Annotated[Path | str, BeforeValidator(_location)]
 
 
 class MixedCorpus(Settings):
-    """A corpus of a mixture, and its part of it. All corpora of a mixture have a `weight`, or all have `epochs`."""
+    """A corpus of a mixture, and its share of it. All corpora of a mixture have a `weight`, or all have `epochs`."""
 
     path: Location
     """As `data.corpus`."""
     name: Name = Field(default="", max_length=100)
     """Names its held-out figures: `validation_NAME_loss`; default: the last part of `path`."""
     weight: float | None = Field(default=None, gt=0)
-    """Its part of the rows that are sampled, relative to the weights of the others; of documents in lanes, its part of
-    the tokens; of streams, its part of the lanes."""
+    """Its share of the rows, relative to the weights of the others; for documents in lanes, its share of the tokens;
+    for streams, its share of the lanes."""
     epochs: float | None = Field(default=None, gt=0)
     """Epochs of it in one epoch of another corpus with `epochs: 1`."""
 
@@ -181,7 +181,7 @@ class CorpusSettings(DataSettings):
 
     @property
     def parts(self) -> list["CorpusSettings"]:
-        """The same settings for each corpus of a mixture alone; these, where there is one corpus."""
+        """The same settings for each corpus of a mixture alone; of a single corpus, these settings."""
         if not self.corpora:
             return [self]
         return [self.model_copy(update={"corpus": one.path, "corpora": ()}) for one in self.corpora]
@@ -197,9 +197,9 @@ class CorpusSettings(DataSettings):
 
     @property
     def folder(self) -> Path:
-        """The folder with the manifest, which is fetched first if it lies at an address; shards may lie elsewhere.
+        """The folder with the manifest, which is fetched first if it is at an address; shards may be elsewhere.
 
-        The first one's of a mixture, whose tokenizer is that of all.
+        Of a mixture, it is the folder of the first corpus, whose tokenizer all others share.
         """
         corpus = self.parts[0].corpus
         if isinstance(corpus, Path):

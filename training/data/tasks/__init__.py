@@ -1,1 +1,1 @@
-"""Labelled data of fine-tuning: documents cut into windows, and what is made of the windows' outputs."""
+"""Labelled data of fine-tuning: documents cut into windows, and predictions made from the windows' outputs."""

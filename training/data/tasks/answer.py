@@ -25,7 +25,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         questions = self.tokens([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
         choices = [number for ids in self._choices.values() for number in ids]
-        room = self.settings.other_length or self.settings.sequence_length // 4  # where it is shared, at least so many
+        room = self.settings.other_length or self.settings.sequence_length // 4  # the least without other_length
         if len(choices) > room:
             raise UserError(
                 f"task.other_length: {room} leaves no room beside {len(choices)} tokens of task.choices; raise it"

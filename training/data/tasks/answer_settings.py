@@ -21,15 +21,15 @@ class AnswerSettings(TaskSettings):
     """`first`: the first answer is learned; `all`: any occurrence of an answer, in any window of the document, is right
     (Longformer's OR loss with a softmax over all windows: Beltagy et al. 2020, appendix D.1)."""
     without: Literal["cls", "skip"] = "cls"
-    """A softmax, of a window or of a document, without the answer: its answer is [CLS], or it has no loss."""
+    """Target of a window (or of a document, with `all`) without the answer: [CLS], or none and no loss."""
     no_answer: float | None = None
     """A question has no answer if [CLS] exceeds the best span's score by this; null: all questions have answers."""
     style: Literal["cmrc", "squad", "triviaqa"] = "squad"
-    """Whose EM and F1 are computed; `cmrc` is that of CMRC2018, DRCD and DuReader."""
+    """The official script whose EM and F1 are computed; `cmrc` is that of CMRC2018, DRCD and DuReader."""
     answer_length: int = Field(default=100, ge=1, le=LONGEST)
     """Tokens of the longest answer."""
     misplaced: float = Field(default=0, ge=0, le=1)
-    """Share of a file's questions that may have an answer which does not stand where the file says. Such an answer is
+    """Share of a file's questions that may have a misplaced answer, which is not where the file says. Such an answer is
     scored, but not learned."""
     choices: list[str] = []
     """Answers that are no part of the text, such as YES and NO. They stand before each question and are predicted as
@@ -62,4 +62,4 @@ class AnswerSettings(TaskSettings):
     def remarks(self) -> list[str]:
         if not self.choices:
             return []
-        return [f"task.choices: {self.choices}, which are answers in task.train and no part of its texts"]
+        return [f"task.choices: {self.choices}, since task.train has these answers and its texts do not"]

@@ -1,4 +1,4 @@
-"""One of several options: each is read with the text, and the one with the highest logit is chosen."""
+"""One of several options: each is read with the text, and the option with the highest logit is chosen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal

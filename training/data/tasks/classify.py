@@ -26,11 +26,11 @@ class ClassifySettings(PooledSettings):
 
     kind: Literal["classify"]
     answer: Literal["one", "set", "number"] = "one"
-    """What a text has: one label, a set of labels, or a number."""
+    """The label of a text: one label, a set of labels, or a number."""
     label_separator: str | None = Field(default=None, min_length=1)
-    """What stands between the labels of a set in one cell or text; null: a comma in a table."""
+    """Separator of the labels of a set in one cell or text; null: a comma in a table."""
     positive: str | None = None
-    """The one of two labels that `positive-f1` is of; null: the second."""
+    """The label whose F1 is `positive-f1`, if there are two; null: the second."""
 
     @property
     def label_form(self) -> Literal["one", "set", "number"]:
@@ -149,7 +149,7 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         labels = [str(one.label) for one in train]
         yield "majority", {index: chances[majority(labels)] for index in range(len(self))}
         if any(one.second is not None for one in train):
-            return  # a bag does not know which of the two texts a character is in
+            return  # a bag cannot tell in which of the two texts a character is
         unit, name = ("char", "characters") if _mostly_chinese(train) else ("word", "words")
         model = "logistic" if len(chances) <= MANY_LABELS else "svm"
         bag = BagOfGrams([one.text for one in train], labels, unit=unit, model=model)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ AnyExample = TypeVar("AnyExample", bound=Example)
 AnyRow = TypeVar("AnyRow")
 
 LITTLE = 0.9
-"""With a smaller share of the text read a line says so."""
+"""If a smaller share of the text is read, a line of the log says so."""
 
 Outputs = Mapping[tuple[int, int], NDArray[np.float64]]
 """(option, window) -> the model's output for that row, without padding."""
@@ -52,7 +52,7 @@ class TaskDocument:
     offsets: NDArray[np.int64]
     """[n, 2]: the characters of the text, or the word, that each token comes from."""
     options: list[list[list[int]]]
-    """For each option the other parts of its rows; one without parts if the task has no options."""
+    """The other parts of the rows of each option; a task without options has one, without parts."""
     room: int
     """Tokens of the text in a window."""
     step: int
@@ -69,7 +69,7 @@ class TaskDocument:
 
     @cached_property
     def owners(self) -> NDArray[np.int64]:
-        """The window that decides each token [n], where it has most context."""
+        """The window [n] in which each token has most context, and from which it is predicted."""
         windows = [self.window(number) for number in range(self.windows)]
         return max_context([one.start for one in windows], [one.stop - one.start for one in windows])
 
@@ -109,14 +109,14 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     """The examples of one file; `len()` is their number."""
 
     is_question: ClassVar[bool] = False
-    """Whether the other part of a row is a question, which stands first."""
+    """Whether the other part of a row is a question, which is put first."""
 
     splits_options: ClassVar[bool] = False
     """Whether the options of an example, of which there may be many, may be predicted in several forward passes."""
 
     def __init__(self, settings: AnyTask, seed: int, examples: Sequence[AnyExample]) -> None:
         if settings.tokenizer is None:
-            raise UserError(f"task {settings.kind}: `reread finetune` trains it, from init=FOLDER")
+            raise UserError(f"task {settings.kind}: starts from a model; run `reread finetune` with init=FOLDER")
         self.settings, self.seed, self.examples = settings, seed, examples
         self.tokenizer_folder = settings.tokenizer
         self._tokenizer = read_backend(settings.tokenizer / "tokenizer.json")
@@ -172,11 +172,11 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @abstractmethod
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
-        """What the rows [B, L] of `shape` should predict, without what `learns` leaves out."""
+        """The targets of the rows [B, L] of `shape`; rows that do not learn (`learns`) have some, too."""
 
     @abstractmethod
     def gold(self, example: AnyExample) -> Any:
-        """The label of an example as its scores take it."""
+        """The label of an example in the form that its scores take."""
 
     @abstractmethod
     def decode(self, example: int, outputs: Outputs) -> Any:
@@ -184,7 +184,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @abstractmethod
     def scored(self, example: int, prediction: Any) -> Any:
-        """A prediction as its scores take it."""
+        """A prediction in the form that its scores take."""
 
     @abstractmethod
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
@@ -201,23 +201,23 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @abstractmethod
     def mistake(self, index: int, prediction: Any) -> Mistake | None:
-        """What is wrong with the prediction for an example; None if it is right."""
+        """The mistake in the prediction for an example; None if it is right."""
 
     @property
     def has_confusion(self) -> bool:
-        """Whether each example has one class, for which another one can be taken."""
+        """Whether each example has exactly one class, so that a table of confusion makes sense."""
         return False
 
     def named(self, index: int, prediction: Any) -> tuple[Names, Names]:
-        """What gold and prediction name, each as (class, ...): labels, or entities with their positions."""
+        """The labels, or entities with their positions, of gold and of the prediction, each as (class, ...)."""
         return (), ()
 
     @abstractmethod
     def baselines(self, train: Sequence[AnyExample]) -> Iterator[tuple[str, Mapping[int, Any]]]:
-        """Name and predictions of baselines without a neural network, made from the training examples."""
+        """(name, predictions) of baselines without a neural network, made from the training examples."""
 
     def check_predicted(self) -> None:
-        """Raise `UserError` for what can be read, but is not what the model learned from."""
+        """Raise `UserError` for examples that can be read, but are of another kind than the model learned from."""
 
     def document(
         self, encoding: Encoding | list[int], offsets: NDArray[np.int64], options: list[list[list[int]]]
@@ -229,18 +229,18 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         shown = [self._shown(option, min(len(ids), longest)) for option in options]
         unread = max(0, len(ids) - longest) + _tokens(options) - _tokens(shown)
         options = shown
-        taken = max(self.framing.special(len(option)) + sum(map(len, option)) for option in options)
-        room = settings.sequence_length - taken
+        occupied = max(self.framing.special(len(option)) + sum(map(len, option)) for option in options)
+        room = settings.sequence_length - occupied
         if room < 1:
             raise UserError(
-                f"task.sequence_length: {settings.sequence_length} leaves no room beside {taken} tokens of question, "
-                "option and special tokens; raise it, or lower task.other_length"
+                f"task.sequence_length: {settings.sequence_length} leaves no room beside {occupied} tokens of "
+                "question, option and special tokens; raise it, or lower task.other_length"
             )
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
         return TaskDocument(ids[:longest], offsets[:longest], options, room, min(step, room), unread)
 
     def _shown(self, parts: list[list[int]], text: int) -> list[list[int]]:
-        """What a row has of the parts beside a window of a text of `text` tokens."""
+        """Each part cut to the room beside a window of `text` tokens."""
         limit = self.settings.other_length
         if limit is None:
             room = self.settings.sequence_length - self.framing.special(len(parts))
@@ -251,7 +251,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return self._encoded(list(texts))
 
     def words(self, texts: Sequence[Sequence[str]]) -> list[Encoding]:
-        """Texts that are words already."""
+        """The encodings of texts that are split into words already."""
         return self._encoded([list(words) for words in texts], is_pretokenized=True)
 
     def _encoded(self, texts: list[Any], **how: bool) -> list[Encoding]:
@@ -265,7 +265,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def step_passes(
         self, step: int, global_batch: int, micro_batch: int, ranks: int, rank: int
     ) -> Iterator[tuple[int, Rows]]:
-        """The forward passes of `rank` out of `ranks` in a step, with the number of their group.
+        """(number of its group, rows) of each forward pass of `rank` out of `ranks` in a step.
 
         The examples of a step are sorted by length and cut into groups of at most `micro_batch`, which are dealt to the
         ranks in turn: little is padded, and the passes are the same on any number of ranks.
@@ -284,8 +284,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return [group.tolist() for group in micro_batches(examples, lengths, self.settings.sequence_length, size)]
 
     def longest(self, size: int) -> Iterator[list[Rows]]:
-        """Passes over the `size` longest examples, all of whose windows learn, and so on down to the shortest. No pass
-        of a step with groups of `size` examples has more tokens than the largest of the first."""
+        """The forward passes over the `size` longest examples, all of whose windows learn, then over the next shorter
+        ones. No pass of a step with groups of `size` examples has more tokens than the largest of the first group."""
         every = copy(self)
         every.settings = self.settings.model_copy(update={"learns": "all", "retrospective": False})
         others = [max(sum(map(len, option)) for option in document.options) for document in self.documents]
@@ -329,7 +329,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return [rows[begin : begin + most] for begin in range(0, len(rows), most)]
 
     def _independent(self, group: Sequence[int], size: int, last_only: bool, training: bool) -> Iterator[Rows]:
-        """Windows that know nothing of each other, those of a `unit` in one pass."""
+        """Windows of models without memory; those of a `unit` are in one pass."""
         held: list[Member] = []
         for example in group:
             whole = self.units(example, last_only)
@@ -383,14 +383,14 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     @abstractmethod
     def label_of(self, example: AnyExample, option: int) -> str:
-        """The label of an example, or of one of its options, for people."""
+        """The label of an example, or of one of its options, in words."""
 
     def marks(self, row: Rows) -> list[Mark]:
         """The tokens of a row [1, L] of `preview` that have a label."""
         return []
 
     def remarks(self) -> list[str]:
-        """What of the examples is lost and which setting would keep it, one line each."""
+        """Lines on text of the examples that is not read, and the settings that would read it."""
         read, unread = self._read()
         if read >= LITTLE * (read + unread):
             return []
@@ -400,7 +400,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return [f"only {percentage(read, read + unread)} of the text is read; to read more, raise {' or '.join(ways)}"]
 
     def _read(self) -> tuple[int, int]:
-        """The number of tokens of all examples that rows show, and of those that none shows."""
+        """The numbers of tokens of all examples that are in rows, and that are in none."""
         read = sum(len(document.ids) + _tokens(document.options) for document in self.documents)
         return read, sum(document.unread for document in self.documents)
 
@@ -408,7 +408,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return self.coverage()
 
     def coverage(self) -> list[tuple[str, str]]:
-        """How much of the text is read, and how often: (name, value)."""
+        """(name, value) of figures on how much of the text is read, and how often."""
         read, unread = self._read()
         texts = sum(len(document.ids) for document in self.documents)
         windows = [document.windows for document in self.documents]
@@ -431,7 +431,7 @@ def _tokens(options: list[list[list[int]]]) -> int:
 
 
 def fingerprint_of(examples: Sequence[Example]) -> str:
-    """A hash of examples, wherever their file is."""
+    """A hash of examples, independent of the location of their file."""
     digest = md5()
     for example in examples:
         values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "location")]
@@ -440,16 +440,19 @@ def fingerprint_of(examples: Sequence[Example]) -> str:
 
 
 def examples_of(settings: TaskSettings, split: str) -> list[Any]:
-    """The examples of a split; none where there is no file.
+    """The examples of a split; none if it has no file.
 
-    train: those of `task.train` that can be learned. predict: all of that file, without need of labels. validation:
-    those of `task.dev`, of which all are scored, also answers that are not where the file says. With `task.wrong=skip`
-    train and validation lack those without a label, and those with one that `task.labels`, or else the training
-    examples, lack.
+    - train: the examples of `task.train` that can be learned;
+    - predict: all examples of that file, labelled or not;
+    - validation: the examples of `task.dev`, all of which are scored, also those with misplaced answers.
+
+    With `task.wrong=skip`, train and validation leave out examples without a label, and those with a label that is not
+    in `task.labels` (or, if that is empty, in the training examples).
     """
     path = settings.train if split in ("train", "predict") else settings.dev
     if path is None:
         return []
+    # Read the file, once for all settings that read it alike.
     columns, separator = tuple(settings.columns.items()), getattr(settings, "label_separator", None)
     how = {
         "wrong": settings.wrong,
@@ -462,6 +465,7 @@ def examples_of(settings: TaskSettings, split: str) -> list[Any]:
     key = (path, _stamp(path), settings.kind, settings.format, columns, tuple(how.items()))
     if split == "predict":
         return _read(*key)
+    # Leave out what has no known label, and of the training examples what cannot be learned.
     if settings.wrong == "skip":
         known = settings.labels
         if not known and settings.has_classes and split != "train":
@@ -472,13 +476,13 @@ def examples_of(settings: TaskSettings, split: str) -> list[Any]:
     if split == "train":
         found = [one for one in found if one.can_be_learned]
         if not found:
-            raise UserError(f"{path}: no example has an answer that can be learned; give others by task.train")
+            raise UserError(f"{path}: no example has an answer that can be learned; give another file by task.train")
     return found
 
 
 @lru_cache(maxsize=8)
 def _labelled(key: tuple[Any, ...], known: tuple[str, ...]) -> list[Any]:
-    """Those of `_read` that have labels, all of them `known`."""
+    """The examples of `_read` that are labelled, with labels in `known` only."""
     kept, left_out = with_labels(_read(*key), known)
     if not kept:
         raise UserError(f"{left_out[0]}; no example is left in it")
@@ -489,12 +493,12 @@ def _labelled(key: tuple[Any, ...], known: tuple[str, ...]) -> list[Any]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, how: Any) -> list[Any]:
-    """Read a file once, though settings, batches and scores all ask for its examples."""
+    """Read a file; it is read once, though settings, batches and scores all ask for its examples."""
     return read_examples(path, kind, format, columns=dict(columns), **dict(how)).examples
 
 
 def _stamp(path: Path) -> Any:
-    """What changes with a file's content."""
+    """Modification time and size, which show that a file changed."""
     if path == STANDARD_INPUT:
         return sys.stdin
     try:
@@ -505,7 +509,7 @@ def _stamp(path: Path) -> Any:
 
 
 def special_tokens(folder: Path, vocabulary: dict[str, int]) -> dict[str, int]:
-    """The ids of pad, unk, cls, sep and mask by tokenizer_config.json, as far as they are there.
+    """The ids of pad, unk, cls, sep and mask, as far as tokenizer_config.json names them.
 
     Raises `UserError` if it cannot be read, or names no pad, cls or sep.
     """

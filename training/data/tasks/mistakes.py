@@ -1,4 +1,4 @@
-"""What a fine-tuned model gets wrong: scores by class, which class it takes for which, and its worst errors."""
+"""The mistakes of a fine-tuned model: scores by class, the classes that it confuses, and its worst errors."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,9 +15,13 @@ CONFUSED = 20
 
 
 def analysis(data: TaskDataset[Any, Any], predictions: Mapping[int, Any]) -> dict[str, Any]:
-    """For JSON: `examples` and how many of them are `wrong`; of each of `classes` its name, how often it is gold, is
-    predicted, and both; `confusion`, rows of gold classes with the counts of those predicted, where an example has one
-    class; the `worst` errors with id, text, gold and predicted."""
+    """The mistakes in predictions, as JSON values:
+
+    - `examples`, `wrong`: the number of examples, and of wrong predictions;
+    - `classes`: for each class its name, and how often it is gold, is predicted, and is both;
+    - `confusion`: rows of gold classes with counts of the predicted ones; None unless an example has one class;
+    - `worst`: id, text, gold and prediction of the worst errors.
+    """
     found = {index: data.mistake(index, predictions[index]) for index in range(len(data))}
     wrong = sorted(((index, one) for index, one in found.items() if one), key=lambda item: (-item[1].weight, item[0]))
     named = [data.named(index, predictions[index]) for index in range(len(data))]

@@ -21,11 +21,11 @@ class RankSettings(PooledSettings):
 
     kind: Literal["rank"]
     passages: int | None = Field(default=16, ge=2, le=100_000)
-    """Passages of a query that training reads at most, since all of them share a forward pass: the relevant ones, no
-    more than half where there are others, and others, each in the file's order; null: all. Predictions read all."""
+    """Passages of a query that training reads at most, since all of them share a forward pass: relevant ones (at most
+    half, if there are enough others) and others, each in the file's order; null: all. Predictions read all."""
 
     def shortened(self, example: RankExample) -> RankExample:
-        """An example to learn with no more passages than the settings say."""
+        """An example to learn from, with at most `passages` passages."""
         count, most, grades = len(example.passages), self.passages, example.grades or ()
         if most is None or count <= most:
             return example

@@ -1,4 +1,4 @@
-"""Which gold answers a prediction can be, and the highest scores that there can be."""
+"""Counts the gold answers that no prediction can be, and computes the highest possible scores."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,14 @@ _DECLINED = {
     True: "without an answer, where task.no_answer=null",
     False: "without an answer, which this model cannot predict",
 }
-"""Whether `task.no_answer` is null -> why it cannot be predicted that there is no answer."""
+"""Whether `task.no_answer` is null -> why the model cannot predict that there is no answer."""
 
 
 def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], documents: Sequence[TaskDocument]) -> str:
-    """One line on the gold answers, all labelled: how many no prediction can be, why, and the ceiling of the scores.
+    """How many gold answers cannot be predicted, why, and the resulting highest scores.
 
-    The ceiling is the score of the best predictions that are gold answers, or pieces of them where they stand.
+    The highest scores are those of predictions that are gold answers, or the longest pieces of them that can be
+    predicted. All examples must be labelled.
     """
     lost = Counter[str]()
     gold: dict[str, list[str]] = {}
@@ -30,12 +31,14 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
     for example, document in zip(examples, documents, strict=True):
         answers = [answer.text for answer in example.answers or ()]
         gold[example.id] = answers
+        # A question without an answer
         if not answers:
             if settings.may_decline:
                 best[example.id] = ""
             else:
                 lost[_DECLINED[settings.no_answer is None]] += 1
             continue
+        # Of the others the best prediction: a whole answer, or else the piece with the highest F1
         pieces = {answer: _nearest(settings, example.text, document, answer) for answer in dict.fromkeys(answers)}
         whole = [piece for piece, reason in pieces.values() if not reason]
         lost.update(pieces[answer][1] for answer in answers if not any(_equal(answer, one, settings) for one in whole))
@@ -43,6 +46,7 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
             whole[:1] or (piece for piece, _ in pieces.values()),
             key=lambda piece: answer_f1({"": answers}, {"": piece}, settings.style),
         )
+    # The line
     ceiling = scores(settings.scored_as, gold, best, style=settings.style)
     total = sum(max(1, len(answers)) for answers in gold.values())
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in lost.most_common())
@@ -53,7 +57,7 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
 
 
 def _nearest(settings: AnswerSettings, text: str, document: TaskDocument, answer: str) -> tuple[str, str]:
-    """A prediction that is the gold answer and "", or the longest piece of it that can be predicted and why no more."""
+    """(answer, "") if it can be predicted; otherwise the longest piece of it that can, and the reason."""
     if answer in settings.choices or (not answer and settings.may_decline):
         return answer, ""
     if not answer:
@@ -86,7 +90,7 @@ def _equal(answer: str, prediction: str, settings: AnswerSettings) -> bool:
 
 
 def _occurrences(text: str, answer: str) -> Iterator[tuple[int, int]]:
-    """Where the answer stands in the text, or the longest run of its characters if it does not."""
+    """Each occurrence of the answer in the text; of one that is not in it, the longest run of its characters."""
     begin = text.find(answer)
     if begin < 0:
         run = SequenceMatcher(None, text, answer, autojunk=False).find_longest_match()
@@ -97,7 +101,7 @@ def _occurrences(text: str, answer: str) -> Iterator[tuple[int, int]]:
 
 
 def _longest_piece(document: TaskDocument, first: int, last: int, most: int) -> tuple[int, int]:
-    """The longest part of the tokens `first` to `last` that has at most `most` tokens and that one window holds."""
+    """The longest part of the tokens `first` to `last` that has at most `most` tokens and is in one window."""
     pieces = [(first, first - 1)]
     for number in range(document.windows):
         window = document.window(number)

@@ -39,7 +39,7 @@ class TaskSettings(DataSettings):
     is_task = True
 
     file_fields = frozenset({"train", "dev", "test", "tokenizer"})
-    """Fields that say where files are. All others travel with an exported model (`travelling`)."""
+    """Fields that name files. All others are kept with an exported model (`travelling`)."""
 
     may_change = file_fields
 
@@ -56,12 +56,12 @@ class TaskSettings(DataSettings):
     test: Path | None = None
     """Examples that the chosen checkpoint is scored on, too; they choose nothing."""
     format: str | None = None
-    """Format of the files; null: as their names and first bytes tell."""
+    """Format of the files; null: recognised by their names and first bytes."""
     columns: Mapping[str, FieldPath] = {}
-    """Our field -> where a row (`tsv`, `csv`) or a line (`clue`, `jsonl`) has it: a name, a path or a template, as
+    """Field of an example -> its name, path or template in a row (`tsv`, `csv`) or a line (`clue`, `jsonl`), as in
     `input.text_field`; `[1]` is the second column of a table without header."""
     join: str = "\n"
-    """What stands between the texts that a path such as `turns[].text` finds in a line."""
+    """Separator of the texts that a path such as `turns[].text` finds in a line."""
     wrong: Literal["refuse", "skip"] = "refuse"
     """What happens to an example that is wrong: its text is empty, it has no label, or a label that `labels` or the
     training examples lack. Nothing is learned from an example that is skipped, or from a misplaced answer, which is
@@ -73,8 +73,8 @@ class TaskSettings(DataSettings):
     longest: int | None = Field(default=None, ge=1, le=1 << 40)
     """Tokens of a document that are read at most; null: all."""
     other_length: int | None = Field(default=None, ge=1, le=LONGEST)
-    """Tokens of the question, of an option, or of the second text, that are read at most in each window; null: all
-    that they need, but where the text needs it, too, at least half of a window is the text's."""
+    """Tokens of the question, of an option, or of the second text, that are read at most in each window; null: as many
+    as they have, but at least half of a window is left for a text that needs it."""
     learns: Literal["all", "last"] = "all"
     """Windows of a document that have a loss."""
     predict: Literal["mean", "last"] = "mean"
@@ -106,12 +106,12 @@ class TaskSettings(DataSettings):
 
     @property
     def travelling(self) -> dict[str, Any]:
-        """What an exported model keeps, so that it predicts as its run does: every field but `file_fields`."""
+        """The fields that an exported model keeps to predict as its run does: all but `file_fields`."""
         return self.model_dump(mode="json", exclude=set(self.file_fields))
 
     @property
     def label_form(self) -> Literal["one", "set", "number"]:
-        """What an example's label is in the file."""
+        """The form of a label: one label, a set of labels, or a number."""
         return "one"
 
     @property
@@ -121,16 +121,16 @@ class TaskSettings(DataSettings):
 
     @property
     def given(self) -> Given:
-        """What is said of texts that come alone, such as raw text to predict for."""
+        """Values for raw texts, such as those to predict for."""
         return NOTHING
 
     def found_in(self, train: Sequence[Any]) -> dict[str, Any]:
-        """The fields that follow from the training examples where the recipe does not give them."""
+        """Fields that follow from the training examples if the recipe does not give them."""
         return {}
 
     @property
     def remarks(self) -> list[str]:
-        """Lines for the log on such fields."""
+        """Lines for the log on fields that were filled in."""
         return []
 
     @property
@@ -183,7 +183,7 @@ class PooledSettings(TaskSettings):
     """A task whose head reads one vector of a row."""
 
     pooling: Literal["cls", "mean"] | None = None
-    """What the head reads: the pooler's map of [CLS], or the mean of the last layer's states of all tokens; null: what
+    """Input of the head: the pooler's output for [CLS], or the mean of the last layer's states of all tokens; null: as
     the model does (`classifier_pooling` in its configuration, [CLS] after pretraining). RAN has `model.pooling`, and
     Longformer its global token."""
 

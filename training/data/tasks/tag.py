@@ -26,8 +26,8 @@ class TagSettings(TaskSettings):
     scheme: Literal["BIO", "BIOES"] = "BIO"
     """How tags mark the beginning of an entity."""
     split: Split | None = None
-    """What raw text to tag is split into: `characters`, or `words` as in BERT's basic tokenisation. null: `reread
-    finetune` finds out what the tokens of the training examples are."""
+    """Units of raw text to tag: `characters`, or `words` as in BERT's basic tokenisation. null: `reread finetune` finds
+    out which of the two the tokens of the training examples are."""
 
     @property
     def given(self) -> Given:
@@ -46,8 +46,11 @@ class TagSettings(TaskSettings):
 
     @property
     def remarks(self) -> list[str]:
-        into = f"into {self.split}, as these tokens are" if self.split else "by nobody: these tokens are longer"
-        return [f"task.split: raw text to predict for is split {into}"]
+        if self.split:
+            return [f"task.split: raw text is split into {self.split}, like the tokens of task.train"]
+        return [
+            "task.split: raw text cannot be tagged, since the tokens of task.train are neither characters nor words"
+        ]
 
 
 class TagDataset(TaskDataset[TagSettings, TagExample]):
@@ -135,7 +138,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
 
     @cached_property
     def _names_entities(self) -> bool:
-        """Whether the tags are of the scheme; those of parts of speech are not."""
+        """Whether the tags follow the scheme; tags of parts of speech do not."""
         try:
             entities(self.settings.labels, self.settings.scheme)
         except UserError:
@@ -147,8 +150,8 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
         if tags and not tags.keys() & set(self.settings.labels):
             tag, location = next(iter(tags.items()))
             raise UserError(
-                f"{location}: `{tag}` is no tag of the model's, nor is any other in the file (task.format is "
-                f"{self.settings.format or 'null'}); plain text is read by task.format=document-per-line or "
+                f"{location}: the model has no tag `{tag}`, nor any other tag of the file (task.format is "
+                f"{self.settings.format or 'null'}); read plain text by task.format=document-per-line or "
                 "document-per-file"
             )
 
@@ -170,7 +173,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
 
 
 def _only(example: TagExample, found: Names, differ: Names) -> str:
-    """The entities that one side alone has, in order."""
+    """The entities of `found` that are in `differ`, in order, as text."""
     only = sorted((Entity(*one) for one in found if one in differ), key=lambda one: one.start)
     return (
         ", ".join(f"{example.joiner.join(example.tokens[one.start : one.end])} = {one.type}" for one in only) or "none"

@@ -1,4 +1,4 @@
-"""How a document is cut into windows, and how a window is framed with special tokens."""
+"""Cuts a document into windows, and puts special tokens around a window."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,20 +9,19 @@ from reread.training.data.batch import Rows
 
 
 def window_count(tokens: int, room: int, step: int) -> int:
-    """Windows of `room` tokens, `step` apart, that cover `tokens` tokens: 1 if they fit, else as many as reach the
-    end."""
+    """The number of windows of `room` tokens, `step` apart, that cover `tokens` tokens."""
     return 1 if tokens <= room else 1 + -(-(tokens - room) // step)
 
 
 def room_beside(text: int, room: int) -> int:
-    """Tokens of a row's `room` for the other parts beside a text of `text` tokens: what it does not need, and at least
-    half, since further windows read the rest of it."""
+    """The tokens of a row's `room` that are left for other parts beside a text of `text` tokens: at least half, since
+    further windows read the rest of the text."""
     return max(room // 2, room - max(text, 1))
 
 
 def longest_of(lengths: Sequence[int], room: int) -> int:
-    """The length to which parts of `lengths` are cut to fit into `room` together: the longest alone are shortened, all
-    to the same length."""
+    """The length to which parts of `lengths` are cut to fit into `room` together. Only the longest parts are shortened,
+    all to the same length."""
     rest = room
     for number, length in enumerate(sorted(lengths)):
         equal = rest // (len(lengths) - number)
@@ -81,8 +80,8 @@ class Framing(NamedTuple):
 
 
 def padded(rows: Sequence[Row], pad: int, frame: str) -> Rows:
-    """input_ids, attention_mask, token_type_ids int32 [B, L], as long as the longest row, and not empty, since a text
-    may have no token; a segment's [CLS] is in the last position."""
+    """input_ids, attention_mask, token_type_ids int32 [B, L], as long as the longest row and at least one token. A
+    segment's [CLS] is in the last position."""
     lengths = [len(row.ids) for row in rows]
     shape = (len(rows), max(1, *lengths))
     ids, mask, types = np.full(shape, pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
