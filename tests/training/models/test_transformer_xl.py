@@ -318,10 +318,16 @@ def test_memory_holds_inputs_or_outputs_of_layers_without_their_gradient() -> No
         states = [model.transformer.embeddings(ids)]
         for layer in model.transformer.layer:
             layer.register_forward_hook(lambda module, inputs, output, states=states: states.append(output))
-        output = model(ids)
+        output = model(ids, output_hidden_states=True)
         for layer, memory in enumerate(output.mems):
             assert not memory.requires_grad
             assert_same(memory.transpose(0, 1), states[remembered[layer]])
+        assert len(output.hidden_states) == 3
+        for ours, seen in zip(output.hidden_states, states, strict=True):
+            assert_same(ours, seen)
+        logits, mems = model(ids, return_dict=False)
+        assert_same(logits, output.logits)
+        assert len(mems) == 2
     assert tiny(recurrence="none")(ids).mems == ()
 
 
