@@ -63,11 +63,12 @@ named: $(READY)
 	mkdir -p $(NAMED)/reread
 	ln -sfn $(addprefix $(CURDIR)/,$(wildcard reread/*.py) pipeline preprocessing training) $(NAMED)/reread/
 
-# The site of docs/; a warning, such as of a link that leads nowhere, is an error. `mkdocs serve` shows it while you write.
+# The site of docs/; a warning, such as of a link that leads nowhere, is an error (with --quiet it would be none). `mkdocs
+# serve` shows the site while you write.
 docs: $(READY) named
 	$(PYTHON) -c "import mkdocs, mkdocstrings" 2>/dev/null || \
 		$(PYTHON) -m pip install --quiet --constraint constraints.txt -e ".[docs]"
-	NAMED=$(NAMED) NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(VENV))/bin:$$PATH" $(PYTHON) -m mkdocs build --strict --quiet
+	NAMED=$(NAMED) NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(VENV))/bin:$$PATH" $(PYTHON) -m mkdocs build --strict
 	@echo "docs: open build/site/index.html; for its search, $(PYTHON) -m http.server --directory build/site"
 
 format: $(READY)
