@@ -55,8 +55,3 @@ def test_the_reference_has_every_function_of_the_library(hooks: ModuleType) -> N
 
     functions = {name for name in reread.__all__ if name[0].islower()}
     assert functions == {name.removeprefix("reread.") for name in hooks.REFERENCE if name.count(".") == 1}
-
-
-def test_no_page_that_is_written_counts_as_coming(hooks: ModuleType) -> None:
-    written = [name for name in hooks.COMING if (ROOT / "docs" / name).exists()]
-    assert not written, "take it out of COMING in docs/hooks.py"
