@@ -24,7 +24,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with serving_hub() as server:
-        server.repositories["o/n"] = dict.fromkeys(("config.json", "model.safetensors", "vocab.txt", "code.py"), b"{}")
+        names = ("config.json", "model.safetensors", "vocab.txt", "code.py")
+        server.repositories["o/n"] = {name: name.encode() for name in names}
         use_hub(server, monkeypatch, str(tmp_path / "cache"))
         yield server
     fetch.cache_clear()
