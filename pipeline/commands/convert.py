@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from reread.preprocessing.errors import writing
-from reread.training.exchange.hub import hub_name
+from reread.training.exchange.hub import fetch, hub_name
 
 
 def convert(source: Path, output: Path, model: str, options: Mapping[str, Any]) -> None:
     """Write `output` from the weights in `source`; options that are None have their defaults."""
+    name = hub_name(source)
+    if name:
+        fetch(name)  # before torch is imported, which takes seconds
     from reread.training.exchange.convert import convert as convert_weights
 
+    given = {option: value for option, value in options.items() if value is not None}
     with writing(output):
-        convert_weights(
-            hub_name(source) or source,
-            output,
-            model,
-            **{name: value for name, value in options.items() if value is not None},
-        )
+        convert_weights(name or source, output, model, **given)

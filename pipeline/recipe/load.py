@@ -91,9 +91,11 @@ def _start_from_hub(values: dict[str, Any]) -> None:
     name = hub_name(train["init"]) if isinstance(train, dict) and isinstance(train.get("init"), str) else None
     if name is None:
         return
-    options = (start.get("convert") if isinstance(start, dict) else None) or {}
-    made_into = [train["model"]["type"]] if isinstance(train.get("model"), dict) and "type" in train["model"] else []
-    folder = name.folder(*made_into, *(options.values() if isinstance(options, dict) else ()))
+    given = start.get("convert") if isinstance(start, dict) else None
+    options = {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else {}
+    model = train.get("model")
+    made_into = [model["type"]] if isinstance(model, dict) and "type" in model else []
+    folder = name.folder(*made_into, *options.values())
     values["train"] = {**train, "init": str(folder)}
     values["start"] = {"weights": str(name), "convert": options}
 

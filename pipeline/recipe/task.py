@@ -118,12 +118,13 @@ def fetch_init(name: str, overrides: list[str]) -> None:
     It is converted to the type of model that `model.type` names, else to its own. Raises `UserError` if it cannot be.
     """
     values = recipe_values(name, overrides, "train")
+    Recipe.check_keys(values, f"recipe {name}")
     model = _to_fetch(values)
-    if model is None or this_process().launcher:
-        return
+    if model is None or this_process().launcher or "train" not in values["train"]["data"]:
+        return  # without examples `finetune_recipe` refuses it
     train, options = values["train"], Start.parse(values["start"], f"recipe {name}: start").convert.given()
     folder = fetch(model)
-    kind = (train.get("model") or {}).get("type") or _type_of(folder, f"{model} is", ", which model.type=TYPE asks for")
+    kind = (train.get("model") or {}).get("type") or _type_of(folder, f"{model} is", "; choose by model.type=TYPE")
     from reread.training.exchange.convert import convert
 
     convert(model, Path(train["init"]), kind, **options)
@@ -191,5 +192,8 @@ def _type_of(folder: Path, shown: str = "", more: str = "") -> str:
     if model not in MODELS:
         from reread.training.models.forms import way_out  # which imports torch
 
-        raise UserError(f"init: {shown or f'{folder} holds'} a model of type {kind}; {way_out(folder, config)}{more}")
+        way = way_out(folder, config)
+        raise UserError(
+            f"init: {shown or f'{folder} holds'} a model of type {kind}; {way}{'' if 'nothing' in way else more}"
+        )
     return model

@@ -1,4 +1,4 @@
-"""Input from others runs no code and writes nowhere else; nothing is downloaded; no secret is stored."""
+"""Input from others runs no code and writes nowhere else; nothing is downloaded unasked; no secret is stored."""
 
 import ast
 import io
@@ -65,12 +65,18 @@ CALLS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "torch.load": lambda given: given.get("weights_only") is True,
     "np.load": lambda given: given.get("allow_pickle", False) is False,
     ".from_pretrained": lambda given: given.get("local_files_only") is True,
+    ".hf_hub_download": lambda given: given.get("local_files_only") is True,
+    ".snapshot_download": lambda given: given.get("local_files_only") is True,
+    ".model_info": lambda given: False,
+    ".upload_folder": lambda given: False,
 }
 """Calls that run what a file holds, write to a path it names or ask a network, and arguments with which they do not."""
 
 
 BETWEEN_OUR_PROCESSES = ROOT / "preprocessing" / "input" / "confined.py"
 """It pickles for pipes to a child process that it has started itself, and never what a file holds."""
+HUB = ROOT / "training" / "exchange" / "hub.py"
+"""The one module that may ask the Hugging Face Hub, for a model that is named OWNER/NAME."""
 
 
 def calls_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -90,7 +96,9 @@ def test_no_call_in_the_program_runs_what_a_file_holds_or_asks_a_network() -> No
             rule = CALLS.get(function) or CALLS.get("." + function.rpartition(".")[2])
             if rule:
                 checked += 1
-                assert rule(given) or (path == BETWEEN_OUR_PROCESSES and function == "pickle.load"), place
+                confined = path == BETWEEN_OUR_PROCESSES and function == "pickle.load"
+                of_hub = path == HUB and function.startswith("api.")
+                assert rule(given) or confined or of_hub, place
     assert checked >= 5
 
 

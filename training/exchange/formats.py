@@ -15,11 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from reread.preprocessing.errors import UserError, first_line
-from reread.training.exchange.hub import not_looked_for
+from reread.training.exchange.hub import CONFIGS, not_looked_for
 from reread.training.exchange.paddle import StaticFolder, read_pdparams
 from reread.training.models.forms import Form, way_out
-
-CONFIGS = ("config.json", "bert_config.json", "model_config.json", "ernie_config.json")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ MODELS = Path("models")
 OURS = (str(RUNS), str(MODELS), "corpora", "tasks")
 """Folders of ours, which are no owners of models: a path below them is mistyped."""
 NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@([\w./-]+))?", re.ASCII)
+CONFIGS = ("config.json", "bert_config.json", "model_config.json", "ernie_config.json")
+"""Names of a configuration beside weights."""
 WEIGHTS = (
     ("model.safetensors",),
     ("*.safetensors",),
@@ -142,8 +144,6 @@ def _wanted(name: HubName, files: Iterable[str]) -> list[str]:
 
     Raises `UserError` for a repository without weights that `reread convert` reads, or with several.
     """
-    from reread.training.exchange.formats import CONFIGS
-
     top = sorted(file for file in files if "/" not in file)
     weights = next((row for row in WEIGHTS if all(_of(top, pattern) for pattern in row)), None)
     if weights is None:
@@ -245,8 +245,8 @@ def _reason(error: Any) -> str:
         return "the Hub's repository has no such revision"
     if isinstance(error, RepositoryNotFoundError) or status in (401, 403, 404):
         return (
-            f"the Hub has no such repository for you (HTTP {status}): check the name; if it is private, log in by "
-            "`hf auth login` or HF_TOKEN"
+            f"the Hub has no such repository for you (HTTP {status}): check the name, and if you need a token for it, "
+            "set one by `hf auth login` or HF_TOKEN"
         )
     if status:
         return f"the Hub answers with HTTP {status}"

@@ -59,7 +59,8 @@ def _card(
         "Corpus": kept.corpus,
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
-    summary = f"Pretrained by reread for {step:,} steps of {settings.global_batch:,} rows."
+    what, of = ("Fine-tuned", "examples") if isinstance(settings.data, TaskSettings) else ("Pretrained", "rows")
+    summary = f"{what} by reread for {step:,} steps of {settings.global_batch:,} {of}."
     if untrained_pooler:
         summary += f" Nothing has trained its pooler: {NO_POOLER}."
     cleaning = kept.corpus.get("cleaning", [])  # labelled data has none

@@ -4,6 +4,7 @@ import inspect
 import json
 import logging
 import shutil
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,29 @@ def copy_tokenizer(sources: Sequence[Path], folder: Path, vocab_size: int, kind:
     elif kind in CLASSES:
         settings.setdefault("tokenizer_class", CLASSES[kind])
     _write(settings_path, settings)
+    if not (folder / "tokenizer.json").exists() and any(
+        (folder / name).exists() for name in ("vocab.txt", "vocab.json")
+    ):
+        _complete(folder, settings)
     return folder
+
+
+def _complete(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Add to a vocabulary what fine-tuning reads beside it: tokenizer.json and the names of special tokens.
+
+    The source's own `settings` stay. Logs why if it cannot be made.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        made, lowercase = Path(temporary), settings.get("do_lower_case", True)
+        try:
+            load_tokenizer(folder, TokenizerSettings(path=folder, lowercase=lowercase)).save(made)
+        except UserError as error:
+            log.info("no tokenizer.json, which fine-tuning needs, can be made: %s", error)
+            return
+        shutil.copyfile(made / "tokenizer.json", folder / "tokenizer.json")
+        names = {**_read(made / "tokenizer_config.json"), **_read(folder / "special_tokens_map.json")}
+    named = {key: name for key, name in names.items() if key.endswith("_token")}
+    _write(folder / "tokenizer_config.json", {**named, **settings})
 
 
 def name_special_tokens(config: PretrainedConfig, folder: Path) -> None:

@@ -56,7 +56,10 @@ def test_a_missing_init_is_refused_before_any_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     line = refusal([*COMMANDS[command], "train.init=nowhere"], monkeypatch, capsys)
-    assert line == "reread: train.init: nowhere holds no config.json; make the folder with `reread convert`"
+    expected = (
+        "nowhere holds no config.json; make the folder with `reread convert`; a model of the Hub is given as OWNER"
+    )
+    assert line == f"reread: train.init: {expected}/NAME"
     assert not any(tmp_path.iterdir())
 
 
@@ -139,7 +142,9 @@ def test_a_start_is_trained_exported_and_converted_once(done: list[Any], tmp_pat
 
 def test_a_start_may_be_released_weights(done: list[Any], tmp_path: Path) -> None:
     released = ["start.recipe=null", "start.weights=roberta-base"]
-    with pytest.raises(UserError, match=r"start\.weights: roberta-base is not there, and nothing is downloaded"):
+    with pytest.raises(
+        UserError, match=r"roberta-base is not there; get it .*; a model of the Hub is given as OWNER/NAME"
+    ):
         check_train(recipe_of(tmp_path, *released))
     with pytest.raises(UserError, match="give either recipe or weights"):
         recipe_of(tmp_path, "start.weights=roberta-base")

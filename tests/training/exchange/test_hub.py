@@ -146,7 +146,12 @@ def test_weights_in_several_files_or_in_none_are_refused_before_they_are_fetched
 
 
 MISTAKES = [
-    ("nobody/nothing", {}, "the Hub has no such repository for you (HTTP 401): check the name; if it is private", 2),
+    (
+        "nobody/nothing",
+        {},
+        "the Hub has no such repository for you (HTTP 401): check the name, and if you need a token",
+        2,
+    ),
     ("someone/nezha@v9", {}, "the Hub's repository has no such revision", 2),
     ("someone/nezha", {"gated": {"someone/nezha"}}, "the Hub gives this model only to those whom its owner has let", 2),
     ("someone/nezha", {"status": 404}, "the Hub has no such repository for you (HTTP 404)", 2),
@@ -253,7 +258,14 @@ def test_what_is_pushed_is_private_complete_and_read_again(
 
     convert(HubName("me/mine"), tmp_path / "again")  # an export of this project is taken as it is
     taken = {path.name for path in (tmp_path / "again").iterdir()}
-    assert taken == {"config.json", "model.safetensors", "README.md", "vocab.txt", "tokenizer_config.json"}
+    assert taken == {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    }
     assert not [file for file in hub.fetched if file.endswith(".py")]
     first, again = (load_file(tmp_path / one / "model.safetensors") for one in ("out", "again"))
     assert first.keys() == again.keys() and all(torch.equal(first[name], again[name]) for name in first)

@@ -15,8 +15,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import BertTokenizer
 
 from reread.preprocessing.errors import UserError
+from reread.preprocessing.tokens.base import read_backend
+from reread.training.data.tasks.dataset import special_tokens
 from reread.training.exchange.convert import convert
 from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
 from reread.training.models.nezha.convert import config_values, from_huggingface_like, from_tensorflow
@@ -154,7 +157,22 @@ def test_a_converted_folder_gives_the_logits_of_its_source(
     assert torch.equal(ours.prediction_logits, theirs.prediction_logits)
     assert torch.equal(ours.seq_relationship_logits, theirs.seq_relationship_logits)
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
-    assert settings == {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 512}
+    named = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    assert settings == {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 512, **named}
+
+
+def test_a_vocabulary_alone_becomes_a_tokenizer_that_tasks_are_read_with(
+    tmp_path: Path, transformers_names: dict[str, Tensor]
+) -> None:
+    folder = source_folder(tmp_path / "source", HUAWEI)
+    torch.save(transformers_names, folder / "pytorch_model.bin")
+    convert(folder, tmp_path / "out")
+    tokenizer = read_backend(tmp_path / "out" / "tokenizer.json")
+    assert set(special_tokens(tmp_path / "out", tokenizer.get_vocab())) == {"pad", "unk", "cls", "sep", "mask"}
+    (tmp_path / "out" / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    theirs = BertTokenizer.from_pretrained(tmp_path / "out", local_files_only=True)
+    for text in ("中国aa", "A 中"):
+        assert tokenizer.encode(text, add_special_tokens=False).ids == theirs(text, add_special_tokens=False).input_ids
 
 
 def test_a_source_without_heads_leaves_them_out_and_says_so(
