@@ -219,13 +219,14 @@ def _online(what: str, way_out: str = WAY_OUT) -> Iterator[None]:
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
+    of_http: type[Exception] = HfHubHTTPError.__mro__[1]  # the base of what its HTTP library raises
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, False
     remarks = logging.getLogger("huggingface_hub")
     level = remarks.level
     remarks.setLevel(logging.ERROR)  # its retries, each a line; the error line says how they ended
     try:
         yield
-    except (*HfHubHTTPError.__mro__[:2], OSError, ValueError) as error:  # the second is of its HTTP library
+    except (HfHubHTTPError, of_http, OSError, ValueError) as error:
         status = 400 if isinstance(error, ValueError) else _status(error)
         passing = status in (None, 408, 429) or status >= 500
         raise UserError(f"{what} {_reason(error)}; {way_out}", error if passing else None) from None
