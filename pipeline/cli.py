@@ -5,17 +5,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from reread.pipeline.options import WITH_SETTINGS, no_option
 from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.run_folder.folder import version_of
-from reread.preprocessing.errors import LineFormatter, UserError, close_to, one_line
-from reread.preprocessing.settings import NEAR
-from reread.preprocessing.synonyms import answer, meaning_of
+from reread.preprocessing.errors import LineFormatter, UserError, one_line
 from reread.training.exchange.hub import stay_offline
 from reread.training.models import MODELS
 from reread.training.parallel.process import this_process
@@ -39,32 +38,13 @@ def _begins(known: Callable[[], list[str]]) -> Callable[[str], list[str]]:
     return complete
 
 
-def _no_option(context: typer.Context, given: Any) -> Any:
-    """Raises `UserError` for an argument that is written like an option, as other tools take their settings."""
-    for one in given if isinstance(given, list) else [given]:
-        if isinstance(one, str) and one.startswith("-"):
-            raise UserError(f"`{one}`: {_as_setting(one, context)}")
-    return given
-
-
-def _as_setting(text: str, context: typer.Context) -> str:
-    """The way out for a text that begins with a dash and is no option of the command."""
-    known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
-    if near := close_to(text.partition("=")[0], known, NEAR):
-        return f"no such option; did you mean `{near[0]}`?"
-    key = text.lstrip("-").partition("=")[0].replace("-", "_")
-    meaning = meaning_of(key)
-    way_out = f"; {answer(meaning)}" if meaning else f": {key}=VALUE"
-    return f"no such option; a setting is written KEY=VALUE, without dashes{way_out}"
-
-
 RecipeName = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
         help=f"{', '.join(available_recipes())}, or a .yaml file",
         autocompletion=_begins(available_recipes),
-        callback=_no_option,
+        callback=no_option,
     ),
 ]
 FinetuningName = Annotated[
@@ -73,18 +53,16 @@ FinetuningName = Annotated[
         metavar="RECIPE",
         help=f"{', '.join(finetuning_recipes())}, or a .yaml file",
         autocompletion=_begins(finetuning_recipes),
-        callback=_no_option,
+        callback=no_option,
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The name of a run, or its folder", callback=find_run)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings of the recipe to change, e.g. steps=100", callback=_no_option
+        metavar="[KEY=VALUE]...", help="Settings of the recipe to change, e.g. steps=100", callback=no_option
     ),
 ]
-WITH_SETTINGS = {"ignore_unknown_options": True}
-"""Of a command with `Overrides`: what looks like an option reaches `_no_option`, which knows settings."""
 
 AllowPipe = Annotated[
     bool, typer.Option("--allow-pipe", help="Allow the command of a `pipe:` address to run on this machine")
@@ -272,7 +250,7 @@ def finetune(
     dry_run: DryRun = False,
     site: Site = None,
 ) -> None:
-    """Fine-tune a model (init=RUN, an export or a converted model) on a task (task.train=FILE task.dev=FILE)."""
+    """Fine-tune a model (init=RUN, a folder or OWNER/NAME of the Hub) on a task (task.train=FILE task.dev=FILE)."""
     if slurm:
         from reread.pipeline.slurm.submit import submit_finetuning
 
@@ -319,7 +297,7 @@ def export(
         typer.Argument(
             metavar="[OUTPUT] [card.KEY=VALUE]...",
             help="The folder to write, default: RUN/export; and what the model card says, e.g. card.license=apache-2.0",
-            callback=_no_option,
+            callback=no_option,
         ),
     ] = None,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the last")] = None,
@@ -382,7 +360,7 @@ def report(
 
 @app.command()
 def recipes() -> None:
-    """List the built-in recipes, first for pretraining, then for `reread finetune`."""
+    """List the built-in recipes, first for pretraining, then for `reread finetune`; `reread show` prints one."""
     from reread.pipeline.commands.recipes import recipes as work
 
     work()

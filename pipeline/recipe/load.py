@@ -88,9 +88,11 @@ def recipe_values(
 def _start_from_hub(values: dict[str, Any]) -> None:
     """Replace `train.init: OWNER/NAME` by the folder for that model, and `start` by what makes this."""
     train, start = values.get("train"), values.get("start")
-    init = train.get("init") if isinstance(train, dict) else None
-    name = hub_name(init) if isinstance(init, str) else None
-    if name is None or not isinstance(train, dict):
+    if (
+        not isinstance(train, dict)
+        or not isinstance(init := train.get("init"), str)
+        or (name := hub_name(init)) is None
+    ):
         return
     given = start.get("convert") if isinstance(start, dict) else None
     options = {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else {}

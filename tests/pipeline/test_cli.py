@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reread.pipeline.cli import app
+from reread.preprocessing.errors import UserError
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow  # an interpreter a test
@@ -102,3 +103,36 @@ def test_the_launcher_names_a_killed_process(monkeypatch, capsys) -> None:
     monkeypatch.setattr(module.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", script], env=env))
     assert module.launch([], 2) == 128 + signal.SIGKILL
     assert "process 1 of 2 was killed by SIGKILL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            "train nezha-base --lr 1e-4",
+            "`--lr`: no such option; a setting is written KEY=VALUE, without dashes; `t",
+        ),
+        (
+            "train --learning-rate=3 nezha-base",
+            "`--learning-rate=3`: no such option; a setting is written KEY=VAL",
+        ),
+        ("finetune classify --num_train_epochs 3", "without dashes; `finetune.epochs` is what you mean (pretraining"),
+        (
+            "run nezha-base --steps 5",
+            "`--steps`: no such option; a setting is written KEY=VALUE, without dashes: s",
+        ),
+        ("run nezha-base --slrum", "`--slrum`: no such option; did you mean `--slurm`?"),
+        ("export nowhere --pusch o/n", "`--pusch`: no such option; did you mean `--push`?"),
+    ],
+)
+def test_a_setting_that_is_typed_as_an_option_is_answered(arguments: str, line: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments.split())
+    assert isinstance(result.exception, UserError) and line in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_options_of_a_command_and_the_short_help_still_work() -> None:
+    assert CliRunner().invoke(app, ["plan", "-h"]).exit_code == 0
+    result = CliRunner().invoke(app, ["plan", "nezha-base", "--gpus", "none"])
+    assert result.exit_code == 2 and "--gpus" in result.output

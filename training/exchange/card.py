@@ -15,8 +15,6 @@ from reread.training.objectives.objective import Objective
 
 TAG = "reread"
 """Among the tags of an exported folder's README.md."""
-PLACE = "this/folder"
-"""What the examples of a card load."""
 
 
 def model_card(

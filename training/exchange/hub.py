@@ -40,6 +40,8 @@ WEIGHTS = (
 """Weights that are fetched: the files of the first row that a repository has, with one file for each glob."""
 BESIDE = (*FILES, "*.model", "encoder.json", "vocab.bpe", "README.md")
 """What is fetched beside the weights and their configuration. Never code."""
+PLACE = "this/folder"
+"""What the examples of an export's model card load."""
 WAY_OUT = "nothing was downloaded; put its configuration, weights and tokenizer in a folder and give that"
 
 
@@ -185,8 +187,6 @@ def push(folder: Path, name: HubName) -> None:
     """
     from huggingface_hub import HfApi
 
-    from reread.training.exchange.card import PLACE
-
     with _online(f"--push {name}: {folder} is written, but", "nothing was pushed; the same command tries again"):
         api = HfApi()
         new = not api.repo_exists(name.repository)
@@ -216,22 +216,25 @@ def _check_installed(name: HubName) -> None:
 @contextmanager
 def _online(what: str, way_out: str = WAY_OUT) -> Iterator[None]:
     """Let huggingface_hub use the network; its errors become a `UserError` that begins with `what`."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import constants, utils
 
-    of_http: type[Exception] = HfHubHTTPError.__mro__[1]  # the base of what its HTTP library raises
+    forget = getattr(utils, "reset_sessions", lambda: None)  # before version 1 a session stayed on- or offline
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, False
+    forget()
     remarks = logging.getLogger("huggingface_hub")
     level = remarks.level
     remarks.setLevel(logging.ERROR)  # its retries, each a line; the error line says how they ended
     try:
         yield
-    except (HfHubHTTPError, of_http, OSError, ValueError) as error:
+    except Exception as error:  # which ones, depends on its version, its HTTP library and what the server answers
+        if isinstance(error, UserError) or getattr(error, "filename", None) is not None:  # of the disk
+            raise
         status = 400 if isinstance(error, ValueError) else _status(error)
         passing = status in (None, 408, 429) or status >= 500
         raise UserError(f"{what} {_reason(error)}; {way_out}", error if passing else None) from None
     finally:
         constants.HF_HUB_OFFLINE = before
+        forget()
         remarks.setLevel(level)
 
 
@@ -251,12 +254,7 @@ def _reason(error: Any) -> str:
         )
     if status:
         return f"the Hub answers with HTTP {status}"
-    reason = first_line(error).partition(". ")[0]
-    return (
-        f"it cannot be asked for ({reason})"
-        if isinstance(error, ValueError)
-        else f"the Hub cannot be reached ({reason})"
-    )
+    return f"the Hub cannot be asked ({type(error).__name__}: {first_line(error)})"
 
 
 def _status(error: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save
 from transformers import BertConfig, BertForMaskedLM
 
-from reread.preprocessing.errors import UserError
+from reread.preprocessing.errors import UserError, describe
 from reread.training.exchange import hub as module
 from reread.training.exchange.card import front_matter
 from reread.training.exchange.convert import convert
@@ -157,7 +157,8 @@ MISTAKES = [
     ("someone/nezha", {"status": 404}, "the Hub has no such repository for you (HTTP 404)", 2),
     ("someone/nezha", {"status": 503}, "the Hub answers with HTTP 503", 1),
     ("someone/nezha", {"status": 429}, "the Hub answers with HTTP 429", 1),
-    ("someone/nezha-", {}, "it cannot be asked for (Repo id must use alphanumeric chars", 2),
+    ("someone/nezha", {"status": 200}, "the Hub cannot be asked (KeyError: 'id')", 1),
+    ("someone/nezha-", {}, "the Hub cannot be asked (HFValidationError: Repo id must use", 2),
 ]
 
 
@@ -183,12 +184,18 @@ def test_a_hub_that_cannot_be_reached_is_one_line(hub: Hub, monkeypatch: pytest.
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(
-        UserError, match=r"^someone/nezha: no such path here, and the Hub cannot be reached \("
-    ) as raised:
+    with pytest.raises(UserError, match=r"^someone/nezha: no such path here, and the Hub cannot be asked \(") as raised:
         fetch(NAME)
     assert raised.value.status == 1 and "\n" not in str(raised.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_cache_that_cannot_be_written_is_named(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the cache would be")
+    with pytest.raises(OSError, match="cache") as raised:
+        fetch(NAME)
+    described = describe(raised.value)
+    assert described and described[0].startswith(f"{tmp_path}/cache") and described[0].endswith("; give another path")
 
 
 def test_offline_the_hub_is_not_asked_and_the_cache_is_used(
