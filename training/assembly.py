@@ -33,13 +33,13 @@ from reread.training.parallel.tensor import layout, parallelise
 
 @dataclass(frozen=True)
 class Resolved:
-    """The settings of a run and what they come to; made once, and handed on."""
+    """The settings of a run with the model, objective and configuration that they name; made once and handed on."""
 
     settings: TrainSettings
     spec: ModelSpec
     objective: type[Objective]
     config: PretrainedConfig
-    """With what the objective adds, as a task's number of classes."""
+    """It includes fields that the objective sets, such as a task's number of classes."""
 
     @property
     def head(self) -> type[PreTrainedModel]:
@@ -53,7 +53,7 @@ class Resolved:
 def resolve(
     settings: TrainSettings, vocab_size: int, init: Path | None = None, special: Mapping[str, int] = {}
 ) -> Resolved:
-    """Raises `UserError` for an unknown objective, and as `model_config` does."""
+    """Resolve `settings`. Raises `UserError` for an unknown objective, and as `model_config` does."""
     spec, objective = spec_of(settings), objective_of(settings)
     config = model_config(spec, settings.model, vocab_size, init, special)
     objective.configure(config, settings.data)
@@ -61,7 +61,7 @@ def resolve(
 
 
 def resolved_with(settings: TrainSettings, config: PretrainedConfig) -> Resolved:
-    """The same with a configuration that is known. Raises `UserError` for an unknown objective."""
+    """As `resolve`, with a given configuration. Raises `UserError` for an unknown objective."""
     return Resolved(settings, spec_of(settings), objective_of(settings), config)
 
 
@@ -81,6 +81,7 @@ class Assembly:
         dataset: Dataset[Any] | None = None,
         held_out: Dataset[Any] | None = None,
     ) -> None:
+        # Build the model, and freeze what does not learn.
         self.spec, self.config, self.mesh = resolved.spec, resolved.config, mesh
         settings, learned = resolved.settings, resolved.objective
         with mesh.device if mesh.device.type == "meta" else nullcontext():
@@ -89,6 +90,7 @@ class Assembly:
             learned.begin(self.model, dataset)
         unreached = {*self.spec.untrained(learned.has_global_tokens), *learned.unreached(settings.data)}
         first_rows = freeze(self.model, settings.trainable, unreached)
+        # Split it over processes, and move it to the device.
         if settings.activation_checkpointing:
             enable = getattr(self.model, "activation_checkpointing_enable", None)  # what later transformers call it
             (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -97,7 +99,11 @@ class Assembly:
             compile_layers(self.model, mesh)
         for name in first_rows:
             if hasattr(self.model.get_parameter(name), "logical_shape"):
-                raise UserError(f"train.trainable: {name} can be split over devices, so it learns whole or not at all")
+                raise UserError(
+                    f"train.trainable: {name} can be split over devices, so it learns whole or not at all; leave "
+                    "out [n:]"
+                )
+        # Its master weights, optimiser, gradients and objective
         self.masters = MasterWeights(self.model, dtype, first_rows)
         self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
         self._state_names = OPTIMIZERS[settings.optimizer.name].state
@@ -130,7 +136,7 @@ class Assembly:
 
 
 def seldom_first(model: PreTrainedModel, seldom: Sequence[str]) -> list[nn.Parameter]:
-    """The parameters in order, but those that match `ModelSpec.seldom` first: their gradients are reduced last."""
+    """The parameters, those that match `ModelSpec.seldom` first, so that their gradients are reduced last."""
     named = sorted(model.named_parameters(), key=lambda one: not any(fnmatchcase(one[0], glob) for glob in seldom))
     return [parameter for _, parameter in named]
 
@@ -150,7 +156,7 @@ def compile_layers(model: PreTrainedModel, mesh: Mesh) -> None:
     Raises `UserError` with tensor parallelism, whose sums over processes it cannot compile.
     """
     if mesh.tensor_size > 1:
-        raise UserError("train.compile: not with parallel.tensor above 1; set one of the two")
+        raise UserError("train.compile does not work with tensor parallelism; set compile=false or parallel.tensor=1")
     for module in model.modules() if mesh.device.type != "meta" else ():
         if type(module).__name__ in (model._no_split_modules or ()):
             module.compile()
@@ -181,9 +187,9 @@ def check_model(settings: TrainSettings) -> None:
     given = checked_values(spec, settings.model)
     head_of(spec, objective, settings.data)
     if init is None and settings.init is not None:
-        return  # the rest is checked after the recipe's `start` has made it
+        return  # the rest is checked when the recipe's `start` has made it
     vocab_size = 1 if init else given.get("vocab_size", LARGEST)
-    special = {} if init else {"pad": 0}  # the corpus' may be another: positions that count from it are never fewer
+    special = {} if init else {"pad": 0}  # the corpus' id may be higher; positions that count from it are never fewer
     check_data(spec, objective, model_config(spec, settings.model, vocab_size, init, special), settings.data)
 
 

@@ -66,7 +66,7 @@ def origin_of(text: str) -> tuple[Path, int | None]:
 
 
 class OptimizerSettings(Settings):
-    """How weights follow from gradients."""
+    """The optimiser, which updates the weights by the gradients."""
 
     name: Literal["lamb", "adam"] = "lamb"
     """The optimiser: LAMB for large batches, or AdamW."""
@@ -119,12 +119,12 @@ class ParallelSettings(Settings):
 
 
 class CheckpointSettings(Settings):
-    """When checkpoints are written, and how many stay."""
+    """When checkpoints are written, and how many are kept."""
 
     every_steps: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Steps between two checkpoints."""
     keep: int = Field(default=3, ge=1, le=MOST_STEPS)
-    """Number of the last checkpoints that stay, beside the best."""
+    """The number of last checkpoints that are kept, beside the best."""
 
 
 class TrainSettings(Settings):
@@ -160,27 +160,27 @@ class TrainSettings(Settings):
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = ScheduleSettings()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). fp16 and bf16 keep fp32 masters."""
+    """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). Master weights are always fp32."""
     initial_loss_scale: float = Field(default=2.0**16, gt=0, le=2.0**64)
     """Initial scale of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad
     ones, in a row or not (NEZHA's rule)."""
     activation_checkpointing: Annotated[bool, _OR_AUTO, _AS_IT_IS] = False
-    """`auto`: only where a pass that fits without it is so small that it would take longer, or where none fits.
-    Fine-tuning's default."""
+    """`auto`, the default of fine-tuning: only if no micro-batch fits without it, or only one so small that steps would
+    take longer."""
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS), _OR_AUTO, _AS_IT_IS] = "auto"  # type: ignore[assignment]
-    """Threads that a process computes with on CPU. `auto`: OMP_NUM_THREADS, or the cores of its machine divided by its
-    processes there, less those that the load takes; a run goes on with the number that it began with. Results differ
-    by rounding."""
+    """Threads of a process for computing on CPU. `auto`: OMP_NUM_THREADS, or the cores of the machine that other
+    programs do not use, divided by the processes there; a run goes on with the number that it began with. Results
+    differ by rounding."""
     compile: bool = False
-    """Layers are compiled by torch.compile, which fuses what lies between products: some minutes at the start, then
-    shorter steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""
+    """Whether torch.compile compiles the layers, which fuses operations between matrix products: it takes some minutes
+    at the start and shortens steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     log_every: int = Field(default=10, ge=1, le=MOST_STEPS)
     """Steps between two progress lines."""
     writers: list[Literal["tensorboard", "wandb", "mlflow"]] = ["tensorboard"]
-    """Where figures go beside metrics.jsonl. Weights & Biases and MLflow are configured by their own environment
-    variables and need `pip install 'reread[wandb]'` or `'reread[mlflow]'`."""
+    """Where figures are written in addition to metrics.jsonl. Weights & Biases and MLflow are configured by their own
+    environment variables and need `pip install 'reread[wandb]'` or `'reread[mlflow]'`."""
     validate_every: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Steps between two validations on held-out text or examples."""
     validation_batches: int = Field(default=8, ge=1, le=MOST_STEPS)
@@ -190,8 +190,8 @@ class TrainSettings(Settings):
     """The run ends and names the hung process after this time without progress: no step, no forward pass in validation,
     no part of a checkpoint. It must exceed the time in which one checkpoint is written."""
     best_by: str | None = None
-    """Figure of held-out examples by which the best checkpoint is kept, and exported and evaluated later; null: the
-    last one is. The highest is best, of losses and perplexities the lowest."""
+    """Figure of held-out text or examples by which the best checkpoint is chosen, which is kept and later exported and
+    evaluated; null: the last one is. The highest figure is best, of losses and perplexities the lowest."""
     patience: int | None = Field(default=None, ge=1, le=MOST_STEPS)
     """Evaluations in a row without a better `best_by` that end the run; null: it takes all its steps."""
     peak_tflops: float | None = Field(default=None, gt=0, le=1_000_000)

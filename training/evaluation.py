@@ -25,12 +25,13 @@ log = logging.getLogger("reread")
 def evaluate_run(
     run: Path, settings: TrainSettings, step: int | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, float]:
-    """`Objective.summary` over the held-out documents of the data; over all of other data than the run's, if none are.
+    """`Objective.summary` over held-out documents; over all documents of other data than the run's, if none is held
+    out.
 
-    The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's, and what a
-    task's model gets wrong, read by the run's own settings, in RUN/mistakes.json. One process computes, in float32.
-    Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if nothing is held out of the
-    corpus that it learned from.
+    The figures are kept in RUN/evaluation.json with `overrides`, by which `settings` differ from the run's. The
+    mistakes of a task's model, if `overrides` only name another file, are kept in RUN/mistakes.json. One process
+    computes, in float32. Raises `UserError` if there is no such checkpoint, if the corpus does not fit it, and if
+    nothing is held out of the corpus that it learned from.
     """
     settings = settings_of_run(settings, run)
     corpus, kept = settings.data.held_out, read_run_model(run, settings)

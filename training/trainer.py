@@ -1,4 +1,4 @@
-"""The training loop: one step is one global batch, whatever the processes and the accumulation."""
+"""The training loop. A step is a global batch, however many processes and micro-batches share it."""
 
 import logging
 import math
@@ -50,7 +50,7 @@ LOWER_IS_BETTER = (
     *("loss", "perplexity", "bits_per_token"),
     *(name for table in SCORES.values() for name, score in table.items() if not score.higher_is_better),
 )
-"""Ends of the names of figures that are better the lower they are."""
+"""Endings of the names of figures of which the lowest is best."""
 BAD_STEPS_LIMIT = 50
 """Steps in a row whose gradient is not finite before the run gives up."""
 
@@ -113,33 +113,33 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: 
 
 
 class Drawn(NamedTuple):
-    """A rank's rows of a step, and what all ranks must know before they compute on theirs."""
+    """The rows of a step on this rank, and the counts that all ranks must know before they compute."""
 
     rows: Any
     """The batch, as the objective draws it; None if there is a `fault`."""
     fault: UserError | None
     """Why there are no rows."""
     local: list[float]
-    """Whether this process was asked to stop, whether it has no rows, and the counts of its rows."""
+    """Whether this process was asked to stop, whether it has a fault, and the counts of its rows."""
     summed: Tensor
     """`local` summed over all processes, on the device; without elements if there is one process."""
 
 
 class Step(NamedTuple):
-    """What the host knows after a step."""
+    """The values that the host reads after a step."""
 
     rate: float
     norm: float
     """Of the gradient; not finite if the step was skipped."""
     sums: list[float]
-    """The figures since the last progress line, summed over all ranks, if the step has one."""
+    """The figures since the last progress line, summed over all ranks; empty unless the step has such a line."""
     following: Drawn | None
     agreed: list[float]
     """`following.local` summed over all processes."""
 
 
 class Trainer:
-    """The state of a run. Everything but `step` and the loss scale is tensors; both are in the checkpoint."""
+    """A run. Its state is tensors, the step and the loss scale, all of which are in a checkpoint."""
 
     def __init__(
         self,
@@ -149,6 +149,7 @@ class Trainer:
         progress: Progress | None = None,
         auto: AutoSettings | None = None,
     ) -> None:
+        # Open the data and the checkpoints.
         self.run, self.mesh = run, mesh
         self.progress = progress or Progress()
         dtype = resolve_precision(settings.precision, mesh.device)
@@ -157,6 +158,7 @@ class Trainer:
         if len(held_out) == 0:
             log.info("no validation: nothing is held out (%s)", settings.data.held_out_by)
         self.store = CheckpointStore(RunFile.CHECKPOINTS.of(run), settings.checkpoint.keep, mesh, self.progress.tick)
+        # Resolve the model, and choose values for settings that are `auto`.
         self.begun = bool(self.store.steps())
         self.kept = self._model(settings)
         self.kept.check()
@@ -167,6 +169,7 @@ class Trainer:
         if auto:
             settings = auto.settings(settings, run, self.begun, self.kept.config, mesh, dtype, self.dataset)
         self.settings = settings = settings_of_run(settings, run)
+        # Assemble the model with its optimiser and objective.
         resolved = replace(self.kept, settings=settings)
         self.assembly = Assembly(resolved, mesh, dtype, init=init, dataset=self.dataset, held_out=held_out)
         self.objective = self.assembly.objective
@@ -177,16 +180,17 @@ class Trainer:
         self.step = 0
         self.bad_steps = self.skipped_steps = 0
         self.tokens = 0.0
-        """Read up to the last progress line, or the checkpoint after it."""
+        """The number of tokens read up to the last progress line, or the checkpoint after it."""
         self.stopped = False
         self.best: Best | None = None
 
     def _model(self, settings: TrainSettings) -> RunModel:
-        if self.begun and (self.run / "model").exists():
+        if self.begun and RunFile.MODEL.of(self.run).exists():
             return read_run_model(self.run, settings)
         return continued_model(settings, self.dataset) if settings.from_run else new_run_model(settings, self.dataset)
 
     def train(self) -> None:
+        # Begin the run, or go on from its last checkpoint.
         settings, mesh = self.settings, self.mesh
         self._load_checkpoint()
         with mesh.together():
@@ -203,14 +207,16 @@ class Trainer:
         if settings.steps <= self.step:  # with 0 steps
             self._validate(writer)
             self._save_checkpoint(line.sums)
+        # A step computes on the rows of `drawn`, while those of the next step are drawn.
         with self.objective.batches(self.step) as loader, self._stoppable():
             drawn = self._draw(loader, line, self.step)
             agreed = _read(drawn.summed)[0] or drawn.local
             while not self._finished() and not self.stopped:
-                done = self._train_step(drawn, agreed, line, loader)  # raises what drawing has met
+                done = self._train_step(drawn, agreed, line, loader)  # raises the error of drawing the rows
                 self.plateau.add(drawn.rows)
                 drawn, agreed = done.following or drawn, done.agreed
                 self.step += 1
+                # A progress line
                 if done.sums:
                     values = line.close(self.step, done.rate, done.norm, self.scale.value, done.sums)
                     self.tokens += values["tokens"]
@@ -219,6 +225,7 @@ class Trainer:
                     if writer:
                         log.info(progress_line(self.step, settings.steps, values, self.objective.shown))
                         writer.write(self.step, values)
+                # A validation, and a checkpoint
                 is_best = False
                 if self.step % settings.validate_every == 0 or self.step == settings.steps:
                     with line.not_counted():
@@ -230,6 +237,7 @@ class Trainer:
                     self._save_checkpoint(line.sums)
             self.progress.enter("writing the last checkpoint")
             self.store.wait()  # while SIGTERM still cannot interrupt it
+        # The end, or a stop on request
         if writer:
             writer.close()
         if not self._finished():
@@ -248,10 +256,10 @@ class Trainer:
     ) -> Step:
         """One optimiser step on this rank's rows of the global batch; sets `stopped` if any process was asked to stop.
 
-        `agreed` is `drawn.local` summed over all processes. The host waits for the device once, before the update, and
-        learns all it needs by that: the norm, the figures of a progress line, and what the processes agree on for the
-        step that follows, whose rows are drawn from `loader` while the device computes.
-        Raises on all ranks the `UserError` that one of them got instead of its rows.
+        `agreed` is `drawn.local` summed over all processes. The host waits for the device only once, before the update,
+        and then reads everything: the norm, the figures of a progress line, and the sums for the next step, whose rows
+        are drawn from `loader` while the device computes. Raises on all ranks the `UserError` by which one of them has
+        no rows.
         """
         totals = self._totals(drawn, agreed)
         self.progress.enter("computing")
@@ -281,6 +289,7 @@ class Trainer:
         rate = learning_rate(
             self.step, self.settings.schedule, self.settings.optimizer.learning_rate, self.settings.steps
         )
+        # Nothing to learn from, an update, or a step that is skipped
         if not learns:
             log.info("step %d updates nothing: all its rows are skimmed", self.step)
         elif math.isfinite(norm):
@@ -304,6 +313,7 @@ class Trainer:
                 "step %d skipped: gradient not finite (loss scale %g); %d skipped so far",
                 *(self.step, self.scale.value, self.skipped_steps),
             )
+        # The loss scale counts good and bad steps.
         try:
             self.scale.update(math.isfinite(norm))
         except UserError as error:
@@ -311,7 +321,7 @@ class Trainer:
         return rate
 
     def _draw(self, loader: Loader, line: ProgressFigures, step: int) -> Drawn:
-        """The rows of `step`; on a GPU the sum over processes is only begun."""
+        """The rows of `step`, with the sums of their counts; on a GPU that sum is only begun."""
         self.progress.begin_step(step)
         rows: Rows | None = None
         fault = None
@@ -356,7 +366,7 @@ class Trainer:
         return patience is not None and self.best is not None and self.best["since"] >= patience
 
     def _validate(self, writer: MetricsLog | None) -> bool:
-        """Log figures of the same held-out text each time, if there is any; returns whether they are the best."""
+        """Log figures of held-out text, the same text each time; returns whether they are the best so far."""
         if len(self.objective.held_out) == 0:
             return False
         self.progress.enter("validating")
@@ -372,7 +382,7 @@ class Trainer:
         return self.settings.best_by is not None and self._is_best(self.settings.best_by, values)
 
     def _is_best(self, name: str, values: dict[str, float]) -> bool:
-        """Compare with the best evaluation so far; the first of equals stays the best, and NaN never is.
+        """Compare with the best evaluation so far. Of equal ones the first is best, and NaN is never best.
 
         Raises `UserError` if there is no such figure.
         """
@@ -383,7 +393,7 @@ class Trainer:
         score = -values[name] if name.endswith(LOWER_IS_BETTER) else values[name]
         best: Best = self.best or {"step": None, "score": -math.inf, "since": 0}
         is_better = math.isfinite(score) and score > best["score"]
-        if self.mesh.gather(int(is_better))[0][0]:  # ranks' sums may differ by rounding: the first one's decide
+        if self.mesh.gather(int(is_better))[0][0]:  # sums may differ by rounding between ranks, so rank 0 decides
             self.best = {"step": self.step, "score": score, "since": 0}
             return True
         self.best = {**best, "since": best["since"] + 1}
@@ -401,8 +411,8 @@ class Trainer:
         with self.mesh.together():
             if not self.assembly.masters.finite():
                 raise UserError(
-                    f"{self.run}: the weights are not finite at step {self.step}, which is not saved; the checkpoint "
-                    "before it stays; begin a new run (name=...) with a lower train.optimizer.learning_rate"
+                    f"{self.run}: the weights are not finite at step {self.step}, which is not saved; the last "
+                    "checkpoint stays; begin a new run (name=...) with a lower train.optimizer.learning_rate"
                 )
         state: RunState = {
             "step": self.step,
@@ -444,7 +454,7 @@ class Trainer:
             log.info("continuing from the checkpoint of step %d", self.step)
 
     def _check_data(self, state: RunState) -> None:
-        """Raise `UserError` if the checkpoint was trained on other samples than these."""
+        """Raise `UserError` if the run would now read other samples than those before the checkpoint."""
         if changes := corpus_changes(state["corpus"], self.dataset.facts()):
             raise UserError(
                 f"{self.settings.data.location}: the corpus changed since the run began ({changes}); give the run the "
@@ -453,12 +463,12 @@ class Trainer:
         for name, fingerprint in self.dataset.compared.items():
             if state["compared"].get(name, fingerprint) != fingerprint:
                 raise UserError(
-                    f"{name}: its examples changed since the run began, so scores before and after would be of "
-                    "different ones; give the run the old file, or begin a new run with name=..."
+                    f"{name}: its examples changed since the run began, so earlier and later scores would not compare; "
+                    "give the run the old file, or begin a new run with name=..."
                 )
         if changes := self.dataset.changes_since(state):
             raise UserError(
-                f"{self.run}: its samples would be others than those that it began with ({changes}); revert that, or "
+                f"{self.run}: its samples would differ from those that it began with ({changes}); revert that, or "
                 "begin a new run with name=..."
             )
 

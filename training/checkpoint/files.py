@@ -54,9 +54,9 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A new folder to write files to, which are synced and renamed to `folder` at the end; what was there is replaced.
+    """A new folder for files, which is synced and renamed to `folder` at the end, replacing an earlier one.
 
-    After an error `folder` is as it was. What a killed process left is removed by the next one.
+    After an error `folder` is unchanged. Files of a killed process are removed by the next one.
     """
     beside = unfinished(folder)
     written, earlier = beside / "new", beside / "earlier"
@@ -82,7 +82,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 class TensorFiles:
-    """The safetensors files of a folder, opened when they are needed."""
+    """The safetensors files of a folder, each opened when it is first needed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""`index.json` of a checkpoint: which file holds which part of each tensor, and the state beside the tensors."""
+"""`index.json` of a checkpoint: the file of each part of each tensor, and the state in addition to the tensors."""
 
 import math
 from functools import cache
@@ -40,8 +40,7 @@ class CheckpointIndex(TypedDict):
 
 
 def checked_index(values: dict[str, Any], path: Path) -> CheckpointIndex:
-    """The index that the file `path` holds. Raises `DamagedError` if it is none or contradicts itself, whoever wrote
-    it."""
+    """The index that the file `path` holds. Raises `DamagedError` if `values` are no index or contradict themselves."""
     try:
         index = _parser().validate_python(values)
     except ValidationError as error:

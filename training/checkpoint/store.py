@@ -1,7 +1,7 @@
 """Checkpoints: one folder per step, with safetensors files and a JSON index; loading one runs no code.
 
-    checkpoints/step-00000100/index.json               step, state, names, shapes, where each part lies, checksums
-    checkpoints/step-00000100/rank-00000.safetensors   the parts that process wrote
+    checkpoints/step-00000100/index.json               step, state, names, shapes, bounds of each part, checksums
+    checkpoints/step-00000100/rank-00000.safetensors   the parts that process 0 wrote
 
 Parts are recorded by their bounds in the logical (whole, unpadded) tensor, so a checkpoint loads at any tensor- and
 data-parallel size. It is written as `step-00000100.tmp`, synced and renamed: a folder without `.tmp` was complete
@@ -40,7 +40,7 @@ FORMAT_VERSION = 1
 
 @dataclass
 class _Save:
-    """A save in progress. `failure` is an errno, 0 when all is well."""
+    """A save in progress. `failure` is an errno, 0 if there was none."""
 
     step: int
     index: dict[str, Any]
@@ -72,7 +72,7 @@ class CheckpointStore:
         save = _Save(step, _index(step, tensors, layout, state, writers), temporary / _file(self.mesh.rank))
         if self.mesh.rank == 0:
             try:
-                for stale in self._listed(r"step-\d+(\.old)?\.tmp"):  # what a killed run left
+                for stale in self._listed(r"step-\d+(\.old)?\.tmp"):  # of a killed run
                     remove(self.folder / stale[0])
                 temporary.mkdir(parents=True)
             except OSError as error:
@@ -115,9 +115,9 @@ class CheckpointStore:
     def latest(self) -> int | None:
         """The last step whose checkpoint is intact; damaged ones are logged and skipped.
 
-        Raises `UserError` if there are checkpoints but all are damaged, since a run must not silently restart from
-        zero; and if one cannot be read now or has another format version, since it may be intact, and a run that
-        continued from an earlier one would overwrite it.
+        Raises `UserError` if all checkpoints are damaged, since a run must not silently restart from zero. Also raises
+        it if a checkpoint cannot be read now or has another format version: it may be intact, and a run that continued
+        from an earlier one would overwrite it.
         """
         with self.mesh.together():
             steps = self.steps()
@@ -156,7 +156,7 @@ class CheckpointStore:
         for name, tensor in tensors.items():
             entry = index["tensors"].get(name)
             if entry is None:
-                raise UserError(f"{self._path(step)}: holds no tensor {name}; it was saved by another kind of run")
+                raise UserError(f"{self._path(step)}: holds no tensor {name}; it is of another model or objective")
             if tuple(entry["shape"]) != layout[name].shape:
                 raise UserError(
                     f"{self._path(step)}: {name} has shape {tuple(entry['shape'])}, but {layout[name].shape} in this "
@@ -178,7 +178,7 @@ class CheckpointStore:
             raise _unreadable(self.folder, error) from None
 
     def fault(self, step: int) -> str | None:
-        """The damage to this rank's share of a checkpoint's files, or None.
+        """The damage to this rank's share of a checkpoint's files; None if it is intact.
 
         Raises `UserError` if a file cannot be read now, or is of another format version.
         """
@@ -320,8 +320,8 @@ def _but_crc32(index: dict[str, Any]) -> dict[str, Any]:
 
 def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(
-        f"{path}: cannot be read now ({error.strerror}); what it holds may be whole, so nothing is written over it; "
-        "start again when it can be read, or move it away if it never can",
+        f"{path}: cannot be read now ({error.strerror}); it may be intact, so nothing is written over it; start again "
+        "when it can be read, or move it away",
         error,
     )
 

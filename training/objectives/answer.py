@@ -15,8 +15,8 @@ from reread.training.objectives.task import TaskObjective
 class AnswerObjective(TaskObjective[AnswerSettings]):
     """The mean of two cross entropies, of the first and the last token, in each window.
 
-    With `occurrences: all` it is -log of the share of all right positions in one softmax over the windows of a document
-    (over each window of a model with memory): the OR loss with shared norm of Longformer's TriviaQA.
+    With `occurrences: all` it is -log of the probability of all right positions together, in one softmax over the
+    windows of a document (over each window, if the model has memory): Longformer's OR loss for TriviaQA.
     """
 
     name = "answer"
@@ -27,7 +27,7 @@ class AnswerObjective(TaskObjective[AnswerSettings]):
         return len({int(unit) for unit, right in zip(units, has_answer, strict=True) if right})
 
     def _units(self, rows: Rows) -> tuple[Any, Any]:
-        """For each row [B] the number of its softmax, and whether it learns and has an answer."""
+        """For each row [B], the number of its softmax, and whether it learns and has an answer."""
         units = rows["example"] if self.data.one_softmax else range(len(rows["example"]))
         return units, rows["learns"] & rows["starts"].any(1)
 
@@ -53,12 +53,12 @@ class AnswerObjective(TaskObjective[AnswerSettings]):
 
 
 def _amax(values: Tensor, unit: Tensor, count: int) -> Tensor:
-    """The greatest of `values` [B] of each `unit` [B] in [0, count)."""
+    """The greatest value of each of `count` units; `unit` [B] is that of each of `values` [B]."""
     return values.new_full((count,), -torch.inf).scatter_reduce(0, unit, values, "amax")
 
 
 def _logsumexp(logits: Tensor, unit: Tensor, count: int) -> Tensor:
-    """Over the rows [B, L] of each `unit` [B] together: [count], -inf where all are."""
+    """The log of the summed exponentials [count] of all rows [B, L] of each unit; -inf if all logits are."""
     greatest = _amax(logits.detach().amax(-1), unit, count)
     shift = torch.where(greatest.isfinite(), greatest, 0)
     powers = (logits - shift[unit][:, None]).exp().sum(-1)

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,12 +14,33 @@ from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.loader import Loader
 from reread.training.data.rows.stream import Stream, StreamDataset, StreamSettings
 from reread.training.data.rows.trimming import pieces
-from reread.training.objectives.memory import LaneMemory
+from reread.training.objectives.memory import LaneMemory, RecurrentModel
 from reread.training.objectives.objective import Card, Pass, SummedObjective
 from reread.training.parallel.layout import Slice
 from reread.training.parallel.tensor import vocab_cross_entropy
 
 log = logging.getLogger("reread")
+
+
+class LanguageModel(RecurrentModel, Protocol):
+    """A model with memory that predicts the next token."""
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any: ...
+
+    memory_in_tokens: bool
+    """Whether the length of the memory is a number of tokens that an evaluation may choose."""
+
+    def predict_next(
+        self,
+        input_ids: Tensor,
+        labels: Tensor,
+        mems: tuple[Tensor, ...] | None,
+        *,
+        sentence_ends: Tensor,
+        paragraph_ends: Tensor,
+        memory_length: int | None,
+    ) -> Any:
+        """Losses or logits at the next tokens, `labels` [B, L], and the new memory."""
 
 
 class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
@@ -34,6 +56,8 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
     counted = ("predicted",)
     figures = ("nll_sum", "predicted", "words", "rows", "tokens")
     shown = {"ppl": "perplexity"}
+
+    model: LanguageModel
 
     @cached_property
     def memory(self) -> LaneMemory:  # type: ignore[override]
@@ -68,8 +92,8 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
     def evaluate(self, held_out: Stream, limit: int | None) -> Tensor:
         """Each of `evaluation_lanes` reads its share of the text, with the recipe's evaluation length and memory.
 
-        With a limit there are `global_batch` lanes, and `limit` steps of each count: if the share is long enough, those
-        after `evaluation_memory` tokens, since in the whole text hardly any token is predicted without memory.
+        With a limit there are `global_batch` lanes, and `limit` steps of each count. If the share is long enough, these
+        are steps after `evaluation_memory` tokens, since hardly any token of a whole text is predicted without memory.
         """
         data, total = self.data, self.zeros()
         lanes = data.evaluation_lanes if limit is None else self.settings.global_batch
@@ -95,9 +119,9 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
         ends = "an <eos> a line, none for blank lines" if has_ends else "no <eos>"
         memory = f"; memory of {self.data.evaluation_memory} tokens" if self.model.memory_in_tokens else ""
         text = (
-            "1 lane reads all text, as for papers' figures"
+            "1 lane reads all text, as for the figures of papers"
             if lanes == 1
-            else f"{lanes} lanes, each of which begins without memory: papers' figures are of data.evaluation_lanes=1"
+            else f"{lanes} lanes, each of which begins without memory: figures of papers are of data.evaluation_lanes=1"
         )
         log.info("perplexity is per word (%s)%s; %s", ends, memory, text)
 

@@ -39,8 +39,8 @@ class ClassifyObjective(TaskObjective[ClassifySettings]):
 
     @staticmethod
     def begin(model: Any, dataset: TaskDataset[ClassifySettings, Any]) -> None:
-        """Let the predictions of numbers begin at their mean. A model that has learned numbers keeps its bias, which is
-        not zero."""
+        """Set the bias of a new head for numbers to their mean. A head that has learned numbers before keeps its bias,
+        which is not zero."""
         if dataset.settings.answer != "number" or model.device.type == "meta":
             return
         layer = [one for one in getattr(model, model.layer).modules() if isinstance(one, nn.Linear)][-1]

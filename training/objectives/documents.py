@@ -29,9 +29,10 @@ log = logging.getLogger("reread")
 class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
     """Masked language modelling in all segments that learn, and chunk-order prediction in each document's last one.
 
-    In a step some lanes skim while others learn. Skimming rows have a forward pass without an autograd graph, for their
-    memory. The sum of two means over learning rows is minimised. As few documents end in a step, or none, the sum is
-    too noisy to log: `loss` is the mean over masked tokens, `reorder_loss` that over the documents that ended.
+    In a step some lanes skim while others learn. Skimming rows have a forward pass without an autograd graph, which
+    fills their memory. The loss that is minimised is the sum of two means over learning rows. It is too noisy to log,
+    since few or no documents end in a step: `loss` is the mean over masked tokens, `reorder_loss` the mean over the
+    documents that ended.
     """
 
     name = "documents"
@@ -79,7 +80,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
 
     @staticmethod
     def configure(config: Any, data: SegmentSettings) -> None:
-        config.segment_length = data.sequence_length  # `read` cuts a document as training does
+        config.segment_length = data.sequence_length  # the exported model cuts documents as training does
 
     @cached_property
     def memory(self) -> LaneMemory:  # type: ignore[override]
@@ -92,7 +93,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         return torch.from_numpy(first_cursors(self.data, self.lanes))
 
     def batches(self, step: int) -> Loader[Rows]:
-        """The rows from the cursors on, which a checkpoint has set; they are those of `step`."""
+        """The rows of the steps from `step` on, which is where the cursors are."""
 
         def draw() -> Iterator[Rows]:
             lanes: Lanes = self.dataset.lanes(self.total_lanes, self.lanes, self.cursors.numpy().copy())
@@ -203,7 +204,7 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         output = self.model(**self._inputs(rows), mems=mems, masked_positions=self.put(positions))
         targets, order = self.put(labels[positions]), self.put(rows["reorder_label"])
         masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
-        # Computed for all rows, though few have a label: the head must be used in every pass
+        # Computed for all rows, though few have a label: the head must be used in every forward pass
         logits = output.reorder_logits.float()
         reorder = F.cross_entropy(logits, order, reduction="sum", ignore_index=IGNORED)
         figures = self.sums(

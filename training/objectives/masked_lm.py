@@ -73,6 +73,7 @@ class MaskedLMObjective(RowObjective):
         }
 
     def loss(self, batch: Rows, counted: Mapping[str, float]) -> tuple[Tensor, Tensor]:
+        # The model's inputs, and its logits at the masked positions
         labels = batch["labels"].reshape(-1)
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         names = ["input_ids", "token_type_ids"]
@@ -83,6 +84,7 @@ class MaskedLMObjective(RowObjective):
         if getattr(self.model.config, "span_boundary", False):
             inputs["span_boundaries"] = self.put(span_boundaries(batch["labels"]))
         output = self.model(**inputs, masked_positions=self.put(positions))
+        # The loss of the masked tokens
         targets = self.put(labels[positions])
         masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
         loss = masked_lm / counted["predicted"]
@@ -93,6 +95,7 @@ class MaskedLMObjective(RowObjective):
             rows=len(batch["labels"]),
             tokens=float(batch["attention_mask"].sum()),
         )
+        # The losses that only some models and data have
         if "span_boundaries" in inputs:
             span = vocab_cross_entropy(output.span_logits, targets, self.mesh).sum()
             loss = loss + span / counted["predicted"]

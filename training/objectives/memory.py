@@ -1,6 +1,6 @@
 """The memory of a recurrent model for each lane."""
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,13 +9,20 @@ from reread.training.parallel.layout import Slice
 from reread.training.parallel.mesh import Mesh
 
 
+class RecurrentModel(Protocol):
+    """A model that reads a text in segments."""
+
+    mems_dim: int
+    """The dimension of the rows in a tensor of memory."""
+
+    def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
+        """Empty memory for `rows` rows."""
+
+
 class LaneMemory:
-    """Memory that a model carries from one segment of a lane to the next; all zeros is an empty memory.
+    """Memory that a model carries from one segment of a lane to the next; all zeros is an empty memory."""
 
-    The model's `empty_mems(n)` returns empty memory for n rows; `mems_dim` is the dimension of the rows.
-    """
-
-    def __init__(self, model: Any, lanes: int) -> None:
+    def __init__(self, model: RecurrentModel, lanes: int) -> None:
         self.dim: int = model.mems_dim
         self.mems: tuple[Tensor, ...] = model.empty_mems(lanes)
 
@@ -29,8 +36,8 @@ class LaneMemory:
 
     @torch.no_grad()
     def keep(self, lanes: Tensor, mems: tuple[Tensor, ...]) -> None:
-        """Store `mems` for `lanes` [n]. A lane with non-finite memory is emptied; otherwise one overflow in float16
-        would spoil it to the end of its document."""
+        """Store `mems` for `lanes` [n]. A lane with non-finite memory is emptied, since one overflow in float16 would
+        spoil the lane until its document ends."""
         finite = [tensor.isfinite().movedim(self.dim, 0).flatten(1).all(1) for tensor in mems]
         for held, tensor in zip(self.mems, mems, strict=True):
             good = torch.stack(finite).all(0).view([-1 if dim == self.dim else 1 for dim in range(tensor.dim())])

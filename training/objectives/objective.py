@@ -34,7 +34,7 @@ class Pass(NamedTuple):
     """One forward pass that may have a backward pass."""
 
     loss: Tensor | None
-    """This pass' share of the global batch's loss; None for a pass without a loss."""
+    """The part of the global batch's loss that this pass has; None for a pass without a loss."""
     figures: Tensor
     """float64 [len(Objective.figures)], without gradient."""
     is_last: bool
@@ -66,7 +66,7 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
     counted: ClassVar[tuple[str, ...]]
     """Names of the entries of `counts`."""
     figures: ClassVar[tuple[str, ...]]
-    """Names of the sums for the log, which add up over passes and ranks; they include `rows` and `tokens`."""
+    """Names of the sums for the log, `rows` and `tokens` among them; sums are added over forward passes and ranks."""
     shown: ClassVar[Mapping[str, str]]
     """Short name in the progress line -> figure of `summary`."""
 
@@ -77,8 +77,8 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
     """Whether the last token of each row stands in the last column, behind padding."""
 
     first_position: int = 0
-    """Row of the endless stream of data that row 0 of step 0 reads; below 0 for a run that began at a later step with
-    new data."""
+    """The row of the endless stream of data that is row 0 of step 0; below 0 if the run began at a later step with new
+    data."""
 
     memory: LaneMemory | None = None
     """Memory that the lanes of this rank carry from step to step."""
@@ -91,10 +91,10 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         dataset: Dataset[Any] | None = None,
         held_out: Dataset[Any] | None = None,
     ) -> None:
-        """`batches` reads `dataset`, the train split, and `evaluate` reads `held_out`; without one it is not called."""
+        """`batches` reads `dataset`, the train split, and evaluation reads `held_out`; each is needed only for that."""
         self.model: Any = model
         self.settings, self.mesh = settings, mesh
-        self.data = cast(AnyData, settings.data)  # `assembly.check_data` has refused others
+        self.data = cast(AnyData, settings.data)  # checked by `assembly.check_data`
         self.dataset, self.held_out = cast(AnyDataset, dataset), cast(AnyDataset, held_out)
         self.total_lanes = settings.data.lanes(settings.global_batch)
         """Rows of a global batch, over all processes."""
@@ -107,24 +107,24 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
 
     @staticmethod
     def check(config: Any, data: AnyData) -> None:
-        """Raises `UserError` for a model that cannot learn this from such data; assembly.py checks its head and
-        its length."""
-        return  # nothing in general
+        """Raises `UserError` for a model that cannot learn this from such data. Its head and its length are checked
+        in assembly.py."""
+        return
 
     @staticmethod
     def configure(config: Any, data: AnyData) -> None:
-        """Set the fields of the configuration that the trained model needs when it is used."""
-        return  # nothing in general
+        """Set the fields of the configuration that a user of the trained model needs."""
+        return
 
     @staticmethod
     def begin(model: PreTrainedModel, dataset: AnyDataset) -> None:
-        """Set weights of a new head that follow from the training data, the same on all ranks."""
-        return  # nothing in general
+        """Set weights of a new head by the training data, the same on all ranks."""
+        return
 
     @staticmethod
     def unreached(data: AnyData) -> tuple[str, ...]:
-        """Parts of the names of parameters that no loss on such data depends on: they keep their values, which weight
-        decay alone would shrink to nothing."""
+        """Parts of the names of parameters that no loss on such data depends on. They are frozen, since weight decay
+        alone would shrink them to nothing."""
         return ()
 
     @abstractmethod
@@ -133,14 +133,14 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
 
     @abstractmethod
     def largest(self) -> AnyBatch:
-        """A batch of one micro-batch, as `losses` takes it, which needs as much memory as any of the run."""
+        """A batch for `losses` that consists of one micro-batch and needs as much memory as any in the run."""
 
     @abstractmethod
     def counts(self, batch: AnyBatch) -> dict[str, int]:
         """The divisors of the losses for this rank's rows, by the names in `counted`."""
 
     def targets(self, batch: AnyBatch) -> NDArray[np.int64]:
-        """The masked tokens that the rows of a batch learn from [n]; none for objectives of another kind."""
+        """The masked tokens [n] that the rows of a batch learn to predict; none for objectives without masks."""
         return np.empty(0, np.int64)
 
     @abstractmethod
@@ -149,8 +149,7 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
 
     @abstractmethod
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
-        """Figures of the held-out data or, with a limit, perhaps of a sample of it; the same on all ranks
-        (collective)."""
+        """Figures of the held-out data, the same on all ranks (collective). With a limit, a sample of it may do."""
 
     @staticmethod
     @abstractmethod
@@ -184,7 +183,7 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         return dict(zip(self.figures, self.summed(sums).tolist(), strict=True))
 
     def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
-        """Training FLOPs of the text that the summed `figures` count: rows have their mean length, without padding."""
+        """Training FLOPs of the rows in `totals`, the summed `figures`, by their mean length without padding."""
         return spec.flops(config, round(totals["tokens"] / max(totals["rows"], 1.0)), totals)
 
     def micro_batches(self, batch: Rows, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -201,14 +200,14 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
 
     @property
     def padding_counts(self) -> bool:
-        """Whether padding changes the model's results, as in the authors' RAN and ERNIE-Doc."""
+        """Whether padding changes the model's results, as in the official RAN and ERNIE-Doc."""
         config = self.model.config
         return bool(getattr(config, "official_padding", False) or getattr(config, "official_memory", False))
 
     def seed_dropout(self, step: int, *words: int) -> None:
         """Seed dropout by the step and `words`, so that it does not depend on when the run was last resumed."""
         seed = int(random.key(self.settings.seed, step, *words, 0)) >> 1
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond for devices that are not here
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond for absent devices
         if self.mesh.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
@@ -219,7 +218,7 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         return self.mesh.put(torch.from_numpy(array))
 
     def sums(self, **values: Tensor | float) -> Tensor:
-        """A tensor of `figures` from values by name, as in `Pass`; those not given are 0."""
+        """The tensor of `Pass.figures` from values by name; figures without a value are 0."""
         figures = self.zeros()
         for name, value in values.items():
             figures[self.figures.index(name)] = value
@@ -246,8 +245,8 @@ class SummedObjective(Objective[AnyData, AnyDataset, Rows]):
     def held_out_summary(self, limit: int | None) -> dict[str, float]:
         """`summary` of held-out text (collective); `limit` as in `evaluate`.
 
-        Of the corpora of a mixture together, then of each, whose figures have its name before theirs. A limit is
-        divided among them equally.
+        For a mixture, of all corpora together and then of each corpus, whose name precedes its figures. A limit is
+        divided among the corpora equally.
         """
         parts = {name: one for name, one in self.held_out.mixed.items() if len(one)} or {"": self.held_out}
         share = None if limit is None else -(-limit // len(parts))

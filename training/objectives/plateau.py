@@ -15,14 +15,14 @@ log = logging.getLogger("reread")
 
 
 class Plateau:
-    """Counts the tokens that a run learns to predict, and says when it has learned no more than their frequencies."""
+    """Counts the tokens that a run learns to predict, and logs when it has learned no more than their frequencies."""
 
     def __init__(self, objective: Objective, vocab_size: int) -> None:
         self.objective = objective
         self.counts = np.zeros(vocab_size)
         self.loss = math.nan
-        """The mean over the tokens predicted since the last progress line but one."""
-        self.said = False
+        """The mean loss over the tokens of the latest progress line."""
+        self.logged = False
 
     def add(self, batch: Rows) -> None:
         """Count the targets of this rank's rows of a step."""
@@ -30,30 +30,30 @@ class Plateau:
             self.counts += np.bincount(targets, minlength=len(self.counts))
 
     def check(self, step: int) -> None:
-        """Log a line if `loss` is not below `context_free_loss` after the warm-up: once, and again
-        after the last step (collective)."""
+        """Log a line if `loss` is not below `context_free_loss` after the warm-up: the first time, and after the last
+        step (collective)."""
         settings = self.objective.settings
         if step <= settings.schedule.warmup_steps:
             return
         counts = self.objective.summed(self.objective.mesh.put(torch.from_numpy(self.counts))).cpu().numpy()
-        if not counts.any() or (self.said and step < settings.steps):
+        if not counts.any() or (self.logged and step < settings.steps):
             return
         least = context_free_loss(counts, self.objective.data.masking)
         if self.loss >= least and self.objective.mesh.rank == 0:
             log.info(
-                "step %d: the loss, %.2f, is not below %.2f, what frequencies of tokens alone give: the model uses no "
+                "step %d: the loss, %.2f, is not below %.2f, which frequencies of tokens alone give: the model uses no "
                 "context yet; if that stays so, try optimizer.name=adam (small batches) or a higher learning_rate",
                 *(step, self.loss, least),
             )
-        self.said |= self.loss >= least
+        self.logged |= self.loss >= least
 
 
 def context_free_loss(counts: NDArray[np.float64], masking: MaskingSettings) -> float:
-    """The least mean loss, in nats, of predictions from the token at the position itself, and from nothing
-    around it; `counts` [V]: how often each token is to be predicted, some of them at least once.
+    """The least mean loss, in nats, of predictions that see the token at the position itself and none around it.
 
-    At a [MASK] that is the entropy H(T) of the predicted tokens, the unigram entropy. Elsewhere a token X is seen,
-    which is T itself or, in a share r of these positions, any of the V tokens: H(T|X) = H(T) + H(X|T) - H(X).
+    `counts` [V] says how often each token T is to be predicted; not all are 0. At a [MASK] the loss is the unigram
+    entropy H(T) of the predicted tokens. Elsewhere a token X is seen, which is T itself or, in a share r of these
+    positions, any of the V tokens: the loss is H(T|X) = H(T) + H(X|T) - H(X).
     """
     share = counts / counts.sum()
     unigram, seen = _entropy(share), 1 - masking.mask_share

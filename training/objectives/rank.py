@@ -14,7 +14,7 @@ from reread.training.objectives.task import TaskObjective
 
 
 class RankObjective(TaskObjective[RankSettings]):
-    """Softmax cross entropy over the passages of a query, whose target is each one's share of the sum of the grades
+    """Softmax cross entropy over the passages of a query. The target is each passage's share of the sum of grades
     (Bruch et al. 2019, "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary Relevance")."""
 
     name = "rank"
@@ -26,12 +26,12 @@ class RankObjective(TaskObjective[RankSettings]):
         config.num_labels, config.problem_type = 1, PROBLEM_TYPES["number"]
 
     def predicted(self, rows: Rows) -> int:
-        """Queries, once for each window of a query that is cut."""
+        """The number of queries; one that is cut counts once for each of its windows."""
         return len(np.unique(self._units(rows)[rows["learns"] & (rows["share"] > 0)]))
 
     @staticmethod
     def _units(rows: Rows) -> Any:
-        """The number of each row's softmax [B]: that of its query and window."""
+        """The number of the softmax [B] of each row; rows of one query and window share a softmax."""
         units = np.stack([rows["example"], rows["window"]], axis=1)
         return np.unique(units, axis=0, return_inverse=True)[1].reshape(-1)
 

@@ -1,4 +1,4 @@
-"""What objectives share whose rows know nothing of each other."""
+"""The base class of objectives over independent rows."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,11 @@ from reread.training.objectives.objective import Pass, SummedObjective
 
 
 class RowObjective(SummedObjective[MaskedSettings, RowDataset[Any]]):
-    """A subclass writes `counts`, `loss` and `summary`."""
+    """An objective over independent rows. A subclass defines `counts`, `loss` and `summary`."""
 
     @abstractmethod
     def loss(self, batch: Rows, totals: Mapping[str, float]) -> tuple[Tensor, Tensor]:
-        """The loss of some rows, divided by `totals`, and their `figures`."""
+        """The loss of the rows of a micro-batch, divided by `totals`, and their `figures`."""
 
     def batches(self, step: int) -> Loader[Rows]:
         return Loader(rows_by_step(self.dataset, self.settings.global_batch, self.lanes, step, self.first_position))

@@ -1,4 +1,4 @@
-"""What the objectives of fine-tuning share: passes over windows, predictions by example, and scores."""
+"""The base class of the objectives of fine-tuning: forward passes over windows, predictions by example, and scores."""
 
 import inspect
 from abc import abstractmethod
@@ -26,11 +26,12 @@ Passes = list[tuple[int, Rows]]
 
 
 class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
-    """A document is read within a step: its windows at once, or one after the other with memory that is empty at its
-    beginning. The loss is a mean over the windows of a step that learn (ERNIE-Doc's code), or over what a subclass
-    counts; held-out examples are predicted one by one and scored together.
+    """Learns the labels of documents. A document is read within a step: all its windows at once, or one after the other
+    with memory that is empty at its beginning.
 
-    A step has `global_batch` examples and a forward pass about `micro_batch` rows.
+    The loss is a mean over the windows of a step that learn (ERNIE-Doc's code), or over the predictions that a subclass
+    counts. Held-out examples are predicted one by one and scored together. A step has `global_batch` examples, and a
+    forward pass has about `micro_batch` rows.
     """
 
     counted = ("predicted",)
@@ -39,16 +40,16 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     has_global_tokens = True
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The model's inputs from rows [B, L]."""
+        """The model's inputs, made from rows [B, L]."""
         return inputs
 
     @abstractmethod
     def predicted(self, rows: Rows) -> int:
-        """Number of predictions that the rows of a pass learn from."""
+        """The number of predictions that the rows of a forward pass learn from."""
 
     @abstractmethod
     def loss(self, output: Any, rows: Rows) -> tuple[Tensor, Tensor]:
-        """The sum of the losses of a pass's predictions, and the number of them that are right."""
+        """The summed loss of the predictions of a forward pass, and the number of right predictions."""
 
     @abstractmethod
     def outputs(self, output: Any) -> Tensor:
@@ -62,13 +63,13 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         if data.pooled_by and "classifier_pooling" not in known:
             raise UserError(
                 f"task.pooling: {data.pooled_by}, but a model of type {config.model_type} pools in its own way "
-                "(docs/models.md, Fine-tuning); leave it out"
+                "(docs/models.md, Fine-tuning); leave task.pooling out"
             )
 
     @staticmethod
     def configure(config: Any, data: AnyTask) -> None:
-        """Set in the configuration what exported models need: labels, the reader of long documents for transformers
-        (`reading`), and for `reread predict` all that decides a prediction (`task`)."""
+        """Set the fields of the configuration that exported models need: labels; `reading`, by which they read long
+        documents in windows; and `task`, by which `reread predict` predicts as the run does."""
         if data.head_dropout is not None:
             config.classifier_dropout = data.head_dropout
         if data.pooled_by:
@@ -103,7 +104,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     def largest(self) -> Passes:
         for passes in self.dataset.longest(self.settings.micro_batch):
             if learning := [rows for rows in passes if self.predicted(rows)]:
-                break  # else the longest have no answer to learn
+                break  # else these examples have no answer to learn
         return [(0, max(learning or passes, key=lambda rows: rows["input_ids"].size))]
 
     def counts(self, batch: Passes) -> dict[str, int]:
@@ -114,7 +115,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         predicted = [self.predicted(rows) for _, rows in batch]
         last = max((number for number, count in enumerate(predicted) if count), default=-1)
         for number, (group, rows) in enumerate(batch):
-            # Seeded by group and pass, not by rank: dropout is the same on any number of data-parallel ranks
+            # Seeded by group and forward pass, not by rank: dropout is the same on any number of data-parallel ranks
             self.seed_dropout(step, group, number - reader.begin(group, number))
             counted = "rows" if predicted[number] else "skimmed"
             figures = self.sums(tokens=float(rows["attention_mask"].sum()), **{counted: len(rows["learns"])})
@@ -128,7 +129,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
             yield Pass(loss / totals["predicted"], figures, number == last)
 
     def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
-        """Rows have their mean length, and no token goes through a head with an output for each word."""
+        """Rows count by their mean length; no token goes through a head over the vocabulary."""
         rows = max(totals["rows"] + totals["skimmed"], 1.0)
         return spec.flops(config, round(totals["tokens"] / rows), {**totals, "predicted": 0.0})
 
@@ -186,7 +187,7 @@ class _WindowReader:
         self.memory: LaneMemory | None = None
 
     def begin(self, group: int, number: int) -> int:
-        """The number of the first pass of `group`, of which pass `number` is one; a new group has no memory."""
+        """Begin forward pass `number`, of `group`; returns the first pass of the group. A new group has no memory."""
         if group != self.group:
             self.group, self.first, self.memory = group, number, None
         return self.first

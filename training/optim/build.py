@@ -1,4 +1,4 @@
-"""The optimiser that the recipe names."""
+"""The table of optimisers, and the construction of the one that the recipe names."""
 
 import importlib.util
 import logging
@@ -22,7 +22,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def build_optimizer(
     named_parameters: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings, mesh: Mesh
 ) -> torch.optim.Optimizer:
-    """Adam as RoBERTa uses it, or LAMB, with initialised state; biases and layer norms are not decayed."""
+    """The optimiser that the settings name, with initialised state. Biases and layer norms are not decayed."""
     common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
     groups = _groups(named_parameters, settings.weight_decay, settings.layer_decay)
     optimizer = OPTIMIZERS[settings.name].make(groups, common, settings, mesh)
@@ -43,7 +43,7 @@ def _adam(
 def _lamb(
     groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
 ) -> torch.optim.Optimizer:
-    """LAMB: the `standard` variant by apex's FusedLAMB where it is installed and nothing is split."""
+    """LAMB. Apex's FusedLAMB computes the `standard` variant if it is installed and nothing is split."""
     if (missing := _why_not_apex(settings, mesh)) is None:
         from apex.optimizers import FusedLAMB
 
@@ -76,7 +76,7 @@ def steps_taken(optimizer: torch.optim.Optimizer) -> int:
 
 
 def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Continue after `steps` updates; for when the moments have been loaded."""
+    """Set the number of updates, after the moments have been loaded."""
     for group in optimizer.param_groups:
         if isinstance(optimizer, torch.optim.AdamW):  # which counts the steps of each parameter
             for parameter in group["params"]:
@@ -123,7 +123,7 @@ def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:
 
 
 def _apex_lacks() -> str | None:
-    """Why the installed module apex cannot be used, or None. One that is not NVIDIA's is not imported."""
+    """The reason why the installed module apex cannot be used; None if it can. Only NVIDIA's is imported."""
     spec = importlib.util.find_spec("apex")
     if spec is None:
         return "apex is not installed"

@@ -11,8 +11,8 @@ Variant = Literal["nezha", "standard"]
 Tensors = tuple[Tensor, ...]
 
 CHUNK = 2**24
-"""Elements whose updates are computed at a time, whole tensors: beside state and gradients a step needs two copies of
-these, and not three of all weights."""
+"""Elements of whole tensors whose updates are computed at a time. Beside state and gradients a step needs two copies of
+these, instead of three copies of all weights."""
 
 
 class Lamb(torch.optim.Optimizer):

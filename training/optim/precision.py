@@ -44,7 +44,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 
 class Scale(TypedDict):
-    """What a checkpoint holds of a `LossScale`."""
+    """The state of a `LossScale` in a checkpoint."""
 
     value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     good: Count
@@ -97,7 +97,7 @@ class LossScale:
         return {"active": self.active, "value": self.value, "good": self.good, "bad": self.bad}
 
     def load(self, state: Scale) -> None:
-        if self.active and state["active"]:  # a run may begin to send fp16 in the middle
+        if self.active and state["active"]:  # a run may begin to send fp16 later
             self.value, self.good, self.bad = float(state["value"]), int(state["good"]), int(state["bad"])
 
 
@@ -109,7 +109,7 @@ class MasterWeights:
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, first_rows: Mapping[str, int] = {}) -> None:
-        """`first_rows`: the first row that learns, for parameters learnt partly (`freeze` of models/build.py)."""
+        """`first_rows`: the first row that learns, for parameters that learn partly (`freeze` in models/build.py)."""
         self.first_rows = first_rows
         self.model_parameters = dict(model.named_parameters())
         self.masters = self.model_parameters
@@ -126,7 +126,7 @@ class MasterWeights:
         return iter(self.masters.items())
 
     def learning(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The masters that are not frozen; where only the last rows learn (`freeze`), a view of those rows."""
+        """The masters that are not frozen; if only the last rows learn (`freeze`), a view of those rows."""
         return iter(self._learning.items())
 
     def step(self, optimizer: torch.optim.Optimizer, gradients: GradientBuckets, rate: float, factor: float) -> None:

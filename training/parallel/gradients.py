@@ -1,4 +1,5 @@
-"""Gradients of a global batch: float32 sums over micro-batches, and over data-parallel ranks during backward."""
+"""Gradients of a global batch: float32 sums over micro-batches, reduced over data-parallel ranks during the backward
+pass."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -21,8 +22,9 @@ class GradientBuckets:
     last pass `reduce` is begun for a bucket as soon as its gradients are complete, always in the same order, so it runs
     beside the rest of the pass. Gradients are summed, not averaged: the loss is divided by global counts already.
 
-    A bucket with a parameter that a pass does not use waits for `finish()`, and with it all that follow: give seldom
-    used parameters first. A gradient must arrive once in a pass (activation checkpointing with use_reentrant=False).
+    A bucket with a parameter that the pass does not use waits for `finish()`, and so do all buckets after it: give
+    seldom used parameters first. A gradient must arrive once in a pass (activation checkpointing with
+    use_reentrant=False).
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class GradientBuckets:
         self._flat.zero_()
         self._launched, self._reducing = 0, False
         for parameter, view in self._views.items():
-            # where types agree autograd adds into the buffer by itself
+            # autograd itself adds to the buffer if the types are equal
             parameter.grad = view if parameter.dtype == torch.float32 else None
 
     def reduce_as_ready(self) -> None:

@@ -1,4 +1,5 @@
-"""Horovod beside torch.distributed: its ring sums gradients over data-parallel ranks, one process set per tensor rank.
+"""Horovod, used beside torch.distributed: its ring sums gradients over data-parallel ranks, in a process set for each
+tensor rank.
 
 torch's groups come first. Under horovodrun they use the store of its launcher, and Horovod reads its settings from the
 environment; under torchrun and srun process 0 opens such a store and the variables are set here. Variables that are
@@ -30,12 +31,12 @@ from reread.training.parallel.process import this_process
 from reread.training.parallel.tcp_store import on_one_machine, open_store
 
 POLL_SECONDS = 1e-4
-"""Horovod's own wait spins, and blocks the thread that makes the next batch."""
+"""Seconds between two polls: Horovod's own wait spins, and blocks the thread that draws the next batch."""
 STORE_SECONDS = 300.0
-"""How long processes wait under horovodrun until process 0 publishes where it listens."""
+"""The longest time that processes wait under horovodrun until process 0 publishes its address."""
 
 _LOST = ("Horovod has been shut down", "gloo", "not exist, or has not been registered")
-"""Horovod's errors when another process is gone: when notified, when a send fails, when its sets are dissolved."""
+"""Parts of Horovod's errors if another process is gone: on notification, on a failed send, on dissolved sets."""
 
 _running: dict[str, Any] = {}
 """State between `start` and `stop`: this process' set, the store if it is here, the variables that were set."""
@@ -44,26 +45,28 @@ _running: dict[str, Any] = {}
 def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
     """Join Horovod's processes (collective). Its waits end after `timeout_minutes`, as those of torch's groups.
 
-    Raises `UserError` where it is missing, or was built without NCCL.
+    Raises `UserError` if it is missing, or was built without NCCL.
     """
     with mesh.together():
         hvd = _horovod()
         if mesh.device.type == "cuda" and not hvd.nccl_built():
             raise UserError(
-                "train.parallel.gradients: this Horovod was built without NCCL, gradients would go through the CPU; "
+                "train.parallel.gradients: this Horovod was built without NCCL, so gradients would go through the CPU; "
                 "run `make horovod` where nvcc and NCCL are, or set gradients: nccl-ring"
             )
+    # Set the environment variables from which Horovod reads its settings.
     settings = {
-        "HOROVOD_FUSION_THRESHOLD": "0",  # What it would fuse, and so the order of sums, depends on timing.
+        "HOROVOD_FUSION_THRESHOLD": "0",  # Fusion would depend on timing, and so would the order of sums.
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(60 * timeout_minutes)),
     }
     if mesh.tensor_size == 1:
-        settings["HOROVOD_LOG_LEVEL"] = "fatal"  # The trainer reports it if a process is gone.
+        settings["HOROVOD_LOG_LEVEL"] = "fatal"  # The trainer itself reports a process that is gone.
     if this_process().launcher != "horovodrun":
         settings |= _slot_variables(mesh)
     _running["set here"] = [name for name in settings if name not in os.environ]
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+    # Join its processes, in a set for each tensor rank.
     sets = []
     if mesh.tensor_size > 1:
         sets = [hvd.ProcessSet(range(rank, mesh.world, mesh.tensor_size)) for rank in range(mesh.tensor_size)]
@@ -136,7 +139,7 @@ def _horovod() -> Any:
 def _slot_variables(mesh: Mesh) -> dict[str, str]:
     """The variables that horovodrun would set; process 0 opens the store where the processes find each other.
 
-    Raises `UserError` where Horovod would listen at an address that the others cannot reach.
+    Raises `UserError` if Horovod would listen at an address that the others cannot reach.
     """
     host, master = socket.gethostname(), os.environ["MASTER_ADDR"]
     port = 0
@@ -226,9 +229,9 @@ def _raising_as_torch_does() -> Iterator[None]:
 def _end_quietly_when_aborted() -> None:
     """Turn an uncaught C++ exception into an exit with status 6, without more output or a core file.
 
-    With process sets Horovod's thread meets a second such exception while it cleans up after the first (a process is
-    gone), which it has logged. It then holds a lock on which the main thread may be waiting while it holds Python's
-    interpreter lock, so nothing in Python can run any more.
+    With process sets, Horovod's thread logs a first such exception (a process is gone) and meets a second one while it
+    cleans up. It then holds a lock on which the main thread may be waiting with Python's interpreter lock, so no Python
+    code can run any more.
     """
     libc = ctypes.CDLL(None)
     ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(libc.abort)

@@ -1,4 +1,4 @@
-"""The position of one process' part in a whole tensor."""
+"""The bounds of one process' part in a whole tensor."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,14 +8,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Slice:
-    """The position of a process' tensor in the logical (whole, unpadded) tensor of that name."""
+    """The part of a logical (whole, unpadded) tensor that a process holds."""
 
     shape: tuple[int, ...]
     """Shape of the logical tensor."""
     dim: int | None = None
     """Dimension that is split; None for a tensor that each process holds whole."""
     cuts: tuple[int, ...] = ()
-    """Bounds of the parts along `dim`. What lies past the logical end of the dimension is padding."""
+    """Bounds of the parts along `dim`. Rows past the logical end of the dimension are padding."""
     part: int = 0
     """Number of the part that this process holds."""
     over: Literal["tensor", "data"] = "tensor"
@@ -30,5 +30,5 @@ class Slice:
         return tuple(whole)
 
     def inside(self, tensor: Tensor) -> Tensor:
-        """View of this process' tensor without padding."""
+        """A view of this process' `tensor` without padding."""
         return tensor[tuple(slice(0, part.stop - part.start) for part in self.region())]

@@ -71,7 +71,7 @@ class Mesh:
     def together(self) -> Iterator[None]:
         """Raise `UserError` on all processes when the body, which must not communicate, raises it on one.
 
-        So none waits for a process that has left, and one line is printed: that of the first that failed.
+        Thus no process waits for one that has left, and one line is printed: that of the first process that failed.
         """
         error: UserError | None = None
         try:

@@ -20,7 +20,7 @@ class Process(NamedTuple):
     local_rank: int = 0
     """Rank among the processes on this machine."""
     launcher: Launcher | None = None
-    """None for a single process, such as the only task of a Slurm step, which may start others."""
+    """None for a single process, such as the only task of a Slurm step; it may start others."""
 
 
 def this_process() -> Process:

@@ -1,4 +1,4 @@
-"""Sums of gradients over data-parallel ranks: by which library, and in which type they are sent."""
+"""Sums gradients over data-parallel ranks, by the library and in the type that the settings name."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ The function returned waits for the sum."""
 
 
 def reducer(settings: ParallelSettings, mesh: Mesh) -> Reduce:
-    """The `Reduce` that the settings name, which `init_mesh` has joined; logs its ring."""
+    """The `Reduce` that the settings name; logs its ring. `init_mesh` has joined its processes."""
     if mesh.data_size == 1:
         log.info("gradients: nothing to reduce with one data-parallel rank")
         return in_torch(mesh)

@@ -1,4 +1,4 @@
-"""Joins processes into a mesh: torch.distributed, megatron-core's groups, and Horovod where it is set."""
+"""Joins processes into a mesh: torch.distributed, megatron-core's groups, and Horovod if the settings name it."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def pin_ring(gradients: str) -> None:
 
 
 def first_host(nodes: str) -> str:
-    """The first of Slurm's list of hosts, where process 0 is: `node[03-05,9],other` -> `node03`."""
+    """The first host in Slurm's list, on which process 0 is: `node[03-05,9],other` -> `node03`."""
     first = re.split(r",(?![^\[]*\])", nodes)[0]
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 

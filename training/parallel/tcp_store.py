@@ -1,4 +1,4 @@
-"""torch's store, where the processes of a run find each other."""
+"""torch's store, through which the processes of a run find each other."""
 
 import os
 import socket

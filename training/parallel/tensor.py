@@ -6,9 +6,9 @@ A plan maps globs of module or parameter names to kinds; the first that matches 
     row         the Linear after it, split over its inputs; its output is whole again
     vocabulary  an Embedding, Linear or Parameter split over the vocabulary in its first dimension, padded with zeros
                 to a multiple of 128 rows a process; a Linear's padding logits are the least finite number
-    attention   a module whose positional tensors feed column layers and nothing else, if they have a gradient: that
+    attention   a module whose positional tensors, as far as they have a gradient, are inputs of column layers only: the
                 gradient is summed once for all of them, and dropout inside differs between tensor ranks
-    split       a module without parameters that works on this rank's heads alone: dropout inside differs between ranks
+    split       a module without parameters that computes on this rank's heads: dropout inside differs between ranks
     heads       a Parameter of an attention module that is split over heads in its first dimension
     shared      a Parameter that every tensor rank holds whole but uses for its own heads: its gradient is summed
 """
@@ -106,7 +106,8 @@ class _Cut:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self.done: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # holds the full one too: ids are not reused
+        self.done: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+        """id of a full parameter -> it, which is kept so that the id is not reused, and its part."""
 
     @torch.no_grad()
     def __call__(self, full: nn.Parameter, dim: int, name: str, multiple: int | None = None) -> nn.Parameter:
@@ -192,6 +193,7 @@ def _split_vocabulary(module: Any, cut: _Cut, name: str) -> nn.Module:
     weight: nn.Parameter = module.weight
     part = cut(weight, 0, name, VOCABULARY_MULTIPLE)
     split = cut.mesh.tensor_size > 1
+    # An embedding
     if isinstance(module, nn.Embedding):
         if split:
             from megatron.core.tensor_parallel import VocabParallelEmbedding
@@ -202,6 +204,7 @@ def _split_vocabulary(module: Any, cut: _Cut, name: str) -> nn.Module:
             module.num_embeddings = len(part)
         module.weight = part
         return module
+    # A layer of logits, of which those of padding are hidden
     if split:
         module = _column(module, cut, name, reduce_input=True, multiple=VOCABULARY_MULTIPLE)
     else:

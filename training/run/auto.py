@@ -53,18 +53,18 @@ class AutoSettings:
         return self.choose(settings, config, mesh, dtype, self.memory, dataset)
 
     def keep(self, settings: TrainSettings, chosen: TrainSettings, run: Path, mesh: Mesh) -> None:
-        """Write the values of `chosen` to the run folder, for when the run is resumed or evaluated."""
+        """Write the values of `chosen` to the run folder, where a resumed run and an evaluation read them."""
         values = {name: getattr(chosen, name) for name in settings.automatic}
         keep_auto(run, values=values, chosen_for=self._reasons(settings, mesh))
 
     def _reasons(self, settings: TrainSettings, mesh: Mesh) -> dict[str, Any]:
-        """What the choice depends on and a resumed run may change."""
+        """The values on which the choice depends and which may differ when the run is resumed."""
         stated = {name: getattr(settings, name) for name in AUTOMATIC}
         return {"memory": self.memory, "processes": mesh.world, "tensor": mesh.tensor_size, **stated}
 
 
 def settings_of_run(settings: TrainSettings, run: Path) -> TrainSettings:
-    """The settings with the values that a run's training chose for what is `auto`."""
+    """The settings with the values that the run chose for those that are `auto`."""
     if not settings.automatic:
         return settings
     values = read_auto(run).get("values", {})

@@ -1,4 +1,4 @@
-"""Beginning a run where another one stands: `train.from_run`."""
+"""Begins a run with the state of another run: `train.from_run`."""
 
 import logging
 from dataclasses import replace
@@ -21,9 +21,9 @@ log = logging.getLogger("reread")
 
 
 def continued_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
-    """The model of `settings.from_run` as the model of a run that learns from `dataset`.
+    """The model of `settings.from_run`, for a run that learns from `dataset`.
 
-    Raises `UserError` if that has no such model, or another vocabulary.
+    Raises `UserError` if that run has no model, or a model with another vocabulary.
     """
     assert settings.from_run is not None
     run, _ = origin_of(settings.from_run)
@@ -41,21 +41,22 @@ def continued_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
 def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[Any], mesh: Mesh) -> RunState:
     """Fill the weights and the optimiser from `settings.from_run`; returns the state of that checkpoint.
 
-    The data goes on where that run stands, or begins anew, with empty memories, if it is other data, or has other
-    lanes. The moments of parameters that did not learn there are zero. Raises `UserError` if there is no such
-    checkpoint, it does not fit the model, or no step is left.
+    The data is read on from where that run stopped. Other data, or data in other lanes, is read from its beginning,
+    with empty memories. The moments of parameters that did not learn in that run are zero. Raises `UserError` if there
+    is no such checkpoint, if it does not fit the model, or if no step is left.
     """
     assert settings.from_run is not None
     run, wanted = origin_of(settings.from_run)
     store = CheckpointStore(RunFile.CHECKPOINTS.of(run), 1, mesh)
     latest = store.latest() if wanted is None else wanted
+    # Load the tensors that both runs have.
     with mesh.together():
         step = _intact(store, run, latest)
         state, objective = run_state(store, step), assembly.objective
         if settings.steps <= step:
             raise UserError(
-                f"train.steps: {settings.steps}, but {run} stands at step {step}, from which steps are counted on; "
-                f"give more than {step}"
+                f"train.steps: {settings.steps}, but {run} is at step {step}, and its steps count; give more than "
+                f"{step}"
             )
         tensors, slices = assembly.weights()
         lanes, of_lanes = objective.state()
@@ -67,28 +68,29 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
             name for name in tensors if not name.startswith("model.") and not store.fits(step, {name: slices[name]})
         ]
         store.load(step, {name: tensor for name, tensor in tensors.items() if name not in fresh}, slices)
+    # Say what begins anew, and go on at that run's row of the data.
     if fresh:
         log.info("did not learn in %s, so the optimiser begins anew with it: %s", run, ", ".join(_parameters(fresh)))
     assembly.masters.to_model()
     set_steps_taken(assembly.optimizer, state["updates"])
     position = state["position"] if goes_on else 0
     objective.first_position = position - step * settings.global_batch
-    what = (
+    data = (
         "the data goes on from there"
         if goes_on
         else f"the data is read from its beginning, since {'the lanes differ' if same_data else 'it is other data'}"
     )
-    log.info("continuing %s from step %d, with its weights and optimiser; %s", run, step, what)
+    log.info("continuing %s from step %d, with its weights and optimiser; %s", run, step, data)
     return state
 
 
 def _parameters(moments: list[str]) -> list[str]:
-    """The parameters that the optimiser's tensors belong to."""
+    """The names of the parameters to which the optimiser's tensors `moments` belong."""
     return list(dict.fromkeys(name.partition(".")[2] for name in moments))
 
 
 def _intact(store: CheckpointStore, run: Path, step: int | None) -> int:
-    """`step`, if its checkpoint is there and this rank's share of it is not damaged."""
+    """`step`. Raises `UserError` if it has no checkpoint, or if this rank's share of that is damaged."""
     steps = store.steps()
     if step is None or step not in steps:
         there = f"no step {step}; there are {', '.join(map(str, steps))}" if steps else "no checkpoint"

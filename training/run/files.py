@@ -1,4 +1,4 @@
-"""The files of a run: the table of them, from which docs/run-folder.md is made, and how they are found and read.
+"""The table of the files of a run, from which docs/run-folder.md is made, and functions that find and read them.
 
     python -m reread.training.run.files > docs/run-folder.md
 
@@ -18,9 +18,9 @@ RUNS = Path("runs")
 
 TITLE = """# The run folder
 
-A run is a folder, `runs/NAME`. This page lists all that stands in it. It is made from `training/run/files.py`; a test
-keeps it up to date, and another one looks for files in real runs that it does not list. `reread ablate` keeps its
-figures beside the runs, in `runs/NAME-ablation.json`.
+A run is a folder, `runs/NAME`. This page lists all files in it. It is made from `training/run/files.py`; a test keeps
+it up to date, and another test looks for files of real runs that it does not list. `reread ablate` keeps its figures
+beside the runs, in `runs/NAME-ablation.json`.
 
 | file | holds | written by, when | read by |
 |---|---|---|---|
@@ -114,7 +114,7 @@ class RunFile(Enum):
         "process 0, at each start, if `writers` names wandb",
         "the next start",
     )
-    WANDB = ("wandb", "What its client keeps.", "the client of Weights & Biases", "the same")
+    WANDB = ("wandb", "The files of its client.", "the client of Weights & Biases", "the same")
     MLFLOW_ID = (
         "mlflow.json",
         "The run's id at MLflow.",
@@ -129,7 +129,7 @@ class RunFile(Enum):
     )
     MISTAKES = (
         "mistakes.json",
-        "What a task's model gets wrong, by held-out file.",
+        "The mistakes of a task's model, by held-out file.",
         "`reread evaluate`, `finetune`",
         "`reread report`",
     )
@@ -147,7 +147,7 @@ class RunFile(Enum):
     )
     FILLS = (
         "fills.json",
-        "What the model fills into the recipe's examples, by checkpoint.",
+        "The words that the model fills into the recipe's examples, by checkpoint.",
         "`reread report`",
         "the next report",
     )
@@ -169,7 +169,7 @@ class RunFile(Enum):
         self.path, self.holds, self.written, self.read = path, holds, written, read
 
     def of(self, run: Path, rank: int = 0) -> Path:
-        """Where it stands in the folder of a run."""
+        """Its path in the folder `run`."""
         return run / self.path.format(rank)
 
     @property
@@ -188,8 +188,8 @@ def as_markdown() -> str:
 def read_json(path: Path, missing: type[OSError] = OSError) -> Any:
     """The value in a JSON file of a run; None if the file is missing or damaged, as a full disk may leave it.
 
-    `missing` is the error of the file system that counts as missing: by default any, `FileNotFoundError` where a file
-    that cannot be read at the moment must not be taken for one that is not there. Raises the other ones.
+    Errors of the class `missing` count as a missing file, others are raised: by default any OSError counts. Give
+    `FileNotFoundError` if a file that cannot be read at the moment must not count as missing.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -198,21 +198,21 @@ def read_json(path: Path, missing: type[OSError] = OSError) -> Any:
 
 
 def read_mapping(path: Path, missing: type[OSError] = OSError) -> dict[str, Any]:
-    """The mapping in a JSON file of a run; an empty one where `read_json` finds none."""
+    """The mapping in a JSON file of a run; empty if `read_json` finds none."""
     found = read_json(path, missing)
     return found if isinstance(found, dict) else {}
 
 
 def find_run(given: Path) -> Path:
-    """The folder of a run by its folder or its name. What is neither, or another path, is returned as it is."""
+    """The folder of a run, given that folder or the name of the run. Other paths are returned unchanged."""
     named = RUNS / given
     return given if os.path.lexists(given) or not os.path.exists(RunFile.RECIPE.of(named)) else named
 
 
 def has_checkpoints(run: Path) -> bool:
-    """Whether a run has any, whole or damaged; what a killed run left half-written (`step-N.tmp`) is none.
+    """Whether a run has checkpoints, whole or damaged; half-written ones of a killed run (`step-N.tmp`) do not count.
 
-    Raises `UserError` if their folder cannot be listed now; to Path.glob it would be an empty one.
+    Raises `UserError` if their folder cannot be listed now; Path.glob would take it for an empty one.
     """
     folder = RunFile.CHECKPOINTS.of(run)
     try:

@@ -1,14 +1,14 @@
-"""RUN/history.jsonl: when each attempt at a run began and ended, at which steps, and how.
+"""RUN/history.jsonl: when each attempt at a run began and ended, at which steps, and for which reason.
 
     {"event": "start", "time": 1790000000.0, "step": 200, "processes": 8}
     {"event": "end", "time": 1790003600.0, "step": 412, "how": "done"}
     {"event": "job", "job": "4711", "restart": 0, "nodes": "n[1-2]", "status": 75, "asked": true, ...}
 
-A `job` is written by slurm/supervise.py, which decides by them whether a job is requeued. They are no attempts: a job
-may end before a run has begun, and the attempt in it has its own lines.
+slurm/supervise.py writes the `job` lines and decides by them whether a job is requeued. A job is not an attempt: it may
+end before the run begins, and an attempt in it has its own lines.
 
-An attempt's end is written when the next one begins, from the last notes of its processes (RUN/progress), which a
-kill -9 or the death of a node leaves, too. The end of the last attempt is read from its notes. Imports no torch.
+The end of an attempt is written when the next one begins, from the last notes of its processes (RUN/progress), which
+remain after a kill -9 or the death of a node. The end of the last attempt is read from its notes. Imports no torch.
 """
 
 import json
@@ -21,23 +21,23 @@ from reread.training.run.files import RunFile
 from reread.training.run.watchdog import ASKED_TO_STOP, DONE, ENDED, Note, clear_progress, has_ended, read_progress
 
 SILENCE = 60.0
-"""Seconds without a note after which a process that has not ended is taken for lost."""
+"""A process that wrote no note for this many seconds, and has not ended, counts as lost."""
 RUNNING = "running"
 
 
 class Attempt(NamedTuple):
-    """From one start of a run to its end."""
+    """The time from a start of the run to the end of its processes."""
 
     began: float
     """Unix time, seconds."""
     first_step: int
-    """Of the checkpoint that it continued from."""
+    """The step of the checkpoint from which it continued."""
     processes: int
     ended: float | None
     """None if its end was not recorded."""
     last_step: int | None
     how: str
-    """`done`, `stopped`, `running`, or what ended it."""
+    """`done`, `stopped`, `running`, or the fault that ended it."""
 
     @property
     def failed(self) -> bool:
@@ -45,7 +45,7 @@ class Attempt(NamedTuple):
 
 
 def close_attempt(run: Path) -> None:
-    """Record the end of the last attempt, and delete the notes of its processes; before a new one begins."""
+    """Record the end of the last attempt and delete the notes of its processes, before a new one begins."""
     notes = read_progress(run)
     with suppress(OSError):  # a full disk is reported by the code that cannot continue
         if notes:
@@ -81,7 +81,7 @@ def _closed(attempt: Attempt, end: dict[str, Any]) -> Attempt:
 
 
 def _end(notes: dict[int, Note], lost_before: float) -> dict[str, Any]:
-    """When, at which step and how the processes with these notes ended; `lost_before` is a Unix time."""
+    """The time, step and reason of the end of the processes with these notes; `lost_before` is a Unix time."""
     last = max(notes.values(), key=lambda note: note["time"])
     faults = [note["doing"].removeprefix(ENDED) for note in notes.values() if note["doing"].startswith(ENDED)]
     lost = [note for note in notes.values() if not has_ended(note)]

@@ -34,7 +34,7 @@ PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
 
 
 def peak_flops(setting: float | None, device: "torch.device") -> float:
-    """FLOP/s of one device that MFU is measured against; logs the formula and where the figure comes from."""
+    """The FLOP/s of one device that count as an MFU of 1; logs the formula and the source of the figure."""
     log.info("MFU = 3 x FLOPs of the forward pass's matrix products (head on predicted tokens) / seconds / peak")
     if setting is not None:
         return setting * 1e12
@@ -80,7 +80,7 @@ class MetricsLog:
         self._writers = writers
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Write the finite ones of `values`, with the Unix time. Raises `UserError` when there is no room left."""
+        """Write the finite `values` with the Unix time. Raises `UserError` if there is no room left."""
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         try:
             self._file.write(json.dumps({"step": step, "time": round(time.time(), 1), **finite}) + "\n")
@@ -101,13 +101,13 @@ class MetricsLog:
 
 
 def quality(names: Iterable[str]) -> list[str]:
-    """The losses, accuracies and perplexities among `names`, without `loss` where the masked tokens' loss equals it."""
+    """The losses, accuracies and perplexities among `names`; `loss` is left out if `masked_lm_loss` is its equal."""
     chosen = [name for name in names if name.endswith(("loss", "accuracy", "perplexity", "bits_per_token"))]
     return [name for name in chosen if f"{name.removesuffix('loss')}masked_lm_loss" not in chosen]
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The complete lines: a kill may have cut the last one short. Raises `UserError` for a line that is not metrics."""
+    """The complete lines; a kill may have cut the last one short. Raises `UserError` for a line that is not metrics."""
     path = RunFile.METRICS.of(run)
     if not path.exists():
         return []
@@ -138,22 +138,22 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict) and known <= set(one)] if isinstance(found, list) else []
 
 
-def keep_evaluation(run: Path, what: dict[str, Any], figures: dict[str, float]) -> None:
-    """Add figures to RUN/evaluation.json; those of the same evaluation are replaced."""
-    others = [one for one in read_evaluations(run) if any(one[name] != value for name, value in what.items())]
+def keep_evaluation(run: Path, evaluation: dict[str, Any], figures: dict[str, float]) -> None:
+    """Add figures to RUN/evaluation.json, where they replace those of the same evaluation."""
+    others = [one for one in read_evaluations(run) if any(one[name] != value for name, value in evaluation.items())]
     finite = {name: value for name, value in figures.items() if math.isfinite(value)}
-    evaluations = [*others, {**what, "time": round(time.time(), 1), "figures": finite}]
+    evaluations = [*others, {**evaluation, "time": round(time.time(), 1), "figures": finite}]
     write_atomically(RunFile.EVALUATION.of(run), json.dumps(evaluations, ensure_ascii=False, indent=1).encode())
 
 
 def read_mistakes(run: Path) -> dict[str, dict[str, Any]]:
-    """Held-out file -> what `reread.training.data.tasks.mistakes` found there; nothing where that cannot be read."""
+    """Held-out file -> its mistakes (`reread.training.data.tasks.mistakes`); empty if the file cannot be read."""
     found = read_mapping(RunFile.MISTAKES.of(run))
     return found if all(isinstance(one, dict) for one in found.values()) else {}
 
 
 def keep_mistakes(run: Path, held_out: str, found: dict[str, Any]) -> None:
-    """Add what was found in a held-out file to RUN/mistakes.json, instead of what was found there before."""
+    """Add the mistakes in a held-out file to RUN/mistakes.json, where they replace earlier ones."""
     mistakes = {**read_mistakes(run), held_out: found}
     write_atomically(RunFile.MISTAKES.of(run), json.dumps(mistakes, ensure_ascii=False).encode())
 
@@ -161,7 +161,7 @@ def keep_mistakes(run: Path, held_out: str, found: dict[str, Any]) -> None:
 def progress_line(step: int, steps: int, values: dict[str, float], shown: Mapping[str, str]) -> str:
     """`step 40/400 10% | loss 7.2211 acc 0.0511 nsp 0.69 | lr 1.0e-2 | 12.1k tok/s | MFU 9.1% | 0:03:20 left`
 
-    `shown` maps labels to names in `values`; what is not there, since nothing was counted, is left out.
+    `shown` maps labels to names of `values`; figures without a value, since nothing was counted, are left out.
     """
     named = {label: name for label, name in {"loss": "loss", **shown}.items() if name in values}
     left = int(values["seconds_left"])

@@ -1,4 +1,4 @@
-"""A run's model without its weights, kept in the run folder: with a checkpoint, RUN/model is the whole model.
+"""The model of a run without its weights, as kept in the run folder. With a checkpoint, it is the whole model.
 
 RUN/model holds config.json and the tokenizer's files, RUN/corpus.json the facts about the corpus that a model card
 shows. Both are written before the first step, so that a run can be resumed, evaluated and exported without the folder
@@ -23,7 +23,7 @@ from reread.training.run.files import RunFile, read_json
 
 @dataclass(frozen=True)
 class RunModel(Resolved):
-    """What the settings of a run come to, with what its folder keeps beside the weights."""
+    """The resolved settings of a run, and the files that its folder keeps beside the weights."""
 
     tokenizer_folder: Path
     corpus: dict[str, Any]
@@ -33,9 +33,9 @@ class RunModel(Resolved):
 
 
 def new_run_model(settings: TrainSettings, dataset: Dataset[Any]) -> RunModel:
-    """The model that recipe, `init` and corpus define; `dataset` is a split of that corpus.
+    """The model that the recipe, `init` and the corpus define; `dataset` is a split of that corpus.
 
-    Raises `UserError` if they do not fit each other (`model_config`).
+    Raises `UserError` if they contradict each other (`model_config`).
     """
     resolved = resolve(settings, dataset.vocab_size, settings.init, dataset.special)
     untrained = leaves_pooler(resolved) and (settings.init is None or has_untrained_pooler(settings.init))

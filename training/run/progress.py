@@ -1,4 +1,4 @@
-"""The figures of a progress line."""
+"""Measures and sums the figures of a progress line."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Loads the whole model of a run's checkpoint, whatever split it was saved at."""
+"""Loads the whole model of a checkpoint, however it was split when it was saved."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from reread.training.run.model import RunModel
 
 
 def restore_model(run: Path, kept: RunModel, step: int | None = None) -> tuple[PreTrainedModel, int]:
-    """The model of checkpoint `step`, by default the best or the last one, on the CPU, and the step.
+    """The model of checkpoint `step`, by default of the best or else the last one, on the CPU; and the step.
 
     `kept` is from `read_run_model`. Raises `UserError` if there is no such checkpoint, it is damaged, or the
     configuration does not fit it.

@@ -1,4 +1,4 @@
-"""The state of a run that a checkpoint holds beside its tensors."""
+"""The state of a run that a checkpoint holds in addition to its tensors."""
 
 from functools import cache
 from typing import Any
@@ -19,16 +19,16 @@ class Best(TypedDict):
     """None if all scores were not finite."""
     score: float
     since: Count
-    """Evaluations since."""
+    """The number of evaluations since."""
 
 
 class RunState(TypedDict):
-    """What `Trainer` keeps in the state of a checkpoint."""
+    """The state that `Trainer` saves in a checkpoint."""
 
     step: Count
     scale: Scale
     samples: str
-    """Fingerprint of the samples that it learns from."""
+    """Fingerprint of the samples from which the run learns."""
     drawn_by: NotRequired[dict[str, Any]]
     """`Dataset.drawn_by`; checkpoints of unreleased versions lack it."""
     corpus: dict[str, Any]
@@ -37,7 +37,7 @@ class RunState(TypedDict):
     """Steps whose gradient was finite."""
     bad_steps: Count
     position: Count
-    """Row of the endless stream of data that the next step begins with."""
+    """The row of the endless stream of data with which the next step begins."""
     compared: dict[str, str]
     """`Dataset.compared`"""
     tokens: float

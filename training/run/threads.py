@@ -21,21 +21,21 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 class Cores(NamedTuple):
-    """What each process has of its machine; of several machines the least."""
+    """CPU cores per process, the smallest number on any machine."""
 
-    cores: int
+    total: int
     free: int
-    """Cores of them that other programs leave, at least 1."""
+    """Cores that other programs do not use, at least 1."""
 
 
 def use_threads(settings: TrainSettings, run: Path, begun: bool, mesh: Mesh) -> dict[str, int]:
     """Have this process compute with `settings.threads`; logs what is chosen for `auto`, and why (collective).
 
     A run that has `begun` goes on with its number while its processes have as many cores, since sums depend on it.
-    Returns what RUN/fitted.json has to keep for that, as `threads`.
+    Returns the entry `threads` of RUN/fitted.json.
     """
-    share = cores_of_process(mesh)
-    chosen_for = {"cores": share.cores, "processes": mesh.world}
+    cores = cores_of_process(mesh)
+    chosen_for = {"cores": cores.total, "processes": mesh.world}
     if settings.threads != "auto":
         threads, reason = settings.threads, ""
     elif (kept := _kept(run, chosen_for)) and begun:
@@ -43,8 +43,8 @@ def use_threads(settings: TrainSettings, run: Path, begun: bool, mesh: Mesh) -> 
     elif (stated := os.environ.get(VARIABLE, "")).isdecimal() and 1 <= int(stated) <= MOST_THREADS:
         threads, reason = int(stated), f"by {VARIABLE}"
     else:
-        threads = share.free
-        reason = f"as its machine has {share.cores} cores for each, less what its load takes"
+        threads = cores.free
+        reason = f"as its machine has {cores.total} cores for each, less those that its load takes"
     if reason:
         log.info("train.threads: auto: %d for each process, %s", threads, reason)
     torch.set_num_threads(threads)
@@ -61,7 +61,7 @@ def _kept(run: Path, chosen_for: dict[str, int]) -> int | None:
 
 
 def cores_of_process(mesh: Mesh) -> Cores:
-    """The share of each process in the cores of its machine (collective)."""
+    """The cores of each process (collective)."""
     machine = zlib.crc32(socket.gethostname().encode())
     machines = [one for (one,) in mesh.gather(machine)]
     processes = machines.count(machine)
@@ -70,10 +70,10 @@ def cores_of_process(mesh: Mesh) -> Cores:
 
 
 def _load(processes: int) -> float:
-    """Cores that other programs take: the load average of the last minute, but no more than run at this moment.
+    """Cores that other programs use: the load average of the last minute, but at most the programs running now.
 
-    The average counts for minutes what has ended, such as the workers of the preprocessing before a run. The run's own
-    `processes` of this machine do not count.
+    The average still includes programs that ended a moment ago, such as the workers of preprocessing. The run's own
+    `processes` on this machine do not count.
     """
     load = os.getloadavg()[0]
     with suppress(OSError):

@@ -1,11 +1,11 @@
-"""A file per process with what it is doing, and a thread that notices when all processes have stopped moving.
+"""A file per process that says what the process is doing, and a thread that notices when no process moves any more.
 
     RUN/progress/rank-00003.json    {"rank": 3, "host": "node07", "pid": 123, "step": 41, "doing": "computing", ...}
 
-Processes wait for each other, so one that hangs stops all, and none can know by itself which one it is. A process
-whose own work has not moved for long reads all files twice. One that wrote nothing in between is dead or stopped; one
-that is alive but has begun fewer activities is the one that the others wait for. Only changes between the two readings
-count, so the clocks of machines may differ. Imports no torch.
+Processes wait for each other, so a process that hangs stops all of them, and none can know by itself which one it is. A
+process whose own work has not moved for long reads all files twice. A process that wrote nothing in between is dead or
+stopped. One that is alive but has begun fewer activities is the one for which the others wait. Only changes between the
+two readings count, so the clocks of machines may differ. Imports no torch.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ log = logging.getLogger("reread")
 BEAT_SECONDS = 2.0
 """Time between two writes of a process' file."""
 LOOK_SECONDS = 120.0
-"""Longest time between the two readings: longer than a network file system may show an old file."""
+"""Longest time between the two readings, which is longer than a network file system shows an outdated file."""
 FAULT = 1
 """Exit status of a process that its watchdog ends."""
 LOST = "lost the connection to another process"
 DONE, ASKED_TO_STOP, ENDED = "done", "stopped", "ended: "
-"""How a process' last activity begins: finished, stopped on request, or ended by the fault that follows."""
+"""The beginning of a process' last activity: finished, stopped on request, or ended by the fault that follows."""
 
 Note = dict[str, Any]
 """The content of a progress file."""
@@ -45,7 +45,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.step = 0
-        """Steps done, so also the number of the current one."""
+        """The number of steps done, which is also the number of the current step."""
         self.skipped_steps = 0
         self.doing = "starting"
         self.begun = 0
@@ -111,7 +111,7 @@ class Watchdog:
         return any(note["doing"].startswith(ENDED) for note in notes)
 
     def lost_another(self) -> NoReturn:
-        """Report which process is gone and end this one; for when a collective fails.
+        """Report which process is gone, and end this one. To be called when a collective fails.
 
         The launcher, which has noticed too, must not interrupt it by SIGTERM.
         """
@@ -180,7 +180,7 @@ class Watchdog:
 
 
 def moving(first: dict[int, Note], second: dict[int, Note]) -> bool:
-    """Whether any process has worked between two readings; then the others wait for a reason."""
+    """Whether any process has worked between two readings; if so, the others wait for it."""
     return any(
         (note["begun"], note["ticks"]) != (second[rank]["begun"], second[rank]["ticks"])
         for rank, note in first.items()
@@ -189,10 +189,11 @@ def moving(first: dict[int, Note], second: dict[int, Note]) -> bool:
 
 
 def judge(first: dict[int, Note], second: dict[int, Note], rank: int, world: int) -> tuple[int, str]:
-    """The rank that reports why a run does not move, and the line, from two readings of the notes.
+    """The rank that reports why a run does not move, and the line to report, from two readings of the notes.
 
     The rank is -1 if a process ended with a fault of its own, which it has reported.
     """
+    # Sort the processes: ended by a fault, gone, silent between the readings, living.
     ended = [other for other, note in second.items() if note["doing"].startswith(ENDED)]
     if ended:
         return -1, f"process {ended[0]} of {world} has ended"
@@ -205,6 +206,7 @@ def judge(first: dict[int, Note], second: dict[int, Note], rank: int, world: int
     ]
     living = {other: note for other, note in second.items() if other not in (*silent, *gone)}
     lost = [other for other, note in living.items() if note["doing"] == LOST]
+    # The lowest living rank reports the first cause that applies.
     reporter = min(lost or [*living, rank])
     if silent:
         note = second.get(silent[0])
@@ -242,7 +244,7 @@ def read_progress(run: Path, attempt: int | None = None) -> dict[int, Note]:
 
 
 def _is_note(values: Any) -> bool:
-    """Whether it is what `Watchdog` writes; a full disk may have cut it short."""
+    """Whether the values are a note of `Watchdog`; a full disk may have cut it short."""
     kinds = {"rank": int, "step": int, "doing": str, "time": float, "attempt": int}
     return isinstance(values, dict) and all(isinstance(values.get(name), kind) for name, kind in kinds.items())
 

@@ -1,4 +1,4 @@
-"""Where figures go beside metrics.jsonl: TensorBoard, Weights & Biases, MLflow; imported only when they are used."""
+"""Writers of figures in addition to metrics.jsonl: TensorBoard, Weights & Biases, MLflow. Imported only when used."""
 
 import importlib.util
 import json
@@ -47,7 +47,7 @@ class TensorBoard:
 
 
 class Tracker:
-    """A service that keeps figures of many runs. Training does not end when it cannot be reached: it is left out."""
+    """A service that keeps figures of many runs. If it cannot be reached, training goes on without it."""
 
     def __init__(self, name: str) -> None:
         self._name, self._lost = name, False
@@ -56,7 +56,7 @@ class Tracker:
         if not self._lost:
             try:
                 self._send(step, values)
-            except Exception as error:  # whatever its client raises for a network that is down
+            except Exception as error:  # clients raise various errors if the network is down
                 self._lost = True
                 log.warning(
                     "train.writers: %s gets no figures from step %d on (%s); metrics.jsonl has them all",

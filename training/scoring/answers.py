@@ -1,7 +1,7 @@
 """Scores of `answer`, in points: EM and F1 of SQuAD, TriviaQA and CMRC2018, the last also DRCD's and DuReader's.
 
-Gold is the texts of a question's answers, of which the best match counts; a question without any has `()` and is
-answered rightly by "". The score is the mean over questions.
+The gold of a question is the texts of its answers, of which the best match counts. A question without an answer has
+`()`, and "" is the right prediction. The score is the mean over questions.
 """
 
 import re
@@ -19,8 +19,8 @@ Style = Literal["squad", "triviaqa", "cmrc"]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _SQUAD_DELETED = str.maketrans("", "", string.punctuation)
 _TRIVIAQA_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
-# The list of cmrc2018_evaluate.py. It lacks ‘ and, since it holds the ellipsis as one item of two characters and looks
-# up one at a time, never deletes one; ASCII . , ( ) ? are not in it.
+# The list of cmrc2018_evaluate.py. It lacks ‘ and ASCII . , ( ) ?. It never deletes an ellipsis, which it holds as one
+# item of two characters while it looks up one character at a time.
 _CMRC_DELETED = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CMRC_UNIT = re.compile(
     r"""[\u4e00-\u9fa5]|(?:[^\s\u4e00-\u9fa5;@#$%&?!()\[\]{}<>",.]|\.(?![\u4e00-\u9fa5]|\Z)|,(?=\d))+|\S"""
@@ -28,17 +28,18 @@ _CMRC_UNIT = re.compile(
 
 
 def squad_normal(text: str) -> str:
-    """SQuAD's normal form: lower case, no ASCII punctuation, no articles, single blanks (evaluate-v1.1.py)."""
+    """The normal form of SQuAD: lower case, no ASCII punctuation, no articles, single blanks (evaluate-v1.1.py)."""
     return _without_articles(text.lower().translate(_SQUAD_DELETED))
 
 
 def triviaqa_normal(text: str) -> str:
-    """TriviaQA's: punctuation, four quotation marks among it, becomes a blank (triviaqa_evaluation.py)."""
+    """The normal form of TriviaQA: punctuation and four quotation marks become blanks (triviaqa_evaluation.py)."""
     return _without_articles(text.lower().translate(_TRIVIAQA_BLANKS))
 
 
 def cmrc_normal(text: str) -> str:
-    """CMRC2018's: lower case, stripped, without the special characters (cmrc2018_evaluate.py, `remove_punctuation`)."""
+    """The normal form of CMRC2018: lower case, stripped, no punctuation (cmrc2018_evaluate.py,
+    `remove_punctuation`)."""
     return text.lower().strip().translate(_CMRC_DELETED)
 
 
@@ -70,7 +71,7 @@ def _best(
     form: Callable[[str], Sequence[str]],
     match: Callable[[Sequence[str], Sequence[str]], float],
 ) -> float:
-    """The mean over questions of the best `match` of an answer; answers whose form is empty are none (SQuAD 2.0)."""
+    """The mean over questions of the best `match` of an answer; answers with an empty form do not count (SQuAD 2.0)."""
     values: list[float] = []
     for answers, guess in paired(gold, predicted):
         given = None if guess is None else form(guess)
@@ -107,7 +108,7 @@ def _without_articles(text: str) -> str:
 
 
 class _Style(NamedTuple):
-    """What EM compares, what F1 counts, and how."""
+    """A script's rules: normal form for EM, units for F1, and their overlap."""
 
     normal: Callable[[str], str]
     units: Callable[[str], Sequence[str]]

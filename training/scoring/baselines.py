@@ -1,4 +1,4 @@
-"""Baselines without a neural network, which `reread evaluate` prints beside a model's scores.
+"""Baselines without a neural network, whose scores `reread evaluate` prints beside a model's.
 
 Each is a few lines on plain values; only `BagOfGrams` needs scikit-learn (`pip install 'reread[baselines]'`).
 """
@@ -19,11 +19,11 @@ _CLAUSE = re.compile(r"[^，。！？；：、,.!?;:\n]+")
 def majority(labels: Iterable[Label]) -> Label:
     """The most frequent label of the training data, or the best fixed index of the right option.
 
-    The first of equals in sorted order. Raises `UserError` if there is no label.
+    Of equally frequent labels the first in sorted order. Raises `UserError` if there is no label.
     """
     counts = Counter(labels)
     if not counts:
-        raise UserError("there is no label whose majority could be taken")
+        raise UserError("there are no labels, so there is no most frequent one")
     return min(counts, key=lambda label: (-counts[label], label))
 
 
@@ -77,7 +77,7 @@ class KnownEntities:
         self._lengths = {first: sorted(each, reverse=True) for first, each in lengths.items()}
 
     def tags(self, tokens: Sequence[str]) -> list[str]:
-        """One tag for each token of a text."""
+        """A tag for each token of a text."""
         found = ["O"] * len(tokens)
         position = 0
         while position < len(tokens):
@@ -126,6 +126,7 @@ class BagOfGrams:
             ) from None
         if len(set(labels)) < 2:
             raise UserError(f"the bag-of-{unit}s baseline needs texts with two labels or more")
+        # The model, and the features of texts that it sees
         weights = "balanced" if balanced else None
         kinds: dict[str, Any] = {
             "logistic": lambda: LogisticRegression(C=10, max_iter=1000, class_weight=weights),
@@ -137,6 +138,7 @@ class BagOfGrams:
             ngram_range=(1, longest),
             sublinear_tf=True,
         )
+        # Fit it to the training texts
         try:
             self._model = kinds[model]().fit(self._features.fit_transform(texts), list(labels))
         except ValueError as error:

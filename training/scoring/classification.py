@@ -1,5 +1,4 @@
-"""Scores of `classify`: of one label or a set of labels a text in points, of a number a text in its own unit, or from
--1 to 1.
+"""Scores of `classify`. Those of labels are in points, those of numbers in the unit of the numbers or from -1 to 1.
 
 The definitions are scikit-learn's (metrics module) except that macro-F1 takes a fixed set of labels: scikit-learn
 averages over the labels that occur in gold or prediction, so its mean has another divisor for another model.
@@ -17,7 +16,7 @@ from reread.training.scoring.gather import f1, known, paired, points
 
 
 class UndefinedError(UserError):
-    """These texts have no such score."""
+    """The score is not defined for these texts."""
 
 
 def accuracy(gold: Mapping[str, str | int], predicted: Mapping[str, str | int]) -> float:
@@ -80,9 +79,9 @@ def auc(gold: Mapping[str, str], probabilities: Mapping[str, float], positive: s
 
 
 def pearson(gold: Mapping[str, float], predicted: Mapping[str, float]) -> float:
-    """Pearson's correlation of two numbers a text, from -1 to 1; 0 where either is the same for all texts.
+    """Pearson's correlation of gold and prediction, from -1 to 1; 0 if either is the same for all texts.
 
-    Raises `UserError` for a missing prediction, which has no wrong value that could stand for it.
+    Raises `UserError` for a missing prediction, since no value would count as wrong.
     """
     labels, numbers = _complete(gold, predicted)
     return _correlation(np.array(labels, np.float64), numbers)
@@ -107,7 +106,7 @@ def root_mean_square_error(gold: Mapping[str, float], predicted: Mapping[str, fl
 
 
 def _complete(gold: Mapping[str, str | float], predicted: Mapping[str, float]) -> tuple[list, NDArray[np.float64]]:
-    """The golds, and the numbers predicted for them [N]; raises `UserError` if one is missing or not finite."""
+    """Gold values and predictions [N]; raises `UserError` if a prediction is missing or not finite."""
     labels, numbers = zip(*paired(gold, predicted), strict=True)
     found = np.array(numbers, np.float64)  # None becomes NaN
     if wrong := int((~np.isfinite(found)).sum()):
@@ -116,7 +115,7 @@ def _complete(gold: Mapping[str, str | float], predicted: Mapping[str, float]) -
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 1 [N], equal values sharing the mean of theirs."""
+    """Ranks from 1 [N]; equal values share the mean of their ranks."""
     _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[groups]
 

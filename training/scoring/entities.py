@@ -1,12 +1,12 @@
 """Scores of `tag`, in points, against the whole tag sequence of each text, however little of it a model read.
 
-A prediction is a sequence of tags. One that is missing or ends early lacks its last tags, and None stands for a single
-one that is missing: each is a wrong token that belongs to no entity. Scoring the part that was read instead hides
-what was cut (transformers#18050).
+A prediction is a sequence of tags, which may be missing or end early; None stands for a single missing tag. Each
+missing tag counts as a wrong token that belongs to no entity. Scoring only the part that was read would hide the errors
+in the part that was cut (transformers#18050).
 
-Two readings of ill-formed tags exist. `strict`: an entity starts only at B- or S-, goes on with I- and E- of its type,
-and with BIOES is one only if E- or S- ends it (seqeval's mode="strict"). `conlleval`: a tag that does not go on with
-the entity before it starts one, whatever its letter (conlleval.pl, and seqeval by default).
+There are two rules for ill-formed tags. `strict`: an entity starts only at B- or S-, goes on with I- and E- of its
+type, and in BIOES must end with E- or S- (seqeval's mode="strict"). `conlleval`: a tag that does not continue the
+entity before it starts a new one, whatever its letter (conlleval.pl, and seqeval by default).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from reread.preprocessing.errors import UserError
 from reread.training.scoring.gather import f1, paired, percent
 
 Scheme = Literal["BIO", "BIOES"]
-Reading = Literal["strict", "conlleval"]
+Rules = Literal["strict", "conlleval"]
 Tags = Sequence[str | None]
 
 
 class Entity(NamedTuple):
-    """The tokens [start, end) of a text, and what they name."""
+    """The tokens [start, end) of a text, and the type of the entity that they name."""
 
     type: str
     start: int
@@ -42,7 +42,7 @@ def scheme_of(tags: Iterable[str]) -> Scheme:
     return "BIOES" if {_split(tag)[0] for tag in tags} & {"E", "S"} else "BIO"
 
 
-def entities(tags: Tags, scheme: Scheme = "BIO", reading: Reading = "strict") -> list[Entity]:
+def entities(tags: Tags, scheme: Scheme = "BIO", rules: Rules = "strict") -> list[Entity]:
     """The entities of one tag sequence, in order. Raises `UserError` for a tag that is not of the scheme."""
     found: list[Entity] = []
     start, type_ = -1, ""  # the entity that is open, if start >= 0
@@ -51,21 +51,21 @@ def entities(tags: Tags, scheme: Scheme = "BIO", reading: Reading = "strict") ->
         if scheme == "BIO" and letter in "ES":
             raise UserError(f"tag `{tag}` is not of the scheme BIO; with such tags the scheme is BIOES")
         if start >= 0 and (letter not in "IE" or name != type_):
-            if scheme == "BIO" or reading == "conlleval":
+            if scheme == "BIO" or rules == "conlleval":
                 found.append(Entity(type_, start, position))
             start = -1
-        if start < 0 and letter != "O" and (letter in "BS" or reading == "conlleval"):
+        if start < 0 and letter != "O" and (letter in "BS" or rules == "conlleval"):
             start, type_ = position, name
         if start >= 0 and letter in "ES":
             found.append(Entity(type_, start, position + 1))
             start = -1
-    if start >= 0 and (scheme == "BIO" or reading == "conlleval"):
+    if start >= 0 and (scheme == "BIO" or rules == "conlleval"):
         found.append(Entity(type_, start, len(tags)))
     return found
 
 
 def entity_scores(
-    gold: Mapping[str, Tags], predicted: Mapping[str, Tags], scheme: Scheme = "BIO", reading: Reading = "strict"
+    gold: Mapping[str, Tags], predicted: Mapping[str, Tags], scheme: Scheme = "BIO", rules: Rules = "strict"
 ) -> EntityScores:
     """Scores of entities, each right if its type, start and end are; counts are summed over all texts.
 
@@ -73,16 +73,16 @@ def entity_scores(
     """
     right = made = there = 0
     for tags, guesses in _sequences(gold, predicted):
-        truth, found = set(entities(tags, scheme, reading)), set(entities(guesses, scheme, reading))
+        truth, found = set(entities(tags, scheme, rules)), set(entities(guesses, scheme, rules))
         right, made, there = right + len(truth & found), made + len(found), there + len(truth)
     return EntityScores(percent(right, made), percent(right, there), f1(right, made, there))
 
 
 def entity_f1(
-    gold: Mapping[str, Tags], predicted: Mapping[str, Tags], scheme: Scheme = "BIO", reading: Reading = "strict"
+    gold: Mapping[str, Tags], predicted: Mapping[str, Tags], scheme: Scheme = "BIO", rules: Rules = "strict"
 ) -> float:
-    """`entity_scores`' F1."""
-    return entity_scores(gold, predicted, scheme, reading).f1
+    """The F1 of `entity_scores`."""
+    return entity_scores(gold, predicted, scheme, rules).f1
 
 
 def token_f1(gold: Mapping[str, Tags], predicted: Mapping[str, Tags]) -> float:
@@ -108,7 +108,7 @@ def token_accuracy(gold: Mapping[str, Tags], predicted: Mapping[str, Tags]) -> f
 
 
 def _sequences(gold: Mapping[str, Tags], predicted: Mapping[str, Tags]) -> list[tuple[Tags, Tags]]:
-    """Gold and predicted tags of each text, of one length. Raises `UserError` where more tags than tokens are given."""
+    """Gold and predicted tags of each text, in equal length. Raises `UserError` if there are more tags than tokens."""
     pairs: list[tuple[Tags, Tags]] = []
     for tags, guesses in paired(gold, predicted):
         given = guesses or ()
@@ -120,7 +120,7 @@ def _sequences(gold: Mapping[str, Tags], predicted: Mapping[str, Tags]) -> list[
 
 @lru_cache(maxsize=4096)
 def _split(tag: str | None) -> tuple[str, str]:
-    """The letter and the type of a tag; ("O", "") for O and for one that is missing."""
+    """The letter and the type of a tag; ("O", "") for O and for a missing tag."""
     if tag is None or tag == "O":
         return "O", ""
     letter, dash, name = tag.partition("-")

@@ -1,4 +1,4 @@
-"""Gold and predictions put together by example id, and the mean over examples.
+"""Pairs gold and predictions by the id of the example, and averages over examples.
 
 Every score takes two mappings, id -> gold and id -> prediction, so it depends neither on the order of the examples nor
 on the batches they were predicted in.
@@ -15,7 +15,7 @@ Predicted = TypeVar("Predicted")
 
 
 def paired(gold: Mapping[str, Gold], predicted: Mapping[str, Predicted]) -> list[tuple[Gold, Predicted | None]]:
-    """Each example's gold and its prediction, None where there is none, which a score counts as wrong.
+    """The gold and the prediction of each example. A missing prediction is None, which counts as wrong.
 
     Raises `UserError` for a prediction without gold, and if there is no gold at all.
     """
@@ -35,12 +35,12 @@ def points(values: Sequence[float]) -> float:
 
 
 def percent(part: float, whole: float) -> float:
-    """100 part / whole, and 0 for 0 / 0."""
+    """100 part / whole; 0 if `whole` is 0."""
     return 100 * part / whole if whole else 0.0
 
 
 def f1(right: int, predicted: int, gold: int) -> float:
-    """F1 in points, 2 right / (predicted + gold), of three numbers of decisions; 0 for 0 / 0."""
+    """F1 in points, 2 right / (predicted + gold), from three numbers of decisions; 0 if both are 0."""
     return percent(2 * right, predicted + gold)
 
 

@@ -8,9 +8,9 @@ from reread.training.scoring.gather import paired, points
 
 
 def qac(gold: Mapping[str, int], predicted: Mapping[str, int]) -> float:
-    """CMRC2019's question-level accuracy: the share of blanks filled rightly, a blank left open being wrong.
+    """CMRC2019's question-level accuracy: the share of blanks that are filled correctly; an empty blank is wrong.
 
-    The official script (cmrc2019_evaluate.py) leaves blanks without a prediction out of the divisor.
+    The official script (cmrc2019_evaluate.py) does not count blanks without a prediction.
     """
     return accuracy(gold, predicted)
 

@@ -1,8 +1,9 @@
 """Scores of `rank`, in points, and BM25, its baseline.
 
-Gold is the grades of a query's passages, a prediction their scores in the same order. Of passages with the same score
-those with the lower grade stand first, so that the order in a file, where relevant passages often lead, helps nobody. A
-query without a passage above grade 0 has 0, as in trec_eval, and so has one without a prediction.
+The gold of a query is the grades of its passages, a prediction their scores in the same order. Of passages with equal
+scores, those with the lower grade count as ranked first, so that the order in the file, where relevant passages often
+come first, improves no score. A query without a passage above grade 0 scores 0, as in trec_eval, and so does a query
+without a prediction.
 """
 
 import math
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from reread.training.scoring.gather import paired, points
 
 DEPTH = 10
-"""Passages that a score looks at, the first ones."""
+"""The number of first passages that a score considers."""
 
 Grades = Sequence[float]
 _TERM = re.compile(r"[\u3400-\u9fff]+|[^\W\u3400-\u9fff]+")
@@ -25,7 +26,7 @@ def mrr(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) ->
 
 
 def recall(gold: Mapping[str, Grades], predicted: Mapping[str, Sequence[float]]) -> float:
-    """The share of a query's relevant passages that stand among the first ten."""
+    """The share of a query's relevant passages that are among the first ten."""
     return _mean(gold, predicted, lambda grades: sum(map(bool, grades)), relative=True, whole=True)
 
 
@@ -47,8 +48,10 @@ def _mean(
     relative: bool = False,
     whole: bool = False,
 ) -> float:
-    """The mean over queries of the `value` of the first grades in predicted order; `relative` to that of the best
-    order, of which `whole` counts all passages."""
+    """The mean over queries of the `value` of the first grades in predicted order.
+
+    `relative` divides it by that of the best order, of which `whole` counts all passages.
+    """
     found = []
     for grades, guess in paired(gold, predicted):
         order = [] if guess is None else sorted(range(len(grades)), key=lambda one: (-guess[one], grades[one]))
@@ -64,7 +67,7 @@ class Bm25:
     """
 
     def __init__(self, passages: Iterable[str]) -> None:
-        """`passages` are those that terms are counted in."""
+        """Terms are counted in `passages`."""
         counted = [_terms(passage) for passage in dict.fromkeys(passages)]
         self.count = len(counted)
         self.having = Counter(term for terms in counted for term in terms)

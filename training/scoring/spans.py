@@ -23,16 +23,16 @@ N_BEST = 20
 
 
 class Window(NamedTuple):
-    """One window of L tokens as the model read it."""
+    """The model's outputs for one window of L tokens."""
 
     start: NDArray[np.floating]
     """Logits [L] that the answer starts here."""
     end: NDArray[np.floating]
-    """Logits [L] that it ends here, this token included."""
+    """Logits [L] that the answer ends here, this token included."""
     offsets: NDArray[np.integer]
-    """[L, 2]: where each token begins and ends in the context, in characters; (-1, -1) for what is not context."""
+    """[L, 2]: the characters of the context at which each token begins and ends; (-1, -1) outside the context."""
     first: int = 0
-    """The number in the document of the window's first token of context; the others follow it."""
+    """The number, in the document, of the window's first token of context; the others follow it."""
     null: float | None = None
     """The score of "no answer" in this window, the sum of [CLS]'s two logits; None if every question has one."""
 
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The answer, None if no span may be one, and the best spans in falling order of score, the answer among them."""
+    """The answer (None if no span is possible), and the best spans by falling score, with the answer among them."""
 
     best: Span | None
     n_best: tuple[Span, ...]
@@ -116,8 +116,8 @@ def max_context(begins: Sequence[int], lengths: Sequence[int]) -> NDArray[np.int
 
 
 def span_owners(begins: NDArray[np.int64], lengths: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each span [P, 2], its first and last token, the index of the window in which it has the most context; -1 if
-    no window holds it.
+    """For each span [P, 2] of first and last tokens, the index of the window in which it has the most context; -1 if no
+    window holds it.
 
     As `max_context`, whose token is a span of one: a span's context is the smaller number of tokens on either side of
     it + .01 x the window's length.
@@ -146,8 +146,8 @@ def _owned(windows: Sequence[Window], n_best: int, longest: int) -> list[tuple[N
 def _pairs(
     window: Window, n_best: int, longest: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Scores [P], characters [P, 2] and tokens of the document [P, 2] of one window's pairs of a best start and a best
-    end, by rank of start, end."""
+    """Scores [P], characters [P, 2] and tokens of the document [P, 2] of the pairs of a best start and a best end in
+    one window, ordered by start and then by end."""
     start, end = window.start.astype(np.float64), window.end.astype(np.float64)
     is_context = window.offsets[:, 0] >= 0
     starts = _highest(start, is_context, n_best)
@@ -163,7 +163,7 @@ def _pairs(
 
 
 def _highest(logits: NDArray[np.float64], allowed: NDArray[np.bool_], number: int) -> NDArray[np.int64]:
-    """The positions of the highest logits among those allowed, in falling order; equal ones in their own order."""
+    """The allowed positions with the highest logits, in falling order; equal logits in the order of their positions."""
     positions = np.flatnonzero(allowed & np.isfinite(logits))
     return positions[np.argsort(-logits[positions], kind="stable")[:number]]
 

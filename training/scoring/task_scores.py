@@ -1,4 +1,4 @@
-"""The scores of each kind of task, in one table: what `reread evaluate` prints and what chooses the best checkpoint."""
+"""The table of the scores of each kind of task: `reread evaluate` prints them, and one chooses the best checkpoint."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ log = logging.getLogger("reread")
 
 
 class Score(NamedTuple):
-    """`function(gold, predicted, **needs)`; `needs` names what it takes beside the two mappings by id."""
+    """`function(gold, predicted, **needs)`; `needs` names its arguments beside the two mappings by id."""
 
     function: Callable[..., float]
     needs: tuple[str, ...] = ()
@@ -93,21 +93,21 @@ checkpoint unless the recipe names another."""
 
 
 def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **given: Any) -> dict[str, float]:
-    """Each score of the kind, in points (of numbers as `classification` says) and in the table's order, whose needs are
-    all `given`.
+    """The scores of the kind whose needs are all `given`, in the table's order and in points (those of numbers as in
+    `classification`).
 
-    What golds and predictions are, by id: a label (classify-one), a collection of labels (classify-set), a number
+    By id, gold and prediction are a label (classify-one), a collection of labels (classify-set), a number
     (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the index of an option
-    (choose), grades and scores of passages (rank). What may be given:
+    (choose), or grades and scores of passages (rank). `given` may have:
 
-    - classify-one: `labels`, all of the training data; of two labels also `positive`, the one that F1 is of, and
-      `probabilities`, id -> the probability of that label;
+    - classify-one: `labels`, all labels of the training data; for two labels also `positive`, the label whose F1 is
+      computed, and `probabilities`, id -> the probability of that label;
     - tag: `scheme`, required;
     - answer: `style`, required;
     - choose: `groups`, id -> the passage it belongs to.
 
-    A score that these texts do not have, as AUC where all have one label, is left out, and the log says why. Raises
-    `UserError` as the scores do, and `TypeError` for an unknown name or if the kind's first score lacks one.
+    A score that is not defined for these texts, such as AUC if all have the same label, is left out and logged. Raises
+    `UserError` as the scores do, and `TypeError` for an unknown name or if a need of the kind's first score is missing.
     """
     table = SCORES[kind]
     first = next(iter(table.values()))
@@ -126,14 +126,14 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
 
 
 def formatted(name: str, value: float) -> str:
-    """A score for people: points with two decimals, those of numbers with four digits."""
+    """A score as text: points with two decimals, scores of numbers with four digits."""
     return f"{value:.4g}" if name in SCORES["classify-number"] else f"{value:.2f}"
 
 
 def chosen_score(kind: str, name: str | None = None) -> tuple[str, Score]:
-    """The score that chooses the best checkpoint, by its name in the recipe or by default the kind's first.
+    """The score that chooses the best checkpoint: the one that the recipe names, or else the kind's first.
 
-    Raises `UserError` for a name that the kind has not.
+    Raises `UserError` if the kind has no score of that name.
     """
     table = SCORES[kind]
     name = next(iter(table)) if name is None else name

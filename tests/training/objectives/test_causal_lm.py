@@ -89,7 +89,7 @@ def test_the_perplexity_of_one_lane_is_that_of_a_loop_over_the_whole_text(kind: 
     objective = objective_for(kind, corpus)
     with caplog.at_level(logging.INFO, "reread"):
         sums = dict(zip(objective.figures, everything(objective).tolist(), strict=True))
-    assert "1 lane reads all text, as for papers' figures" in caplog.text
+    assert "1 lane reads all text, as for the figures of papers" in caplog.text
     ids, flags = text_of(objective)
     losses = naive(objective, 0, len(ids) - 1)
     words = int((flags[1:] & CONTINUES_WORD == 0).sum())

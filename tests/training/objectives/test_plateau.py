@@ -103,7 +103,7 @@ def test_the_line_comes_once_after_the_warm_up_and_again_at_the_end(caplog: pyte
     plateau.add([0, 1, 2, 0])
     assert [lines(10, 9.0), lines(20, math.nan), lines(20, least - 1e-9)] == [0, 0, 0]
     assert [lines(30, least), lines(40, 9.0), lines(100, 9.0), lines(100, least - 1e-9)] == [1, 0, 1, 0]
-    assert f"not below {least:.2f}, what frequencies" in (lines(100, 9.0), caplog.text)[1]
+    assert f"not below {least:.2f}, which frequencies" in (lines(100, 9.0), caplog.text)[1]
 
 
 def test_a_run_that_learns_nothing_says_so(

@@ -127,7 +127,7 @@ def test_what_cannot_be_continued_is_one_line(sample_corpus: Path, tmp_path: Pat
     refused("from_run and init are both given", init=str(first))
     refused("hidden_size|has shape", model={**values["model"], "hidden_size": 64})
     for steps in (1, 2):
-        refused(rf"train\.steps: {steps}, but .*first stands at step 2, .* give more than 2$", steps=steps)
+        refused(rf"train\.steps: {steps}, but .*first is at step 2, .* give more than 2$", steps=steps)
     part = next((first / "checkpoints" / "step-00000002").glob("*.safetensors"))
     part.write_bytes(part.read_bytes()[:-1])
     refused("step 2 of .* is damaged", from_run=f"{first}@2")

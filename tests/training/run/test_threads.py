@@ -78,15 +78,17 @@ def test_what_is_stated_is_taken_and_a_run_keeps_its_number(machine, tmp_path, m
         monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
         assert used(tmp_path) == 16
     assert caplog.messages == [
-        "train.threads: auto: 8 for each process, as its machine has 8 cores for each, less what its load takes",
+        "train.threads: auto: 8 for each process, as its machine has 8 cores for each, less those that its load takes",
         "train.threads: auto: 8 for each process, as this run began with; another number would change its sums by "
         "rounding",
-        "train.threads: auto: 2 for each process, as its machine has 8 cores for each, less what its load takes",
-        "train.threads: auto: 16 for each process, as its machine has 16 cores for each, less what its load takes",
+        "train.threads: auto: 2 for each process, as its machine has 8 cores for each, less those that its load takes",
+        "train.threads: auto: 16 for each process, as its machine has 16 cores for each, less those that "
+        "its load takes",
         "train.threads: auto: 16 for each process, as this run began with; another number would change its sums by "
         "rounding",
         "train.threads: auto: 5 for each process, by OMP_NUM_THREADS",
-        "train.threads: auto: 16 for each process, as its machine has 16 cores for each, less what its load takes",
+        "train.threads: auto: 16 for each process, as its machine has 16 cores for each, less those that "
+        "its load takes",
     ]
 
 

@@ -28,7 +28,7 @@ P01, P02, P12, L12, L13, L23, P23 = (
 )
 def test_bio_in_both_readings(tags, strict, conlleval) -> None:
     assert entities(tags.split()) == strict
-    assert entities(tags.split(), reading="conlleval") == conlleval
+    assert entities(tags.split(), rules="conlleval") == conlleval
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_the_two_readings_score_the_same_weak_tagger_differently() -> None:
     gold = {"1": ["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]}
     predicted = {"1": ["I-PER", "I-PER", "O", "B-LOC", "I-LOC"]}
     assert entity_scores(gold, predicted) == (100, 50, 100 * 2 / 3)
-    assert entity_scores(gold, predicted, reading="conlleval") == (100, 100, 100)
+    assert entity_scores(gold, predicted, rules="conlleval") == (100, 100, 100)
     stray = {"1": ["O", "O", "I-LOC", "B-LOC", "I-LOC"]}
     assert entity_scores(gold, stray).precision == 100
-    assert entity_scores(gold, stray, reading="conlleval").precision == 50
+    assert entity_scores(gold, stray, rules="conlleval").precision == 50
     assert token_f1(gold, predicted) == 75
     assert token_accuracy(gold, predicted) == 80
 

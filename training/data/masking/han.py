@@ -1,4 +1,4 @@
-"""Counts of Chinese tokens in a corpus, and of those in marked words."""
+"""Counts the Chinese tokens of a corpus, and those in marked words."""
 
 import re
 from pathlib import Path
@@ -10,15 +10,16 @@ from reread.preprocessing.corpus import CONTINUES_WORD, Corpus
 
 FEWEST_HAN_TOKENS = 1000
 LOWEST_WORD_SHARE = 0.01
-"""Least share of Chinese tokens in words of several tokens: real text has over 1/2, classical Chinese over 1/5."""
+"""The least share of Chinese tokens that must be in words of several tokens. Modern text has over 1/2, classical
+Chinese over 1/5."""
 
 _HAN = re.compile(r"(##|▁| )?[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")
 
 
 def count_han(corpus: Corpus) -> tuple[int, int]:
-    """Number of Chinese tokens, and of those in words of several tokens.
+    """The number of Chinese tokens, and of those in words of several tokens.
 
-    The counts are those of preprocessing, if it made them, else of the first tokens of 100 documents.
+    The counts are those of preprocessing, if it made any, or else of the first tokens of 100 documents.
     """
     statistics = corpus.manifest.statistics
     han, in_words = (statistics.get(name) for name in ("han_tokens", "han_tokens_in_multi_token_words"))

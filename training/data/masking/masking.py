@@ -1,12 +1,12 @@
 """BERT's masking (Devlin et al. 2019, section 3.1) for a whole batch at once: single tokens, whole words or spans.
 
-A row is cut into units: tokens, or words (a token with those that continue its word). They are shuffled, and each is
-taken in turn if it still fits into the budget of max(1, round(probability * tokens)), special tokens included; this is
-exactly the greedy choice of Google's `create_masked_lm_predictions`. If all units of a row are larger than the budget,
-its shortest one is taken whole, so that every row has a prediction. Spans of words have the same budget but are drawn
-differently (spans.py).
+A row is cut into units: tokens, or words (a token with those that continue its word). The units are shuffled, and each
+is chosen in turn if it still fits into the budget of max(1, round(probability * tokens)), special tokens included. This
+is exactly the greedy choice of Google's `create_masked_lm_predictions`. If all units of a row are larger than the
+budget, the shortest one is chosen whole, so that every row has a prediction. Spans of words have the same budget but
+are drawn differently (spans.py).
 
-Taken tokens become [MASK] (80 %), a random id (10 %) or stay (10 %); the draw is per token, for spans per span.
+Chosen tokens become [MASK] (80 %), become a random id (10 %) or stay (10 %). The draw is per token, for spans per span.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from reread.training.data.order.random import Purpose
 from reread.training.data.settings import MaskingSettings
 
 _LONG_WORD = 5
-"""Longer words, in tokens, are so rare that a separate loop over them alone is faster."""
+"""Words of more tokens are so rare that a separate loop over them is faster."""
 
 
 def mask(
@@ -43,25 +43,28 @@ def mask(
     random ids are drawn from `replacements`. Unless `settings.predict_unknown`, no unit that contains `unknown_id` is
     chosen: the model could only learn that the vocabulary lacks something there.
     """
+    # Choose units: tokens, words or spans.
     columns = ids.shape[1]
     budgets = np.maximum(1, np.rint(settings.probability * lengths)).astype(np.int32)
     units = eligible.astype(_small(columns)) if settings.strategy == "token" else _words(continues, eligible)
     if not settings.predict_unknown:
         _leave_out(units, np.flatnonzero((ids == unknown_id) & eligible))
     if settings.strategy == "span":
-        taken, taken_lengths = draw_spans(units, budgets, keys, settings)
+        chosen, chosen_lengths = draw_spans(units, budgets, keys, settings)
     else:
-        taken, taken_lengths = _take(units, budgets, keys)
+        chosen, chosen_lengths = _choose(units, budgets, keys)
 
-    before = np.cumsum(taken_lengths) - taken_lengths
-    tokens = np.repeat(taken - before, taken_lengths)
+    # Draw what their tokens become: one draw for each token, or for each span.
+    before = np.cumsum(chosen_lengths) - chosen_lengths
+    tokens = np.repeat(chosen - before, chosen_lengths)
     tokens += np.arange(len(tokens))
     rows, column = np.divmod(tokens, columns)
-    decided_by = np.repeat(taken % columns, taken_lengths) if settings.strategy == "span" else column
+    decided_by = np.repeat(chosen % columns, chosen_lengths) if settings.strategy == "span" else column
     action = random.to_unit(random.bits(random.streams(keys, Purpose.ACTION)[rows], decided_by))
     masked = action < settings.mask_share
     replaced = np.flatnonzero(~masked & (action < settings.mask_share + settings.random_share))
 
+    # Replace them, and keep the original ids as labels.
     labels = np.full(ids.shape, IGNORED, np.int32)
     flat = ids.reshape(-1)
     labels.reshape(-1)[tokens] = original = flat[tokens]
@@ -90,7 +93,7 @@ def _small(columns: int) -> type[np.unsignedinteger[Any]]:
 
 
 def _words(continues: NDArray[np.bool_], eligible: NDArray[np.bool_]) -> NDArray[Any]:
-    """Unsigned [B, L]: the number of tokens of the word that begins at a token, 0 where none begins."""
+    """Unsigned [B, L]: the number of tokens of the word that begins at a token, 0 if none begins there."""
     # A word cut by the edge of the row or by a special token counts from its first token after the cut.
     follows = continues & eligible
     follows[:, 0] = False
@@ -113,38 +116,41 @@ def _words(continues: NDArray[np.bool_], eligible: NDArray[np.bool_]) -> NDArray
 
 
 def _leave_out(units: NDArray[Any], tokens: NDArray[np.int64]) -> None:
-    """Set the length of the units to 0 that contain these tokens (row * L + column)."""
+    """Set the length of each unit that contains one of these tokens (row * L + column) to 0."""
     if len(tokens):
         begins = np.flatnonzero(units)
         units.reshape(-1)[begins[np.searchsorted(begins, tokens, side="right") - 1]] = 0
 
 
-def _take(
+def _choose(
     lengths: NDArray[Any], budgets: NDArray[np.int32], keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The units chosen from `lengths` [B, L]: where each begins (row * L + column), and its length.
+    """The units chosen from `lengths` [B, L]: the token at which each begins (row * L + column), and its length.
 
-    The greedy choice in rounds: drop the shuffled units that can no longer fit, take the longest prefix that fits, and
-    continue with the rest. A loop over the units would skip the dropped ones, so both take the same units.
+    The greedy choice in rounds: drop the shuffled units that can no longer fit, choose the longest prefix that fits,
+    and continue with the rest. A loop over the units would skip the dropped ones, so both choose the same units.
     """
     columns = lengths.shape[1]
-    # One sort of 32-bit numbers a row: random upper bits, the column in the lower. Tokens that begin no unit sort last.
+    # Shuffle by one sort of 32-bit numbers a row: random upper bits, and the column in the lower ones. Tokens that
+    # begin no unit come last.
     low = np.uint32((1 << (columns - 1).bit_length()) - 1)
     order = random.words(keys, Purpose.UNIT_ORDER, columns)
-    order |= np.subtract(lengths, 1, dtype=np.uint32)  # all ones where no unit begins, else lower bits only
+    order |= np.subtract(lengths, 1, dtype=np.uint32)  # all bits if no unit begins, otherwise lower bits only
     order &= ~low
     order |= np.arange(columns, dtype=np.uint32)
     order.sort(axis=1)
     order &= low
     order += np.arange(len(budgets), dtype=np.uint32)[:, None] * np.uint32(columns)
 
+    # A row whose budget is too small for any unit gets room for its shortest one.
     tight = np.flatnonzero(budgets < lengths.max(initial=0))
     smallest = np.where(lengths[tight] > 0, lengths[tight].astype(np.int32), columns).min(axis=1)
     left = budgets.copy()
     left[tight] = np.maximum(left[tight], smallest)
 
+    # Choose in rounds.
     waiting_at = lengths.reshape(-1).copy()
-    taken = []
+    chosen = []
     width = min(int(left.max(initial=1)), columns)  # a longer prefix cannot fit in the first round
     while len(order):
         head = order[:, :width]
@@ -152,11 +158,11 @@ def _take(
         waiting *= waiting <= left[:, None]
         fits = (np.cumsum(waiting, axis=1, dtype=np.int32) <= left[:, None]) & (waiting > 0)
         left -= (waiting * fits).sum(axis=1, dtype=np.int32)
-        taken.append(head[fits])
-        waiting_at[taken[-1]] = 0
+        chosen.append(head[fits])
+        waiting_at[chosen[-1]] = 0
         rest = left > 0
         if width == columns:
             rest &= fits.any(axis=1)
         order, left, width = order[rest], left[rest], min(2 * width, columns)
-    units = np.concatenate(taken).astype(np.int64)
+    units = np.concatenate(chosen).astype(np.int64)
     return units, lengths.reshape(-1)[units].astype(np.int64)

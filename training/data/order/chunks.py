@@ -1,10 +1,10 @@
 """Documents cut into chunks that fill their rows, each found by arithmetic.
 
 A document of at most `longest` tokens is one chunk, a longer one of n tokens 1 + ceil((n - longest) / stride). Chunk k
-begins at the last sentence end in the `window` tokens up to k * stride, else at the last word there, else at k * stride
-itself, and is `longest` tokens long; the last chunk is the end of the document, from the first word in its last
-`longest` tokens on. A long document thus fills its rows, each of its tokens is in one to three chunks, and the number
-of chunks follows from the lengths of the documents alone. Long documents are read longest / stride = 8/7 times.
+begins after the last sentence end in the `window` tokens up to k * stride, or else at the last word there, or else at k
+* stride itself, and is `longest` tokens long; the last chunk is the end of the document, from the first word in its
+last `longest` tokens on. A long document thus fills its rows, each of its tokens is in one to three chunks, and the
+number of chunks follows from the lengths of the documents alone. Long documents are read longest / stride = 8/7 times.
 """
 
 from bisect import bisect_right
@@ -41,7 +41,7 @@ class TextRanges(NamedTuple):
 
 
 class Locations(NamedTuple):
-    """Chunk `chunk` [B] of document `document` [B], and that document's text."""
+    """Chunk `chunk` [B] of document `document` [B], and the text of that document."""
 
     document: Bounds
     chunk: Bounds
@@ -51,7 +51,7 @@ class Locations(NamedTuple):
 class _CorpusBlock(NamedTuple):
     map: mmap
     offsets: memoryview
-    """int64 [documents + 1]: where each document begins, in tokens."""
+    """int64 [documents + 1]: the token at which each document begins."""
     chunks: memoryview
     """int32 [documents + 1]: the number of chunks before each document."""
 
@@ -72,7 +72,8 @@ class CorpusChunks:
         return int(self.before_block[-1])
 
     def locate(self, indices: NDArray[np.int64]) -> Locations:
-        """Where chunks `indices` [B] are; raises `UserError` if a page with their offsets was altered on disk."""
+        """The locations of chunks `indices` [B]; raises `UserError` if a page with their offsets was altered on
+        disk."""
         if self._releases != self.corpus.releases:
             self._releases = self.corpus.releases
             self._block.cache_clear()
@@ -151,7 +152,7 @@ def flags_around(corpus: Corpus, documents: TextRanges, origin: Bounds, width: i
 
 
 def last_break(flags: NDArray[np.uint8], low: int, high: int) -> NDArray[np.int64]:
-    """The last column of each row in (low, high] where a sentence may begin, else a word, else `high`."""
+    """The last column of each row in (low, high] at which a sentence may begin, or else a word, or else `high`."""
     sentence, found = _last(flags[:, low:high] & SENTENCE_END != 0)
     word, word_found = _last(flags[:, low + 1 : high + 1] & CONTINUES_WORD == 0)
     back = np.where(found, sentence, np.where(word_found, word, 0))

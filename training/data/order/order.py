@@ -4,9 +4,9 @@ Epoch e visits the samples of the corpus in a permutation keyed by (seed, e). Th
 a Feistel network over two unequal halves with cycle walking (Black and Rogaway 2002, "Ciphers with arbitrary
 finite domains"), so a resumed run computes its position and skips nothing.
 
-A corpus that is larger than the memory of a machine would be read from everywhere at once. Therefore `Order` permutes
-its extents, which are neighbouring blocks, deals them to pools, and permutes samples within a pool alone, so that an
-epoch reads one pool after another. An extent is long, since the pages at its ends are read for two pools.
+A corpus that is larger than the memory of a machine would be read in all parts at once. Therefore `Order` permutes
+extents of neighbouring blocks, deals them to pools, and permutes samples only within a pool, so that an epoch reads one
+pool after another. An extent is long, since the pages at its ends are read for two pools.
 """
 
 from collections.abc import Callable, Iterator
@@ -105,10 +105,8 @@ class Order:
         return range(begin, end)
 
     def coming(self, position: int) -> range:
-        """The extents that should be there besides `current`, which they follow.
-
-        They are the beginning of the next pool, in the proportion in which this pool has been read.
-        """
+        """The extents after `current` that should be in memory, too: the beginning of the next pool, in the proportion
+        in which this pool has been read."""
         first = self.current(position).stop
         number, rank = divmod(position, self.samples)
         layout = self._layout(number % self.copies)
@@ -124,7 +122,7 @@ class Order:
         return int(self._layout(epochs % self.copies).extents[slot])
 
     def _layouts(self, copies: NDArray[np.int64]) -> Iterator[tuple[_Layout, NDArray[np.int64]]]:
-        """The layout of each copy in `copies` [B], and where it is."""
+        """The layout of each copy in `copies` [B], and the indices of that copy."""
         for copy in np.unique(copies).tolist():
             yield self._layout(copy), np.flatnonzero(copies == copy)
 
@@ -139,7 +137,7 @@ class Order:
 
 
 class ReadAhead:
-    """Has the next pool read while this one is used, in step with it, so never more than a pool ahead."""
+    """Reads the next pool while the current one is used, in step with it and therefore never more than a pool ahead."""
 
     def __init__(self, order: Order, read: Callable[[int], None], begin: Callable[[list[int]], None]) -> None:
         self._order, self._read, self._begin = order, read, begin
@@ -147,10 +145,10 @@ class ReadAhead:
         self._done = 0
 
     def follow(self, position: int) -> None:
-        """Calls `begin` with the extents of a pool that begins at a position, and `read` for each extent that
-        `Order.coming` names for it and that was not read ahead before.
+        """Call `begin` with the extents of a pool that begins at `position`, and `read` for each extent of
+        `Order.coming` that was not read ahead before.
 
-        Lanes are not all equally far, so a position in the pool before begins nothing.
+        Lanes are not all equally far, so a position in the previous pool begins nothing.
         """
         current = self._order.current(position)
         behind = self._current.start - current.start
@@ -179,7 +177,7 @@ def cut_pools(tokens: NDArray[np.int64], pool_tokens: int | None) -> tuple[NDArr
 
 
 def pool_count(extents: int, tokens: int, pool_tokens: int | None) -> int:
-    """Number of pools of about `pool_tokens` tokens, with an extent each; without `pool_tokens` one of everything."""
+    """The number of pools of about `pool_tokens` tokens and at least an extent each; without `pool_tokens` one pool."""
     return 1 if pool_tokens is None else max(1, min(extents, -(-tokens // pool_tokens)))
 
 

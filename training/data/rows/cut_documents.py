@@ -49,7 +49,7 @@ class SegmentSettings(MaskedSettings):
 
 
 def reorder_classes(chunks: int) -> int:
-    """Number of permutations of 1 to `chunks` chunks: 33 for 4 (K in section 3.4)."""
+    """The number of permutations of 1 to `chunks` chunks: 33 for 4 (K in section 3.4)."""
     return sum(factorial(number) for number in range(1, chunks + 1))
 
 
@@ -58,7 +58,7 @@ class CutDocument(NamedTuple):
 
     copy: int
     number: int
-    """Of the document in the corpus."""
+    """The number of the document in the corpus."""
     ids: NDArray[Any]
     flags: NDArray[np.uint8]
     chunks: list[tuple[int, int]]
@@ -92,7 +92,7 @@ def word_reach(capacity: int) -> int:
 def permuted(flags: NDArray[np.uint8], count: int, cut: list[float], order: float) -> tuple[list[tuple[int, int]], int]:
     """The chunks in reading order, and the permutation's label; `cut` and `order` are draws from [0, 1).
 
-    A document with too few sentences has one chunk a sentence, and the label for that number of chunks.
+    A document with too few sentences has one chunk per sentence, and the label for that number of chunks.
     """
     size = len(flags)
     if count == 1:
@@ -111,8 +111,8 @@ def permuted(flags: NDArray[np.uint8], count: int, cut: list[float], order: floa
 
 
 def segment_bounds(flags: NDArray[np.uint8], chunks: list[tuple[int, int]], capacity: int) -> "array[int]":
-    """Where segments begin in the permuted text, and its end: each is as long as possible without cutting a word, at
-    most `capacity` tokens."""
+    """The tokens of the permuted text at which segments begin, and its end. Each segment has at most `capacity` tokens
+    and is as long as possible without cutting a word."""
     size, reach = len(flags), word_reach(capacity)
     if size <= capacity:
         return array("i", (0, size))

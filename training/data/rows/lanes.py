@@ -1,4 +1,4 @@
-"""Lanes: rows of the global batch that each read document after document, segment by segment."""
+"""Lanes: rows of the global batch, each of which reads one document after another, segment by segment."""
 
 from collections import deque
 from typing import Protocol
@@ -14,7 +14,7 @@ SKIM, LEARN = 0, 1
 
 
 class Documents(Protocol):
-    """The documents that lanes read: `reread.training.data.rows.segments.Segments`."""
+    """The documents that lanes read (`reread.training.data.rows.segments.SegmentDataset`)."""
 
     settings: SegmentSettings
 

@@ -2,15 +2,15 @@
 
 A split is a ring of positions: its documents in corpus order, a [SEP] after each, the first again after the last. Row i
 of copy c is [CLS], the sequence_length - 2 positions from i * (sequence_length - 2) + shift(c) on, [SEP]. The shift
-differs between copies, so each cuts the text elsewhere. The last row of an epoch is filled up from the beginning of the
-ring: every row is full, and every token is in one row of an epoch, except for less than a row of tokens in two.
+differs between copies, so each copy cuts the text elsewhere. The last row of an epoch is filled up from the beginning
+of the ring: every row is full, and every token is in one row of an epoch, except for less than a row of tokens in two.
 A split too short for a row gives one padded row.
 
 Documents stay in corpus order, as in RoBERTa: neighbours on disk are read together, and text from the same source
 shares rows. Rows still come in a random order.
 
-A block of documents that begins at token t and document d begins at position t + d. The ends of its documents are
-searched in its offsets on disk, so nothing is kept in memory per document.
+A block of documents that begins with token t and document d begins at position t + d. The ends of its documents are
+looked up in its offsets on disk, so nothing is kept in memory per document.
 """
 
 from bisect import bisect_left, bisect_right
@@ -58,7 +58,7 @@ class Packed(MaskedRows[PackedSettings]):
         sizes, self._step = corpus.block_tokens + corpus.block_documents, settings.sequence_length - 2
         super().__init__(
             corpus, settings, seed, -(-sizes // self._step)
-        )  # rows by the position where copy 0 begins them
+        )  # rows are counted by the position at which copy 0 begins them
         self._before_block: list[int] = sizes.tolist()
         self._positions = self._before_block[-1]
 
@@ -112,5 +112,6 @@ class Packed(MaskedRows[PackedSettings]):
 
 
 def _ended_before(offsets: memoryview, position: int) -> int:
-    """Number of documents in a block whose [SEP] is before `position`; document i's is at offsets[i + 1] + i."""
+    """The number of documents in a block whose [SEP] is before `position`; that of document i is at offsets[i + 1] +
+    i."""
     return bisect_left(range(len(offsets) - 1), position, key=lambda document: offsets[document + 1] + document)

@@ -1,9 +1,9 @@
 """Sentence pairs for BERT's next-sentence task (Devlin et al. 2019, section 3.1), unbiased in length.
 
-A chunk is split after one of its sentences into A and B. For half of the chunks B is text from another document
+A chunk is split after one of its sentences into A and B. For half of the chunks, B is text from another document
 instead. In BERT's own procedure a random B is filled up and a true one is not, so the two differ in length. Here both
 have the same form: the random B has as many tokens as the true one, begins at the beginning of a sentence like it, and
-ends at the end of a sentence if and only if it does.
+ends at the end of a sentence if and only if the true one does.
 
 CorpusChunks exchange their second parts: in each copy, chunk i of a pool of n (`order.py`) has chunk (r - i) mod n
 of that pool as its partner, with r drawn for the copy. The two are split at about the same share of their length, and
@@ -44,11 +44,11 @@ class Sentences:
         self.ends = np.append(np.flatnonzero(flags & SENTENCE_END != 0), flags.size)
 
     def from_token(self, tokens: Bounds) -> Bounds:
-        """The number of the first sentence end at or after a token."""
+        """The number of the first sentence end at or after each token."""
         return np.searchsorted(self.ends[:-1], self.base + tokens)
 
     def after(self, numbers: Bounds) -> Bounds:
-        """The token after a sentence end."""
+        """The token after each sentence end."""
         return self.ends[numbers] - self.base + 1
 
 
@@ -90,8 +90,8 @@ class Pairs:
     def _split(
         self, copies: Bounds, indices: Bounds, locations: Locations
     ) -> tuple[TextRanges, Bounds, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The text of each row, where B begins (the end of the text if there is no B), whether the text ends with a
-        sentence, and whether B is random."""
+        """The text of each row; the token at which B begins, or the end of the text if there is no B; whether the text
+        ends with a sentence; and whether B is random."""
         keys = random.key(self.seed, copies, locations.document, locations.chunk)
         text, sentences = draw_sentences(self.chunks, locations, keys, self.short_probability)
         partners = self._partner(0, copies, indices)

@@ -1,4 +1,4 @@
-"""Corpus -> rows of a batch: sample i of copy c is a pure function of (corpus, settings, seed, c, i)."""
+"""Draws the rows of a batch from a corpus: sample i of copy c is a pure function of (corpus, settings, seed, c, i)."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class RowSettings(MaskedSettings):
     copies: int = Field(default=10, ge=1, le=1_000_000)
     """Each epoch is one copy with its own masks and pairs; the copies repeat in turn."""
     next_sentence: bool = True
-    """BERT's sentence pairs, in equal lengths (`pairs.py`); if false, one stretch of text a row."""
+    """BERT's sentence pairs, in equal lengths (`pairs.py`); if false, a row is one stretch of text."""
     special_tokens: bool = True
     """[CLS] and [SEP] around the text; if false, a row is text alone, as RAN reads it (only without pairs)."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
@@ -100,7 +100,7 @@ class MaskedRows(MaskedDataset[AnyMasked], RowDataset[AnyMasked]):
 
 
 class Samples(MaskedRows[RowSettings]):
-    """Independent rows, in each epoch one for every chunk of the corpus (`order/chunks.py`)."""
+    """Independent rows. An epoch has one for every chunk of the corpus (`order/chunks.py`)."""
 
     def __init__(self, corpus: Corpus, settings: RowSettings, seed: int) -> None:
         specials = 3 if settings.next_sentence else 2 if settings.special_tokens else 0

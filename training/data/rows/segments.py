@@ -30,13 +30,13 @@ from reread.training.data.rows.cut_documents import (
 from reread.training.data.rows.lanes import Lanes
 
 LEAST_DOCUMENTS = 8
-"""No document is more than 1 / LEAST_DOCUMENTS of a sample."""
+"""No document is more than 1 / `LEAST_DOCUMENTS` of a sample."""
 _LANES = 64
 """Rows that learn in each step that `statistics` counts."""
 
 
 class SegmentDataset(Dataset[SegmentSettings]):
-    """Documents as documents and rows. Epoch e over a corpus shows copy e % copies; `len()` is its documents."""
+    """Documents, and rows of their segments. Epoch e shows copy e % copies; `len()` is the number of documents."""
 
     @abstractmethod
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -46,8 +46,8 @@ class SegmentDataset(Dataset[SegmentSettings]):
     def read(
         self, copies: NDArray[np.int64], documents: NDArray[np.int64], *, longest: int | None = None
     ) -> list[CutDocument]:
-        """Documents [B] in copies [B]. If one has more than `longest` tokens, a stretch of that length replaces the
-        document; its beginning is drawn uniformly.
+        """Documents [B] in copies [B]. A document of more than `longest` tokens is replaced by a stretch of that
+        length, whose beginning is drawn uniformly.
 
         Raises `UserError` if a block was altered on disk.
         """
@@ -153,8 +153,9 @@ class Segments(MaskedDataset[SegmentSettings], SegmentDataset):
     def sample(self, segments: int) -> tuple[int, int | None]:
         """A sample of the split that is read in at most `segments` segments: (number of documents, `longest`).
 
-        It has the first documents of epoch 0, in its random order, each whole unless it would be more than an eighth of
-        the sample; then it is a stretch of `longest` tokens, as in `read`. If the whole split fits, it is the sample.
+        It has the first documents of epoch 0, in their random order. Documents are whole unless one would be more than
+        an eighth of the sample; then longer ones are stretches of `longest` tokens, as in `read`. If the whole split
+        fits, it is the sample.
         """
         surely = self._capacity - word_reach(self._capacity)  # tokens that always fit in a segment
         for longest in (None, max(1, segments // LEAST_DOCUMENTS) * surely):

@@ -1,4 +1,4 @@
-"""Unbroken text for language models: the tokens of a lane in a step are found by arithmetic.
+"""Unbroken text for language models, in lanes whose tokens in a step are found by arithmetic.
 
 A split is a ring of tokens: its documents in corpus order, concatenated without separators, the first again after the
 last. Lane b of G begins at b * tokens // G and reads on without end, across document borders, as Transformer-XL does;
@@ -117,8 +117,8 @@ class Stream(StreamDataset):
     def evaluation_rows(self, lane: NDArray[np.int64], lanes: int, step: int, length: int) -> Rows:
         """The rows of lanes [B] at `step` in the format of `rows`, when each lane reads its share of the split once.
 
-        Every token but the split's first is a label exactly once. Past the end of a lane's share, and for the ring's
-        last token, which nothing follows, labels are -100 and begins_word is False. A lane starts without memory, so
+        Every token but the split's first is a label exactly once. Past the end of a lane's share, and at the last token
+        of the ring, labels are -100 and begins_word is False. A lane starts without memory, so
         fewer lanes give a slightly lower perplexity; papers report one lane.
         """
         begin, end = (share * len(self) // lanes for share in (lane, lane + 1))
@@ -130,7 +130,7 @@ class Stream(StreamDataset):
         return rows
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
-        """What a single lane reads in each step; every token is predicted from those before it."""
+        """The rows of a single lane, step by step; every token is predicted from those before it."""
         length = self.settings.sequence_length
         for step in count():
             start = self.start(0, 1, step, length)
