@@ -20,8 +20,11 @@ def special_kind(status: os.stat_result) -> str | None:
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """The file, opened for reading; raises `UserError` if it is a pipe, a socket or a device."""
+    """The file, opened for reading. Raises `UserError` for a pipe, a socket or a device, and OSError for a folder."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait for a writer
+    if stat.S_ISDIR(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if kind := special_kind(os.fstat(opened)):
         os.close(opened)
         raise UserError(f"{path}: is {kind}, which cannot be read twice; write its content to a file")

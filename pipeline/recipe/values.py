@@ -44,19 +44,26 @@ def read_values(text: str, where: str) -> Any:
 def as_yaml(text: str) -> str:
     """`text` as YAML, in quotes if it could be read as something else."""
     try:
-        plain = read_override(text, "") == text
+        plain = read_values(text, "") == text
+    except NotYamlError:  # an override of it is text, too
+        plain = True
     except UserError:
         plain = False
     return text if plain else yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 30).strip()
 
 
 def read_override(text: str, where: str) -> Any:
-    """The value of an override; a value that is not YAML is text."""
+    """The value of an override. A value that is not YAML is text, and so is one of which YAML would drop a part: a
+    comment sign, the mark of a block, blanks around a text (`task.label_separator=#`, `input.join=' | '`)."""
     try:
-        return read_values(text, where)
+        value = read_values(text, where)
     except NotYamlError:
-        _check(text, where)
-        return text
+        value = text
+    lost = value is None and text not in ("", "~", "null", "Null", "NULL")
+    if not text.lstrip().startswith(("'", '"')) and (lost or (isinstance(value, str) and value != text)):
+        value = text
+    _check(value, where)
+    return value
 
 
 def _check(values: Any, where: str) -> None:

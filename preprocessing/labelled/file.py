@@ -37,7 +37,7 @@ _ROOM, _EXPANSION = 256_000_000, 200
 _VALUES = 8
 """The values of a JSON file may take `_ROOM` bytes and this many per character; usually they take twice as many as
 its characters."""
-_MOST_MISTAKES = 1_000_000
+_MOST_MISTAKES = 100_000
 
 
 @dataclass

@@ -157,7 +157,11 @@ def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
 
 def _way_out(source: LabelledFile, name: str) -> str:
     """The hint for a file that was read as `name`, but may have another format."""
-    way = "plain text is read by document-per-line or document-per-file, other formats are in docs/commands.md"
+    plain = [
+        one for one in ("document-per-line", "document-per-file") if source.task in FORMATS[one].tasks and one != name
+    ]
+    way = f"plain text is read by {' or '.join(plain)}, other" if plain else "other"
+    way += " formats are in docs/commands.md"
     try:
         other, reason = recognise(source)
         if other != name and source.task in FORMATS[other].tasks:

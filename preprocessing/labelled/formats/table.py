@@ -59,8 +59,12 @@ FORMATS: dict[str, LabelledFormat] = {
         "a word or character and its tag a line, a blank line after each sentence",
         takes_any=True,
     ),
-    "document-per-line": LabelledFormat(_ALONE, document_per_line, "a text a line, without labels", takes_any=True),
-    "document-per-file": LabelledFormat(_ALONE, document_per_file, "a text a file, without a label", takes_any=True),
+    "document-per-line": LabelledFormat(
+        _ALONE, document_per_line, "a text a line, without labels", (), _LABELS, takes_any=True
+    ),
+    "document-per-file": LabelledFormat(
+        _ALONE, document_per_file, "a text a file, without a label", (), _LABELS, takes_any=True
+    ),
     "folders": LabelledFormat(
         ("classify",), read_folders, "a folder or tar archive with a folder a class, a file a text"
     ),
@@ -105,7 +109,7 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     if b"\t" in head.partition(b"\n")[0]:
         return "tsv", "its first line has tabs"
     known = "; ".join(f"{name}: {format.looks}" for name, format in FORMATS.items() if source.task in format.tasks)
-    raise UserError(f"{source.path}: of no known format; name it by `task.format` ({known})")
+    raise UserError(f"{source.name}: of no known format; name it by `task.format` ({known})")
 
 
 def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from reread.pipeline.recipe.check import check_same_run
 from reread.pipeline.recipe.layers import available_recipes
 from reread.pipeline.recipe.load import apply_overrides, load_recipe, override, write_recipe
 from reread.pipeline.recipe.schema import Recipe
+from reread.pipeline.recipe.values import as_yaml
 from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.settings import sections_in
@@ -402,3 +403,12 @@ def test_every_number_of_a_recipe_has_bounds() -> None:
                 values = copy.deepcopy(recipe)
                 apply_overrides(values, [*given, f"{name}={value}"])
                 Recipe.parse(values, "test")
+
+
+@pytest.mark.parametrize("text", ["#", " ", "|", " | ", " / ", "a # b"])
+def test_an_override_keeps_what_yaml_would_drop_of_a_text(text: str) -> None:
+    values: dict[str, Any] = {}
+    apply_overrides(values, [f"task.label_separator={text}"])
+    assert values["train"]["data"]["label_separator"] == text
+    apply_overrides(values, [f"task.label_separator={as_yaml(text)}", "task.join=null", "task.format="])
+    assert values["train"]["data"] == {"label_separator": text, "join": None, "format": None}

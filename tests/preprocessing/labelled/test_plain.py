@@ -186,3 +186,20 @@ def test_the_line_names_the_format_that_a_file_may_be(tmp_path: Path) -> None:
         f"{path}:1: looks like jsonl, not like a word or character and its tag a line, a blank line after each "
         "sentence; it is read as `task.format=conll`: it may be jsonl (its first line is a JSON object)"
     )
+
+
+@pytest.mark.parametrize("labels", ["set", "number"])
+@pytest.mark.parametrize("format", ["document-per-line", "document-per-file"])
+def test_texts_alone_are_for_sets_of_labels_and_numbers_too(labels: Any, format: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "lines.txt", "x\n")
+    (example,) = read_examples(path, "classify", format, labels=labels).examples
+    assert example.target is None
+
+
+def test_a_folder_and_a_task_without_plain_text_are_not_sent_to_plain_text(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        read_examples(tmp_path, "tag", "conll")
+    path = write(tmp_path / "a.jsonl", "no json\n")
+    with pytest.raises(UserError, match=r"other formats are in docs/commands\.md") as refused:
+        read_examples(path, "rank", "jsonl")
+    assert "plain text" not in str(refused.value)
