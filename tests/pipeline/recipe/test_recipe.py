@@ -402,3 +402,8 @@ def test_every_number_of_a_recipe_has_bounds() -> None:
                 values = copy.deepcopy(recipe)
                 apply_overrides(values, [*given, f"{name}={value}"])
                 Recipe.parse(values, "test")
+
+
+def test_a_setting_where_the_recipe_belongs_is_told_so() -> None:
+    with pytest.raises(UserError, match=r"^`steps=3`: a recipe comes first, and then what to change in it: RECIPE st"):
+        load_recipe("steps=3", [])
