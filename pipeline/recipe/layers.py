@@ -131,6 +131,8 @@ def _file_of(recipe: str) -> Path:
 def _not_there(recipe: str) -> UserError:
     """The error for a recipe that does not exist. It names similar files beside it and, if it is no path, built-in
     recipes."""
+    if "=" in recipe:
+        return UserError(f"`{recipe}`: a recipe comes first, and then what to change in it: RECIPE {recipe}")
     path = Path(recipe)
     is_path = path.suffix in (".yaml", ".yml") or "/" in recipe
     known = {one.stem: str(one) for one in path.parent.glob("*.y*ml")}

@@ -111,7 +111,7 @@ def test_mistakes_are_one_line(texts: Path) -> None:
         (["nowhere"], "`nowhere` matches no file"),
         (["texts", "input.encodign=auto"], "did you mean `preprocess.input.encoding`"),
         (["input.format=csv"], "input.paths"),
-        (["texts", "preprocess=3"], r"peek: preprocess: input should be a valid dictionary.*\(got 3\)"),
+        (["texts", "preprocess=3"], r"peek: preprocess: a section; set one of its keys, .*\(got 3\)"),
         (["texts", "preprocess=null"], "peek: has no `preprocess` section"),
         (["texts", "preprocess={input: {paths: texts}}"], "peek: preprocess"),
     ):

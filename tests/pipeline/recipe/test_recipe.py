@@ -412,3 +412,8 @@ def test_an_override_keeps_what_yaml_would_drop_of_a_text(text: str) -> None:
     assert values["train"]["data"]["label_separator"] == text
     apply_overrides(values, [f"task.label_separator={as_yaml(text)}", "task.join=null", "task.format="])
     assert values["train"]["data"] == {"label_separator": text, "join": None, "format": None}
+
+
+def test_a_setting_where_the_recipe_belongs_is_told_so() -> None:
+    with pytest.raises(UserError, match=r"^`steps=3`: a recipe comes first, and then what to change in it: RECIPE st"):
+        load_recipe("steps=3", [])
