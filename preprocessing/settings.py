@@ -82,13 +82,16 @@ class Settings(BaseModel):
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """`field: old -> new` for each leaf that differs between two nested dicts."""
+    return [f"{name}: {before!r} -> {after!r}" for name, before, after in changed_leaves(old, new, path)]
+
+
+def changed_leaves(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, old value, new value) of each leaf that differs between two nested dicts."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            line
-            for key in sorted({*old, *new})
-            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        ]
-    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
+        for key in sorted({*old, *new}):
+            yield from changed_leaves(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new
 
 
 def _line(model: type[BaseModel], problem: Any) -> str:

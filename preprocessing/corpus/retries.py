@@ -1,4 +1,4 @@
-"""Retries after errors of a network or a disk, and the error lines for what failed in the end."""
+"""Retries after errors of a network or a disk, and the error lines if all tries fail."""
 
 import asyncio
 import errno

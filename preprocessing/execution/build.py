@@ -53,12 +53,13 @@ def build(settings: PreprocessSettings) -> Manifest:
     with _writing_corpus(settings.output):
         if (manifest := _manifest_if_complete(settings, inputs)) is not None:
             return manifest
+        # The work folder, which another process may have finished in the meantime
         with locked(output / LOCK):
-            if (manifest := _manifest_if_complete(settings, inputs)) is not None:  # by another process in the meantime
+            if (manifest := _manifest_if_complete(settings, inputs)) is not None:
                 return manifest
             prepare(settings, inputs)
             work = _open(settings, inputs)
-            # Each stage does its missing tasks; mistakes in the input show right after reading
+            # Each stage does its missing tasks; mistakes in the input show right after reading.
             try:
                 with _executor(settings) as executor:
                     for stage in stages_of(settings):
@@ -69,6 +70,7 @@ def build(settings: PreprocessSettings) -> Manifest:
                             _check_any_document(work)
                             if (unreadable := _unreadable(work)) and unreadable.is_most:
                                 _warn(unreadable.line)
+                # The corpus, whose manifest is written last
                 manifest = merge(work)
                 _write(work, manifest, inputs.identity)
             except FileNotFoundError:  # without locks, another process may have been faster

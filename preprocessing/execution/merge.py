@@ -34,6 +34,7 @@ def listed(counts: dict[str, int]) -> str:
 
 def merge(work: Work) -> Manifest:
     """The manifest of the corpus; raises `UserError` if it has no token."""
+    # The shards, in the order of their splits
     read, encoded = list(work.part_results("read")), list(work.part_results("encode"))
     shards = [
         WrittenShard.from_json(shard)
@@ -53,10 +54,12 @@ def merge(work: Work) -> Manifest:
         within_parts = sum(result["repeated"] for result in work.part_results("paragraphs"))
         across_parts = sum(result["dropped"] for result in STAGES["duplicate-paragraphs"].results(work))
         dropped["duplicate paragraphs"] = within_parts + across_parts
+    # Statistics
     validation = [one.shard for one in shards if one.shard.split == "validation"]
     totals = {name: sum(count[name] for count in counts) for name in _TOTALS}
     sums = {name: _sum(result[name] for result in encoded) for name in ("counts", "word_tokens", "document_tokens")}
     unknown = sum((Counter(result["unknown_characters"]) for result in encoded), Counter())
+    # All of it by its names in the manifest
     return Manifest.of(
         work.tokenizer.describe(),
         token_dtype(work.tokenizer),

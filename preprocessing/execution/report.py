@@ -20,6 +20,7 @@ def _by_length(counts: dict[str, int]) -> list[tuple[int, int]]:
 
 
 def _markdown(manifest: Manifest) -> str:
+    # The rows of the tables
     statistics = manifest.statistics
     tokens, han = statistics["tokens"], statistics["han_tokens"]
     words = {
@@ -51,6 +52,7 @@ def _markdown(manifest: Manifest) -> str:
         (source["path"], *(f"{source[column]:,}" for column in columns), f"{sum(source['dropped'].values()):,}")
         for source in manifest.sources
     ]
+    # The page
     return "\n".join(
         [
             "# Corpus\n",

@@ -149,6 +149,7 @@ _NO_MEMORY, _PANIC = 3, 4
 
 def serve() -> None:
     """The main function of a child: answers one request after another until its parent ends."""
+    # Set up the process: no signals, no core files, and nothing printed among the answers.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to all; this process ends with its parent
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -159,7 +160,7 @@ def serve() -> None:
             name_of_module, name, room, arguments = pickle.load(requests)
             last: tuple[str, Exception | None] = "end", None
             try:
-                # Load the libraries without a limit, then do the work within it
+                # Load the libraries without a limit, then do the work within it.
                 held = _address_space()
                 module = import_module(name_of_module)
                 module.load()
@@ -176,6 +177,7 @@ def serve() -> None:
                 last = "error", error
             except BaseException:  # a panic of Rust
                 os._exit(_PANIC)
+            # Lift the limit before the next request.
             arguments = None
             _bound(resource.RLIMIT_AS, sys.maxsize)
             _answer(answers, *last)

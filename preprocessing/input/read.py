@@ -25,7 +25,7 @@ def read(
 ) -> Iterator[Document]:
     """Streams the documents of `piece`; a document belongs to the byte range in which it begins.
 
-    `report` is called for whatever cannot be read, and the rest is read; if `bad_input` is `refuse`, this raises
+    `report` is called for each part that cannot be read, and the rest is read; if `bad_input` is `refuse`, this raises
     `UserError` instead. An error of the operating system (permission, disk) and a file that changes always raise
     `UserError`, since the next run would make another corpus. `count_encoding` is called with the encoding that
     `encoding: auto` chose for each file or member of an archive.

@@ -76,6 +76,7 @@ def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> l
             found = named.setdefault(path, [number, number])
             if entry.is_held_out and not entries[found[1]].is_held_out:
                 found[1] = number
+    # Leave out files in the output folder.
     paths = [path for path in named if not is_output(os.path.dirname(path))]
     if not paths:
         raise UserError(
@@ -83,11 +84,12 @@ def find_files(inputs: Sequence[InputSettings], output: Path | None = None) -> l
         )
     if len(paths) < len(named):
         log.info("input: %d files in the output folder %s are not read", len(named) - len(paths), output)
+    # Look at each file, and put held-out ones first.
     sources = []
     for path in paths:
         section = entries[named[path][0]].section
         sources.append(_source(path, inputs[section].format, section, named[path][1]))
-    sources.sort(key=lambda source: not entries[source.entry].is_held_out)  # stable
+    sources.sort(key=lambda source: not entries[source.entry].is_held_out)
     automatic = [source.format for source in sources if inputs[source.section].format == "auto"]
     for name, count in Counter(automatic).items():
         by_name = "" if name == PROSE else "by the name "

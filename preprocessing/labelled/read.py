@@ -174,12 +174,14 @@ def _way_out(source: LabelledFile, name: str) -> str:
 
 def _format(source: LabelledFile, name: str | None) -> str:
     """The key of `FORMATS` by which the file is read; raises `UserError` if that format does not fit the task."""
+    # The format that is named, or recognised
     if name is not None and name not in FORMATS:
         raise UserError(f"task.format: `{name}` is unknown; {nearest(name, FORMATS)}")
     reason = ""
     if name is None:
         name, reason = recognise(source)
     chosen = FORMATS[name]
+    # It must be for this task, this form of labels and these columns.
     if source.task not in chosen.tasks:
         fitting = [name for name, format in FORMATS.items() if source.task in format.tasks]
         why = f" ({reason})" if reason else ""

@@ -103,6 +103,7 @@ class BackedTokenizer:
         return {**values, **self.special}
 
     def save(self, folder: Path) -> None:
+        # Append special tokens, whose ids must be those that texts were encoded with.
         folder.mkdir(parents=True, exist_ok=True)
         backend = self._copy()
         backend.add_special_tokens(
@@ -120,12 +121,14 @@ class BackedTokenizer:
             raise UserError(
                 f"{self.path}: its ids have gaps, so special tokens cannot be appended; add these tokens to the file"
             )
+        # Put them around texts.
         single, pair, inputs = self._templates()
         backend.post_processor = processors.TemplateProcessing(
             single=single,
             pair=pair,
             special_tokens=[(name, self.special[role]) for role, name in self.names.items() if name in single.split()],
         )
+        # Write the files that transformers reads.
         names = {f"{role}_token": name for role, name in self.names.items()}
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",

@@ -32,6 +32,7 @@ class ByteLevelBpe(BackedTokenizer):
     type = "bpe"
 
     def __init__(self, path: Path, fast: bool = True) -> None:
+        # Load the vocabulary with its special tokens.
         backend = self._from_json(path) if path.name.endswith("tokenizer.json") else self._from_merges(path)
         bracketed = backend.token_to_id("[MASK]") is not None
         names = {role: known[0] if bracketed else known[-1] for role, known in SPECIAL_NAMES.items()}
@@ -43,6 +44,7 @@ class ByteLevelBpe(BackedTokenizer):
         plain = known and values["normalizer"] is None
         # With add_prefix_space each piece must begin with a blank, or one would be inserted before it.
         self._cuts = "" if not plain else " " if split["add_prefix_space"] else " \n"
+        # Use the fast encoder if it is exact for this tokenizer.
         self._fast: FastBpe | None = None
         reason = ""
         if not known:

@@ -48,6 +48,7 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
 
     Raises `UserError` if the file is missing or damaged.
     """
+    # Find the file, and its type.
     path = Path(path)
     if not path.exists():
         raise UserError(
@@ -57,6 +58,7 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
     path = _file_in(path, settings.type) if path.is_dir() else path
     try:
         kind = settings.type if settings.type != "auto" else _type_of(path)
+        # Load it by its type; WordPiece is left.
         if kind == "sentencepiece":
             return SentencePiece(path)
         if kind == "bpe":

@@ -109,12 +109,34 @@ class Dataset(ABC, Generic[AnySettings]):
         return []
 
 
-class MaskedDataset(Dataset[AnyMasked]):
-    """Rows drawn from a corpus on demand. Epoch e shows copy e % copies."""
+class PooledDataset(Dataset[AnyMasked]):
+    """Samples in the order of `Order`. Epoch e shows copy e % copies; `len()` is the number of samples in an epoch."""
+
+    order: Order
+    split: str
+
+    @property
+    def fingerprint(self) -> str:
+        return samples_fingerprint(self.corpus_fingerprint, self.split, self.settings, self.seed, self.order.pools)
+
+    @property
+    def drawn_by(self) -> dict[str, Any]:
+        return drawn_from_pools(super().drawn_by, self.order.pools)
+
+    def __len__(self) -> int:
+        return self.order.samples
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(copy, sample) of each position [B] of the endless stream."""
+        return self.order.locate(positions)
+
+
+class MaskedDataset(PooledDataset[AnyMasked]):
+    """Rows drawn from a corpus on demand."""
 
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
         """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""
-        self.corpus, self.settings, self.seed = corpus, settings, seed
+        self.corpus, self.settings, self.seed, self.split = corpus, settings, seed, corpus.split
         extents, pools = cut_pools(np.diff(corpus.block_tokens), settings.pool_tokens)
         self.order = Order(before_block[extents], pools, settings.copies, seed)
         stretches = list(pairwise(extents.tolist()))
@@ -132,23 +154,10 @@ class MaskedDataset(Dataset[AnyMasked]):
         # After a block of this size is freed, glibc keeps smaller ones for reuse; otherwise every call page-faults.
         np.empty(1 << 24, np.uint8)
 
-    @property
-    def fingerprint(self) -> str:
-        return samples_fingerprint(
-            self.corpus_fingerprint, self.corpus.split, self.settings, self.seed, self.order.pools
-        )
-
-    @property
-    def drawn_by(self) -> dict[str, Any]:
-        return drawn_from_pools(super().drawn_by, self.order.pools)
-
-    def __len__(self) -> int:
-        return self.order.samples
-
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(copy, sample) of each position [B] of the endless stream; has the next pool read ahead."""
+        """(copy, sample) of each position [B] of the endless stream; the next pool is read ahead."""
         self._read_ahead.follow(int(positions.max()))
-        return self.order.locate(positions)
+        return super().locate(positions)
 
     def verify(self) -> None:
         self.corpus.verify()

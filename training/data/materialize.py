@@ -1,4 +1,4 @@
-"""Finished samples on disk: the rows that `Samples` draws, written once.
+"""Finished rows on disk: the rows that `Samples` draws, written once.
 
 The folder has a `manifest.json` of kind "samples", the tokenizer, and tar shards in WebDataset layout. Row c * n + i is
 sample i of copy c. A tar sample is a block of rows, without their padding:
@@ -6,7 +6,7 @@ sample i of copy c. A tar sample is a block of rows, without their padding:
     ids        [tokens]          masked input ids, with [CLS] and [SEP]
     continues  [tokens / 8]      bits: whether a token continues a word
     rows       [rows, 4]         tokens, tokens of segment 0, predicted tokens, next_sentence_label (2 without one)
-    columns    [predicted]       where the predicted tokens are in their row
+    columns    [predicted]       the columns of the predicted tokens in their row
     labels     [predicted]       their ids
 """
 
@@ -15,9 +15,9 @@ import logging
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -32,10 +32,10 @@ from reread.preprocessing.corpus.checksums import add_checksum, read_manifest, v
 from reread.preprocessing.errors import UserError, writing
 from reread.preprocessing.execution.executors.semaphores import name_semaphores
 from reread.preprocessing.files import write_atomically
-from reread.preprocessing.settings import Settings
+from reread.preprocessing.settings import Settings, changed_leaves
 from reread.preprocessing.tokens.base import copy_tokenizer_files
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.dataset import drawn_from_pools, samples_fingerprint, special_ids
+from reread.training.data.dataset import PooledDataset, special_ids
 from reread.training.data.order.order import Order
 from reread.training.data.rows.samples import RowDataset, RowSettings, Samples, frame
 
@@ -56,6 +56,7 @@ def materialize(
     After an interruption the same call writes only the missing shards. Raises `UserError` if `out` already holds other
     or altered samples, or cannot be written.
     """
+    # The manifest, without the shards
     settings, manifest = settings.model_copy(update={"corpus": corpus}), Corpus(corpus).manifest
     drawn = {split: _samples(settings, seed, split) for split in sorted({shard.split for shard in manifest.shards})}
     values: dict[str, Any] = {
@@ -71,19 +72,22 @@ def materialize(
         "extents": {split: np.diff(samples.order.before_extent).tolist() for split, samples in drawn.items()},
     }
     with writing(out):
+        # Nothing is left to write, or a folder that holds something else.
         if (out / "manifest.json").exists():
             _check_written(out, values)
             log.info("%s: all samples are already written", out)
             return
+        # Write the tokenizer and the missing shards, and the manifest last.
         _samples(settings, seed, "train").check(settings, seed)
         (out / "tokenizer").mkdir(parents=True, exist_ok=True)
         copy_tokenizer_files(corpus / "tokenizer", out / "tokenizer")
         tasks = [
-            (settings, seed, split, number, block_rows, out)
+            (split, number)
             for split, samples in drawn.items()
             for number in range(-(-len(samples) * settings.copies // (SHARD_BLOCKS * block_rows)))
         ]
-        shards, console = _run(tasks, workers or os.cpu_count() or 1), Console(stderr=True)
+        write = partial(_write_shard, settings, seed, block_rows, out)
+        shards, console = _run(write, tasks, workers or os.cpu_count() or 1), Console(stderr=True)
         progress = track(shards, "writing samples", len(tasks), console=console, disable=not sys.stderr.isatty())
         values["shards"] = list(progress)
         write_atomically(out / "manifest.json", add_checksum(out, values))
@@ -96,19 +100,17 @@ def materialize(
 def _check_written(out: Path, values: dict[str, Any]) -> None:
     """Raises `UserError` unless `out` holds, unaltered, the samples whose manifest has `values`."""
     found = read_manifest(out)
-    if any(found.get(name) != value for name, value in values.items()):
-        difference = _difference(found, values)
-        raise UserError(f"{out / 'manifest.json'}: holds other samples ({difference}); give an empty folder")
-    _read_manifest(out)
-
-
-def _difference(found: dict[str, Any], values: dict[str, Any]) -> str:
+    if all(found.get(name) == value for name, value in values.items()):
+        _read_manifest(out)
+        return
     if found.get("kind") != "samples":
-        return "not samples"
-    if found["corpus"] != values["corpus"]:
-        return "from another corpus"
-    written, wanted = (_flat(RowSettings(corpus=Path(), **side["settings"]), side["seed"]) for side in (found, values))
-    return _differing(written, wanted) or "in another format version"
+        difference = "not samples"
+    elif found["corpus"] != values["corpus"]:
+        difference = "from another corpus"
+    else:
+        sides = ((RowSettings(corpus=Path(), **one["settings"]), one["seed"]) for one in (found, values))
+        difference = _differing(*sides) or "in another format version"
+    raise UserError(f"{out / 'manifest.json'}: holds other samples ({difference}); give an empty folder")
 
 
 def is_materialized(folder: Path) -> bool:
@@ -123,21 +125,22 @@ def _samples(settings: RowSettings, seed: int, split: str) -> Samples:
     return Samples(Corpus(settings.folder, split), settings, seed)
 
 
-_Task = tuple[RowSettings, int, str, int, int, Path]
+_Task = tuple[str, int]
+"""A shard: its split, and its number in it."""
 
 
-def _run(tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
+def _run(write: Callable[[_Task], dict[str, Any]], tasks: list[_Task], workers: int) -> Iterator[dict[str, Any]]:
     if workers == 1:
-        yield from map(_write_shard, tasks)
+        yield from map(write, tasks)
         return
     name_semaphores()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_write_shard, tasks)
+        yield from pool.map(write, tasks)
 
 
-def _write_shard(task: _Task) -> dict[str, Any]:
-    """Write shard `number` of a split unless it is already written; returns its description."""
-    settings, seed, split, number, block_rows, out = task
+def _write_shard(settings: RowSettings, seed: int, block_rows: int, out: Path, task: _Task) -> dict[str, Any]:
+    """Write a shard unless it is already written; returns its description."""
+    split, number = task
     samples = _samples(settings, seed, split)
     path = out / f"{split}-{number:05d}.tar"
     if _description(path).exists():
@@ -243,8 +246,8 @@ def _read_manifest(folder: Path) -> _Manifest:
     return manifest
 
 
-class MaterializedSamples(RowDataset[RowSettings]):
-    """Samples read from a folder that `materialize` wrote.
+class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
+    """Rows read from a folder that `materialize` wrote.
 
     Raises `UserError` for a missing or truncated shard on opening, and for an altered block when it is first read.
     """
@@ -273,20 +276,6 @@ class MaterializedSamples(RowDataset[RowSettings]):
         self._check_blocks(shards)
         self._block = lru_cache(_CACHED_BLOCKS)(self._read_block)
 
-    def __len__(self) -> int:
-        return self.order.samples
-
-    @property
-    def fingerprint(self) -> str:
-        return samples_fingerprint(self.corpus_fingerprint, self.split, self.settings, self.seed, self.order.pools)
-
-    @property
-    def drawn_by(self) -> dict[str, Any]:
-        return drawn_from_pools(super().drawn_by, self.order.pools)
-
-    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self.order.locate(positions)
-
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         blocks, numbers = np.divmod(copies * len(self) + indices, self._block_rows)
         wanted = [(self._block(block), row) for block, row in zip(blocks.tolist(), numbers.tolist(), strict=True)]
@@ -311,7 +300,7 @@ class MaterializedSamples(RowDataset[RowSettings]):
 
     def check(self, settings: RowSettings, seed: int) -> None:
         """Raises `UserError` with each setting that differs from those the samples were written with."""
-        if differing := _differing(_flat(self.settings, self.seed), _flat(settings, seed)):
+        if differing := _differing((self.settings, self.seed), (settings, seed)):
             raise UserError(
                 f"{self.folder}: these samples were written with {differing}; restore that, or write "
                 "them again with `reread preprocess --materialize`"
@@ -349,14 +338,8 @@ class MaterializedSamples(RowDataset[RowSettings]):
         return _RowBlock(members, by_token | dict.fromkeys(by_prediction, predicted_at))
 
 
-def _differing(written: dict[str, Any], wanted: dict[str, Any]) -> str:
-    changed = [name for name in wanted if written[name] != wanted[name]]
-    return ", ".join(f"{name} {written[name]} (now {wanted[name]})" for name in changed)
-
-
-def _flat(settings: RowSettings, seed: int) -> dict[str, Any]:
-    """Every setting that samples depend on, by its dotted name."""
-    values = settings.model_dump(mode="json", exclude={"corpus", "corpora", "cache"})
-    masking = values.pop("masking")
-    named = {f"data.{name}": value for name, value in values.items()}
-    return {"seed": seed, **named, **{f"data.masking.{name}": value for name, value in masking.items()}}
+def _differing(written: tuple[RowSettings, int], wanted: tuple[RowSettings, int]) -> str:
+    """The settings and the seed that differ, by their dotted names; empty if none does."""
+    old, new = (side[0].model_dump(mode="json", exclude={"corpus", "corpora", "cache"}) for side in (written, wanted))
+    changed = [*changed_leaves(written[1], wanted[1], "seed"), *changed_leaves(old, new, "data")]
+    return ", ".join(f"{name} {before} (now {after})" for name, before, after in changed)

@@ -69,6 +69,7 @@ def _documents(reader: PieceReader, source: _Lines, rows: Iterator[list[str]]) -
     has_header = not all(isinstance(path[0], int) for path in field.paths)
     width = 0
     while True:
+        # Read a row; after a mistake the csv module goes on with the next one.
         source.begin_row()
         try:
             row = next(rows)
@@ -80,6 +81,7 @@ def _documents(reader: PieceReader, source: _Lines, rows: Iterator[list[str]]) -
         except csv.Error as error:
             reader.problem(source.position, f'not CSV ({error}); a field with " in it is quoted, each " doubled')
             continue
+        # It is damaged or blank, the header, or a record.
         if source.is_damaged or not any(row):
             continue
         elif has_header and names is None:

@@ -124,6 +124,7 @@ def read_c3(source: LabelledFile) -> Iterator[ChooseExample]:
         raise UserError(f"{source.path}: {json_type(data)}, not a list of documents; is it another format?")
     repeated, groups, shared = 0, set[str](), 0
     for number, values in enumerate(data, 1):
+        # A document, whose id becomes the group of its questions
         location = source.location(f"document {number}")
         if not isinstance(values, list) or len(values) != 3:
             source.mistake(location, "not a list of lines, questions and an id")
@@ -135,6 +136,7 @@ def read_c3(source: LabelledFile) -> Iterator[ChooseExample]:
         if group in groups:
             group, shared = f"{group}@{number}", shared + 1
         groups.add(group)
+        # Its questions
         for order, inner in enumerate(document.questions, 1):
             location = source.location(f"document {number}, question {order}")
             question = source.parse(_Options, inner, location)
