@@ -32,14 +32,30 @@ def test_the_tutorial_finds_by_meaning_with_weights_that_have_learned_something(
     smaller = {
         "finetune.epochs=10": "finetune.epochs=1",
         '"epochs": 10': '"epochs": 1',
-        '"*.txt"': '"en-[23]*.txt"',
+        '"*.txt"': '"en-[23][28]*.txt"',
         "--length 4096 --window 512": "--length 512 --window 64",
         "to 4096": "to 512",
     }
-    first, *_ = blocks(own, {})
+    first, *_ = blocks(own)
     reader = Reader(tmp_path, monkeypatch)
     reader.follow([first])
     exec("import reread", reader.names)
     reader.follow(blocks(learned, smaller))
     nearest = reader.names["files"][reader.names["likeness"].argmax()]
     assert nearest.stem == "en-28-how-signals-keep-trains-apart"
+
+
+def test_the_tutorial_of_long_documents_reads_and_classifies_a_book(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smaller = {
+        "steps=600": "steps=4",
+        "finetune.epochs=10": "finetune.epochs=1",
+        '"epochs": 10': '"epochs": 1',
+        '"*.txt"': '"en-1[0-2]*.txt"',
+    }
+    reader = Reader(tmp_path, monkeypatch)
+    reader.follow(blocks(page("tutorial-long.md"), smaller))
+    assert reader.names["once"].shape == reader.names["twice"].shape == (len(reader.names["tokens"]), 128)
+    moved = reader.names["moved"]
+    assert moved[:62].mean() > 100 * moved[-62:].mean()  # only the first segments see the last ones' memory

@@ -25,7 +25,7 @@ class Block(NamedTuple):
     text: str
 
 
-def blocks(page: str, smaller: Mapping[str, str]) -> list[Block]:
+def blocks(page: str, smaller: Mapping[str, str] = {}) -> list[Block]:
     """The fenced blocks of a page in its order, with each key of `smaller` replaced by its value.
 
     Fails for a key that is not there: the page has changed, and would be run at its full size.

@@ -1,22 +1,36 @@
-"""The README and docs/faults.md name only what exists, the README names all of it, and its pictures can be drawn."""
+"""The README and the pages that it sends its readers to name only what exists, and together all of it."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
 from collections import Counter
+from statistics import median
+from unittest.mock import create_autospec
 
+import pytest
+
+import reread
 from reread.pipeline.cli import app
 from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
 from tests.conftest import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-FAULTS = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
-def table(header: str) -> list[list[str]]:
-    """Cells of each row of the README's table whose first line is `header`."""
-    lines = README[README.index(f"\n{header}\n") + 1 :].splitlines()[2:]
+README = text_of("README.md")
+PROMISES = "| promise | test |"
+BESIDE = next(line for line in README.splitlines() if line.startswith("| | reread |"))
+GPU = "| bf16 | tokens/s | MFU | peak | attention | compiled (`train.compile`): tokens/s |"
+BERT, LONGFORMER = "transformers' BERT, 512", "transformers' Longformer, 4,096"
+
+
+def table(text: str, header: str) -> list[list[str]]:
+    """Cells of each row of the table of a page whose first line is `header`."""
+    lines = text[text.index(f"\n{header}\n") + 1 :].splitlines()[2:]
     rows = [line for line in lines[: [*lines, ""].index("")] if line.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
@@ -30,32 +44,45 @@ def names_of_all_tests() -> set[str]:
     return names
 
 
-def test_every_promise_of_the_readme_names_tests_of_its_own() -> None:
-    promises = [re.findall(r"`(test_\w+)`", test) for _, test in table("| promise | test |")]
-    assert len(promises) > 10
+def test_every_promise_names_tests_of_its_own() -> None:
+    promises = [re.findall(r"`(test_\w+)`", test) for _, test in table(text_of("docs/promises.md"), PROMISES)]
+    assert len(promises) > 30
     assert all(promises)
     assert set().union(*promises) <= names_of_all_tests()
     assert max(Counter(name for names in promises for name in names).values()) == 1
 
 
+def test_the_readme_keeps_five_of_the_promises() -> None:
+    kept = table(README, PROMISES)
+    assert len(kept) == 5
+    assert all(promise in table(text_of("docs/promises.md"), PROMISES) for promise in kept)
+
+
 def test_every_test_named_in_the_table_of_failures_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", FAULTS))
+    faults = text_of("docs/faults.md")
+    named = set(re.findall(r"`(test_\w+)`", faults))
     assert named
     assert named <= names_of_all_tests()
-    files = set(re.findall(r"\btests/[\w/]+\.py", FAULTS))
+    files = set(re.findall(r"\btests/[\w/]+\.py", faults))
     assert files
     assert not {file for file in files if not (ROOT / file).exists()}
 
 
-def test_the_readme_shows_every_command_and_no_other() -> None:
+def test_the_page_of_commands_has_every_command_and_no_other() -> None:
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert set(re.findall(r"\breread ([a-z]+)\b(?=[ `])", README)) <= commands
-    assert commands <= set(re.findall(r"\breread ([a-z]+)\b", README))
+    rows = table(text_of("docs/commands.md"), "| command | |")
+    assert [re.match(r"`reread ([a-z]+)\b", name).group(1) for name, _ in rows] == sorted(  # type: ignore[union-attr]
+        commands, key=[name.split()[1].strip("`") for name, _ in rows].index
+    )
+    for page in ("README.md", "docs/commands.md", "docs/install.md"):
+        assert set(re.findall(r"\breread ([a-z]+)\b(?=[ `])", text_of(page))) <= commands, page
 
 
 def test_the_models_of_the_readme_name_every_recipe_that_trains_one() -> None:
     of_models = {
-        name for *_, recipes in table("| model | paper | reads | objective | recipes |") for name in names(recipes)
+        name
+        for *_, recipes in table(README, "| model | paper | reads | learns to predict | recipes |")
+        for name in names(recipes)
     }
     beside = {name for name in available_recipes() if name.startswith("paper-")}
     beside |= {"quickstart", "quickstart-ernie-doc", "quickstart-ran", "roberta-small"}
@@ -66,8 +93,9 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_recipes_of_the_readme_exist() -> None:
-    shown = set(re.findall(r"reread (?:train|preprocess|run|plan|ablate|finetune) ([a-z][\w.-]+)(?![\w.-]*=)", README))
+def test_recipes_that_the_pages_name_exist() -> None:
+    pages = README + text_of("docs/commands.md")
+    shown = set(re.findall(r"reread (?:train|preprocess|run|plan|ablate|finetune) ([a-z][\w.-]+)(?![\w.-]*=)", pages))
     assert shown
     assert shown <= {*available_recipes(), *finetuning_recipes()}
 
@@ -80,11 +108,46 @@ def test_files_that_the_documents_point_to_exist() -> None:
         assert (ROOT / picture).exists(), picture
 
 
-def test_make_targets_of_the_readme_exist() -> None:
+def test_the_readme_sets_up_by_two_commands_near_its_top() -> None:
+    first = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[0]
+    assert first == "make quickstart\nmake test\n"
+    assert README.index(first) < 1000
+    assert len(README.encode("utf-8")) < 9_500
+
+
+def test_the_python_of_the_readme_calls_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    called = {name: create_autospec(getattr(reread, name)) for name in ("preprocess", "train", "finetune")}
+    for name, function in called.items():
+        monkeypatch.setattr(reread, name, function, raising=False)
+    exec(compile(code, "README.md", "exec"), {})
+    assert all(function.call_count == 1 for function in called.values())
+
+
+def test_the_readmes_figures_are_those_that_were_measured() -> None:
+    rows = {cells[0]: cells[1:] for cells in table(README, BESIDE)}
+    results = json.loads(text_of("benchmarks/peers/results.json"))["cases"]["bert"]
+    ours, theirs = (median(one["step 128"] for one in results[side]) for side in ("ours", "theirs"))
+    on_cpu, on_gpu, longformer = (
+        next(cells for name, cells in rows.items() if start in name) for start in ("small BERT", "base,", "Longformer")
+    )
+    assert on_cpu[:2] == [f"**{ours:.3f} s**", f"{theirs:.3f} s"]
+    log = {cells[0]: cells[1:] for cells in table(text_of("docs/lab-log.md"), GPU)}
+    speed = {name: round(int(cells[0].split()[0].replace(",", "")) / 1000) for name, cells in log.items()}
+    compiled = round(int(log["nezha-base, 512"][-1].replace(",", "")) / 1000)
+    assert on_gpu[0] == f"{speed['nezha-base, 512']} thousand tokens/s ({compiled} compiled)"
+    assert on_gpu[1] == f"**{speed[BERT]} thousand** (BERT)"
+    assert f" {speed['nezha-base, 512'] / speed[BERT]:.2f} of".replace("0.", ".") in " ".join(README.split())
+    assert longformer[0] == f"**{speed['longformer-base, 4,096']} thousand tokens/s**"
+    assert longformer[1] == f"{speed[LONGFORMER]} thousand"
+
+
+def test_make_targets_that_the_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = {
         target
-        for line in re.findall(r"^make ([a-z -]+)|`make ([a-z -]+)", README, re.MULTILINE)
+        for page in ("README.md", "docs/install.md", "docs/commands.md", "CONTRIBUTING.md")
+        for line in re.findall(r"^make ([a-z -]+)|`make ([a-z -]+)", text_of(page), re.MULTILINE)
         for target in "".join(line).split()
     }
     assert {"quickstart", "test", "gpu", "slurm"} <= targets
