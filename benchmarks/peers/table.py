@@ -74,8 +74,8 @@ def page(results: Results) -> str:
         "",
         "## In short",
         "",
-        "The models are small, where computing the head on predicted tokens alone gains most. On an H100 a base model is "
-        "behind transformers' BERT ([lab log](../../docs/lab-log.md#on-a-gpu)).",
+        "The models are small, where computing the head on predicted tokens alone gains most. On an H100 a base model "
+        "is behind transformers' BERT ([lab log](../../docs/lab-log.md#on-a-gpu)).",
         "",
         *short(results).splitlines(),
         "",
