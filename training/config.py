@@ -16,7 +16,7 @@ from pydantic import (
 
 from reread.preprocessing.settings import Settings
 from reread.training.data.kinds import KINDS
-from reread.training.data.settings import LONGEST, CorpusSettings, DataSettings
+from reread.training.data.settings import LONGEST, DataSettings
 
 STOPPED = 75
 """Exit status after SIGTERM, when a checkpoint is saved and the same command resumes (EX_TEMPFAIL)."""
@@ -211,7 +211,7 @@ class TrainSettings(Settings):
         read = handler({**values, "global_batch": 1})
         assert read.batch_tokens is not None
         rows, length = read.batch_tokens // read.data.sequence_length, read.data.sequence_length
-        if not isinstance(read.data, CorpusSettings):
+        if KINDS[read.data.kind].task is not None:
             raise ValueError("batch_tokens is for pretraining; a step of fine-tuning has global_batch documents")
         if values.get("global_batch") is not None:
             raise ValueError("global_batch and batch_tokens are both given; set one of them to null")

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import cast
 
 from reread.pipeline.recipe.layers import SAMPLES
 from reread.pipeline.recipe.schema import Recipe, preprocess_section, train_section
@@ -24,11 +25,12 @@ def preprocess(recipe: Recipe, materialize: Path | None = None) -> None:
         from reread.training.data.materialize import materialize as write_copies
 
         train = train_section(recipe)
-        if not isinstance(train.data, RowSettings):
+        if train.data.kind != "rows":
             raise UserError(f"recipe {recipe.name}: train.data.kind is {train.data.kind}; --materialize writes rows")
-        if train.data.corpora:
+        data = cast(RowSettings, train.data)
+        if data.corpora:
             raise UserError(f"recipe {recipe.name}: --materialize writes one corpus; give data.corpora such folders")
-        write_copies(settings.output, materialize, train.data, train.seed, settings.workers)
+        write_copies(settings.output, materialize, data, train.seed, settings.workers)
 
 
 def preprocess_share(recipe: Recipe, stage: str, share: str) -> None:

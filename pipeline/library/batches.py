@@ -17,13 +17,11 @@ from reread.training.data.batch import Rows
 from reread.training.data.dataset import Dataset
 from reread.training.data.kinds import KINDS, open_dataset
 from reread.training.data.loader import rows_by_step
-from reread.training.data.rows.samples import RowDataset
-from reread.training.data.rows.segments import SegmentDataset
-from reread.training.data.rows.stream import StreamDataset
-from reread.training.data.settings import CorpusSettings
 from reread.training.parallel.process import this_process
 
 Batch = dict[str, Tensor]
+ROWS = ("rows", "packed")
+"""The kinds of data whose rows know nothing of each other."""
 
 
 def dataset(
@@ -55,12 +53,11 @@ def dataset(
     batch = next(iter(loader))    # input_ids, attention_mask, labels: int64 [32, 512]
     ```
     """
-    kinds = [name for name, row in KINDS.items() if issubclass(row.settings, CorpusSettings)]
+    kinds = [name for name, row in KINDS.items() if row.task is None]
     if kind not in kinds:
         raise UserError(f"reread.dataset: kind: `{kind}` is none of a corpus; {nearest(kind, kinds)}")
-    if isinstance(corpus, Corpus):
-        settings = {"cache": getattr(corpus, "cache", None), **settings}
-    values = {"kind": kind, "corpus": str(corpus.location if isinstance(corpus, Corpus) else corpus), **settings}
+    opened_from = {"corpus": str(getattr(corpus, "location", corpus)), "cache": getattr(corpus, "cache", None)}
+    values = {"kind": kind, **opened_from, **settings}
     if kind == "rows":
         values.setdefault("next_sentence", False)
     if masking is not None:
@@ -106,9 +103,11 @@ class Batches(IterableDataset[Batch]):
     def __init__(
         self, data: Dataset[Any], batch_size: int, rank: int = 0, world_size: int = 1, *, endless: bool = True
     ) -> None:
-        self.data, self.rank, self.world_size, self.endless = data, rank, world_size, endless
+        self.data: Any = data
+        self.rank, self.world_size, self.endless = rank, world_size, endless
         self.global_batch = batch_size * world_size
-        if not endless and not isinstance(data, RowDataset):
+        self._kind: str = data.settings.kind
+        if not endless and self._kind not in ROWS:
             raise UserError(
                 f"reread.dataset: kind {data.settings.kind}: its held-out text is read by `reread evaluate`"
             )
@@ -125,7 +124,7 @@ class Batches(IterableDataset[Batch]):
     def steps_per_epoch(self) -> int:
         """Batches in one pass over the text, the last one perhaps not full; of lanes in about one."""
         size = len(self.data)
-        if isinstance(self.data, StreamDataset):
+        if self._kind == "stream":
             size = -(-size // self.data.settings.sequence_length)
         return -(-size // self.global_batch)
 
@@ -142,11 +141,11 @@ class Batches(IterableDataset[Batch]):
         """The rows of batches `first`, `first` + `stride`, ..."""
         if not self.endless:
             yield from self._held_out(first, stride)
-        elif isinstance(self.data, RowDataset):
+        elif self._kind in ROWS:
             number, begin = divmod(first, stride)
             size = self.global_batch
             yield from rows_by_step(self.data, size * stride, self._lanes, number, begin * size)
-        elif isinstance(self.data, StreamDataset):
+        elif self._kind == "stream":
             lanes, length = np.arange(self._lanes.start, self._lanes.stop), self.data.settings.sequence_length
             while True:
                 yield self.data.rows(self.data.start(lanes, self._total, first, length), length)
@@ -156,14 +155,12 @@ class Batches(IterableDataset[Batch]):
 
     def _held_out(self, first: int, stride: int) -> Iterator[Rows]:
         """This rank's share of the held-out rows, `global_batch / world_size` at a time."""
-        assert isinstance(self.data, RowDataset)
         size, rows = self.global_batch // self.world_size, len(self.data)
         share = range(rows * self.rank // self.world_size, rows * (self.rank + 1) // self.world_size)
         for begin in range(share.start + first * size, share.stop, stride * size):
             yield self.data.rows(np.arange(begin, min(begin + size, share.stop)))
 
     def _segments(self, first: int, stride: int) -> Iterator[Rows]:
-        assert isinstance(self.data, SegmentDataset)
         if stride > 1:
             raise UserError("reread.dataset: segments are drawn in order; give the DataLoader num_workers of 0 or 1")
         if first and self._cursors is None:

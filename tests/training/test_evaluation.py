@@ -15,7 +15,7 @@ from reread.training.trainer import train
 from tests.conftest import train_values
 
 REFUSAL = (
-    r"/corpus: nothing of it is held out, .*\(preprocess\.validation_share\), or evaluate on other text "
+    r"/corpus: nothing is held out, .*\(preprocess\.validation_share\), or evaluate on other text "
     r"\(data\.corpus=FOLDER\)$"
 )
 
@@ -38,7 +38,7 @@ def test_text_that_was_learned_is_not_evaluated_as_if_held_out(corpus: Path, tmp
         settings.model_copy(update={"data": settings.data.model_copy(update={"corpus": place})})
         for place in (other, tmp_path / "moved")
     )
-    with pytest.raises(UserError, match="/moved: nothing of it is held out"):
+    with pytest.raises(UserError, match="/moved: nothing is held out"):
         evaluate_run(tmp_path / "run", of_moved)
     assert len(open_dataset(of_other.data, 0, "validation")) == 0
     assert evaluate_run(tmp_path / "run", of_other)["loss"] > 0

@@ -226,8 +226,10 @@ def _online(what: str, way_out: str = WAY_OUT) -> Iterator[None]:
     remarks.setLevel(logging.ERROR)  # its retries, each a line; the error line says how they ended
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:  # which ones, depends on its version, its HTTP library and what the server answers
-        if isinstance(error, UserError) or getattr(error, "filename", None) is not None:  # of the disk
+        if getattr(error, "filename", None) is not None:  # of the disk
             raise
         status = 400 if isinstance(error, ValueError) else _status(error)
         passing = status in (None, 408, 429) or status >= 500

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from reread.training.config import TrainSettings
-from reread.training.data.tasks.settings import TaskSettings
+from reread.training.data.tasks.settings import task_of
 from reread.training.exchange.card import Measured, model_card, score_entries
 from reread.training.exchange.export import write_huggingface
 from reread.training.models.build import UNTRAINED_POOLER
@@ -59,7 +59,7 @@ def _card(
         "Corpus": kept.corpus,
         "Recipe": settings.model_dump(mode="json", exclude={"parallel", "checkpoint"}),
     }
-    what, of = ("Fine-tuned", "examples") if isinstance(settings.data, TaskSettings) else ("Pretrained", "rows")
+    what, of = ("Fine-tuned", "examples") if task_of(settings.data) else ("Pretrained", "rows")
     summary = f"{what} by reread for {step:,} steps of {settings.global_batch:,} {of}."
     if untrained_pooler:
         summary += f" Nothing has trained its pooler: {NO_POOLER}."
@@ -70,11 +70,11 @@ def _card(
 
 def _measured(run: Path, kept: RunModel, step: int) -> Iterator[Measured]:
     """What `reread evaluate` and `finetune` have measured of this checkpoint, read as in training."""
-    data = kept.settings.data
+    data, task = kept.settings.data, task_of(kept.settings.data)
     other = data.other_text.partition("=")[0]
     for one in read_evaluations(run):
         if one["step"] == step and all(override.startswith(f"{other}=") for override in one["overrides"]):
-            names = SCORES[data.scored_as] if isinstance(data, TaskSettings) else quality(one["figures"])
+            names = SCORES[task.scored_as] if task else quality(one["figures"])
             scores = {name: one["figures"][name] for name in names if name in one["figures"]}
-            is_test = isinstance(data, TaskSettings) and one["held_out"] == str(data.test)
+            is_test = task is not None and one["held_out"] == str(task.test)
             yield Measured(Path(one["held_out"]).name, "test" if is_test else "validation", scores)

@@ -383,7 +383,7 @@ class NezhaHead(NezhaPreTrainedModel, TaskHead):
     def content(self, ids: Tensor) -> tuple[int, int]:
         """The first part, behind [CLS]; of an answer's row the part after the question."""
         ends = self.ends(ids)
-        return (ends[0] + 1, len(ids) - 1) if isinstance(self, ForQuestionAnswering) else (1, ends[0])
+        return (ends[0] + 1, len(ids) - 1) if self.layer == ForQuestionAnswering.layer else (1, ends[0])
 
 
 class NezhaForSequenceClassification(NezhaHead, ForSequenceClassification):
