@@ -76,7 +76,7 @@ def _file(random: Random, kind: str) -> tuple[str, bytes]:
         data = changed_bytes(random, TEXT.encode())
         form = random.choice(("document-per-line", "document-per-file"))
         return form, data if random.random() < 0.3 else data.decode("utf-8", "ignore").encode()
-    if random.random() < 0.6:
+    if kind == "rank" or random.random() < 0.6:  # which has no format of its own
         lines = RANKED if kind == "rank" else LINES
         return "jsonl", b"".join(json.dumps(changed_json(random, line)).encode() + b"\n" for line in lines)
     named = [(form, json.dumps(values).encode()) for form, (task, values) in JSON.items() if task == kind]
