@@ -30,8 +30,8 @@ def test_the_tutorial_finds_by_meaning_with_weights_that_have_learned_something(
 ) -> None:
     own, learned = page("tutorial.md").split(LEARNED)
     smaller = {
-        "finetune.epochs=10": "finetune.epochs=1",
-        '"epochs": 10': '"epochs": 1',
+        "finetune.epochs=10 finetune.evaluations=0.1": "finetune.epochs=1",
+        '"epochs": 10, "evaluations": 0.1': '"epochs": 1',
         '"*.txt"': '"en-[23][28]*.txt"',
         "--length 4096 --window 512": "--length 512 --window 64",
         "to 4096": "to 512",

@@ -85,7 +85,7 @@ class Reader:
             shutil.copyfile(held / file, Path(folder, file))
 
     def _look(self, shown: str) -> None:
-        """What a page shows has been printed since it last showed something: the words of a line, not numbers."""
+        """What a page shows has been printed since it last showed something: its words, not its numbers."""
         printed = set(_words(self.printed.getvalue()))
         self.printed = io.StringIO()
         for line in shown.splitlines():
