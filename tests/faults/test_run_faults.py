@@ -170,18 +170,18 @@ def test_a_stopped_process_that_wakes_up_later_ends_by_the_fault_and_not_as_if_a
 
 def stuck_in_its_data(rank: int) -> None:
     """Make rank 1 hang, alive, when it draws step 7."""
-    from reread.training import trainer
+    from reread.training.trainer import Trainer
 
-    draw = trainer._draw
-    drawn: list[Any] = []
+    draw = Trainer._draw
 
-    def hangs(loader: Any) -> Any:
-        drawn.append(None)
-        if rank == 1 and len(drawn) == 7:
-            time.sleep(600)
-        return draw(loader)
+    def hangs() -> Iterator[Any]:
+        time.sleep(600)
+        yield
 
-    trainer._draw = hangs
+    def draw_or_hang(trainer: Any, loader: Any, line: Any, step: int) -> Any:
+        return draw(trainer, hangs() if rank == 1 and step == 6 else loader, line, step)  # steps count from 0
+
+    Trainer._draw = draw_or_hang  # type: ignore[method-assign]
 
 
 def test_a_process_that_lives_but_hangs_is_named_with_what_it_does(folder) -> None:

@@ -22,9 +22,10 @@ def test_settings_name_the_optimisers_of_the_table() -> None:
 
 def test_heads_and_kinds_of_data_name_objectives_of_the_table() -> None:
     assert {name: objective.name for name, objective in OBJECTIVES.items()} == {name: name for name in OBJECTIVES}
-    used = {name for model in MODELS for name in model_spec(model).heads}
-    assert used == set(OBJECTIVES)
-    assert {kind.objective for kind in KINDS.values()} == used
+    assert {name for model in MODELS for name in model_spec(model).heads} == set(OBJECTIVES)
+    # The claims of benchmarks/ add objectives of their own, where a test has imported them before.
+    ours = {name for name, objective in OBJECTIVES.items() if objective.__module__.startswith("reread.")}
+    assert {kind.objective for kind in KINDS.values()} == ours
     assert {kind for objective in OBJECTIVES.values() for kind in objective.kinds} <= set(KINDS)
 
 
