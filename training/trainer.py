@@ -66,7 +66,7 @@ def train(
     `prepared` is entered when all processes have joined; a `UserError` from it ends all of them. `choose_auto` gives
     values to the settings that are `auto`.
 
-    Raises `UserError` for settings that cannot work, and `SystemExit(STOPPED)` after SIGTERM.
+    Raises `UserError` for settings that cannot work or do not fit into memory, and `SystemExit(STOPPED)` after SIGTERM.
     """
     parallel = settings.parallel
     mesh = init_mesh(parallel.tensor, local_device(), parallel.gradients, settings.watchdog_minutes + 10)
@@ -104,6 +104,8 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: 
                         keep_auto(run, threads=threads)
             trainer.train()
         except RuntimeError as error:
+            if _out_of_memory(error):
+                raise UserError(_too_large(settings, mesh, progress.step)) from None
             if not _lost_a_process(error):
                 raise
             if not progress.stop_asked or watchdog.another_failed():
@@ -495,6 +497,21 @@ def _read(*tensors: Tensor) -> list[list[float]]:
     values = torch.cat([tensor.flatten() for tensor in tensors if tensor.numel()] or [torch.empty(0)]).tolist()
     ends = list(accumulate(sizes))
     return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch raised `error` because a GPU, or the machine of a CPU, gave no more memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _too_large(settings: TrainSettings, mesh: Mesh, step: int) -> str:
+    """The line for a run whose step does not fit into memory, with the ways out."""
+    micro_batch, recomputes = settings.micro_batch, settings.activation_checkpointing
+    ways = ["a smaller train.micro_batch" if micro_batch != 1 else "a smaller train.data.sequence_length"]
+    ways += ["train.micro_batch=auto"] if "micro_batch" not in settings.automatic else []
+    ways += ["train.activation_checkpointing=true"] if recomputes is not True else []
+    where = f"process {mesh.rank} of {mesh.world} ran out of memory at step {step}"
+    return f"{where} with train.micro_batch={micro_batch}; set {' or '.join(ways)}"
 
 
 def _lost_a_process(error: RuntimeError) -> bool:

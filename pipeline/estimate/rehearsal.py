@@ -222,7 +222,12 @@ def rehearse(
     divide by `tensor`.
     """
     settings = settings.model_copy(
-        update={"global_batch": micro_batch, "micro_batch": micro_batch, "activation_checkpointing": checkpointing}
+        update={
+            "micro_batch": micro_batch,
+            "activation_checkpointing": checkpointing,
+            # a task's decides how often a step can hold the longest example
+            "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
+        }
     )
     with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels, ledger):
         assembly = Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset)

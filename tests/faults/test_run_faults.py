@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from reread.preprocessing.corpus import Manifest
 from reread.training.run.metrics import read_metrics
@@ -191,6 +192,31 @@ def test_a_process_that_lives_but_hangs_is_named_with_what_it_does(folder) -> No
     assert line.startswith("process 1 of 2 (host ")
     assert line.endswith(") has kept the others waiting (reading data, step 6); the run stops")
     assert all(note["doing"].startswith("ended: ") for note in read_progress(folder / "runs" / "tiny").values())
+
+
+def without_memory(rank: int) -> None:
+    """Make torch's allocator refuse rank 1 the memory that its step 7 asks for."""
+    from reread.training.trainer import Trainer
+
+    train_step = Trainer._train_step
+
+    def too_much(trainer: Any, *arguments: Any) -> Any:
+        if rank == 1 and trainer.step == 6:  # steps count from 0
+            torch.empty(1 << 58)
+        return train_step(trainer, *arguments)
+
+    Trainer._train_step = too_much  # type: ignore[method-assign]
+
+
+def test_a_step_that_does_not_fit_into_memory_is_one_line_with_the_ways_out(folder) -> None:
+    with Job(folder, "train", "tiny.yaml", "train.micro_batch=8", before=without_memory) as job:
+        assert 2 in job.statuses()
+    (line,) = [line for line in complaints(job.output) if "memory" in line]
+    assert line == (
+        "reread: process 1 of 2 ran out of memory at step 6 with train.micro_batch=8; set a smaller "
+        "train.micro_batch or train.micro_batch=auto or train.activation_checkpointing=true"
+    )
+    assert "Traceback" not in job.output
 
 
 # Checkpoints

@@ -102,7 +102,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return Loader(draw())
 
     def largest(self) -> Passes:
-        for passes in self.dataset.longest(self.settings.micro_batch):
+        for passes in self.dataset.longest(self.settings.micro_batch, self.settings.global_batch):
             if learning := [rows for rows in passes if self.predicted(rows)]:
                 break  # else these examples have no answer to learn
         return [(0, max(learning or passes, key=lambda rows: rows["input_ids"].size))]

@@ -1,6 +1,6 @@
 """`micro_batch: auto` in fine-tuning: what the longest examples need, and that each process gets some."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.tag import TagExample
 from reread.training.config import TrainSettings
+from reread.training.data.batch import Rows
 from reread.training.data.tasks.settings import check_groups
 from reread.training.models import model_spec
 from reread.training.models.build import model_config
@@ -102,17 +103,34 @@ def test_the_estimate_of_a_task_is_what_torch_allocates(tokenizer: Path, case: s
 @pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("case", list(CASES))
 def test_no_pass_of_a_run_has_more_tokens_than_the_largest(tokenizer: Path, case: str, size: int) -> None:
+    """Also where a step reaches into the next epoch (5 of 8 examples) or into several (20)."""
     dataset = dataset_of(*values_of(case, tokenizer))
-    largest = max(rows["input_ids"].size for rows in next(dataset.longest(size)))
-    learning = [
-        rows["input_ids"].size
-        for step in range(12)
-        for _, rows in dataset.step_passes(step, 5, size, 1, 0)
-        if rows["learns"].any()
-    ]
-    assert max(learning) <= largest
+
+    def most(step: int, global_batch: int) -> int:
+        passes = dataset.step_passes(step, global_batch, size, 1, 0)
+        return max((rows["input_ids"].size for _, rows in passes if rows["learns"].any()), default=0)
+
+    for global_batch in (5, 8, 20):
+        largest = max(rows["input_ids"].size for rows in next(dataset.longest(size, global_batch)))
+        assert max(most(step, global_batch) for step in range(12)) <= largest
     everything = max(rows["input_ids"].size for _, rows in dataset.step_passes(0, len(LENGTHS), size, 1, 0))
-    assert everything == largest or size > 1
+    assert everything == max(rows["input_ids"].size for rows in next(dataset.longest(size, 8))) or size > 1
+
+
+@pytest.mark.parametrize(("global_batch", "times"), [(2, 1), (4, 1), (8, 1), (16, 2), (3, 2), (12, 2), (20, 3)])
+def test_the_longest_example_is_rehearsed_as_often_as_a_step_can_hold_it(
+    tokenizer: Path, global_batch: int, times: int
+) -> None:
+    dataset = dataset_of(*values_of("texts", tokenizer))
+    longest = LENGTHS.index(max(LENGTHS))
+
+    def windows(passes: Iterable[Rows]) -> int:
+        return sum(int((rows["example"] == longest).sum()) for rows in passes)
+
+    of_steps = [windows(rows for _, rows in dataset.step_passes(step, global_batch, 8, 1, 0)) for step in range(400)]
+    assert (
+        max(of_steps) == windows(next(dataset.longest(8, global_batch))) == times * dataset.documents[longest].windows
+    )
 
 
 @pytest.mark.parametrize(("documents", "processes", "most"), [(8, 1, 8), (9, 4, 2), (8, 4, 2), (7, 3, 2)])

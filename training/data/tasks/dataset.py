@@ -1,6 +1,7 @@
 """Labelled documents as windows: the rows of a step and of each forward pass, and the predictions made from them."""
 
 import logging
+import math
 import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -283,14 +284,19 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         lengths = np.array([len(self.documents[example].ids) for example in examples.tolist()])
         return [group.tolist() for group in micro_batches(examples, lengths, self.settings.sequence_length, size)]
 
-    def longest(self, size: int) -> Iterator[list[Rows]]:
+    def longest(self, size: int, global_batch: int) -> Iterator[list[Rows]]:
         """The forward passes over the `size` longest examples, all of whose windows learn, then over the next shorter
-        ones. No pass of a step with groups of `size` examples has more tokens than the largest of the first group."""
+        ones. No pass of a step of `global_batch` examples in groups of `size` has more tokens than the largest of the
+        first group: an example is in it as often as a step can hold it."""
         every = copy(self)
         every.settings = self.settings.model_copy(update={"learns": "all", "retrospective": False})
         others = [max(sum(map(len, option)) for option in document.options) for document in self.documents]
         lengths = np.array([len(one.ids) for one in self.documents]) + np.array(others)
-        for group in pieces(by_length(np.arange(len(self)), lengths)[::-1], size):
+        # The first of a step's examples has any position of an epoch that is a multiple of this.
+        start = math.gcd(global_batch, len(self))
+        epochs = 1 + (len(self) - start + global_batch - 1) // len(self)  # that one step can reach into
+        longest_first = np.repeat(by_length(np.arange(len(self)), lengths)[::-1], epochs)
+        for group in pieces(longest_first, size):
             yield list(every.passes(group[::-1].tolist(), size, training=True))
 
     def passes(self, group: Sequence[int], size: int, *, training: bool) -> Iterator[Rows]:

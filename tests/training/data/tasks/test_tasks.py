@@ -169,7 +169,7 @@ def test_the_longest_pass_has_the_longest_pair(tokenizer: Path) -> None:
     """By the text alone the second would be taken, of a third of the tokens."""
     pairs = [ClassifyExample("x", "", words(10), words(80), "a"), ClassifyExample("y", "", words(20), words(10), "a")]
     data = ClassifyDataset(settings(ClassifySettings, tokenizer, "", 200, labels=["a"]), 0, pairs)
-    assert next(data.longest(1))[0]["input_ids"].shape == (1, 93)
+    assert next(data.longest(1, 1))[0]["input_ids"].shape == (1, 93)
 
 
 def test_a_question_that_fills_the_window_is_one_line(tokenizer: Path) -> None:
