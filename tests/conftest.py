@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 
 # Before torch is imported: threads of several workers on the same cores wait for each other, at 2.5 times the CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before Triton is imported: where no GPU is, its kernels run on numpy.
+if not (os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/kfd")):
+    os.environ["TRITON_INTERPRET"] = "1"
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"

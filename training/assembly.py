@@ -23,6 +23,7 @@ from reread.training.models.spec import ModelSpec
 from reread.training.objectives import objective_of
 from reread.training.objectives.objective import Objective
 from reread.training.optim.build import OPTIMIZERS, build_optimizer
+from reread.training.optim.flat import flat_update
 from reread.training.optim.precision import MasterWeights
 from reread.training.parallel.gradients import GradientBuckets
 from reread.training.parallel.layout import Slice
@@ -111,7 +112,15 @@ class Assembly:
         self.buckets = GradientBuckets(
             seldom_first(self.model, self.spec.seldom), mesh, parallel.bucket_bytes, reducer(parallel, mesh)
         )
+        self._by_kernels = flat_update(self.optimizer, self.masters, self.buckets, settings.kernels)
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
+
+    def update(self, rate: float, factor: float) -> None:
+        """Make one optimiser step at learning rate `rate` on `factor` times the gradients, and update the model."""
+        if self._by_kernels:
+            self._by_kernels(rate, factor)
+        else:
+            self.masters.step(self.optimizer, self.buckets, rate, factor)
 
     def weights(self) -> tuple[dict[str, Tensor], dict[str, Slice]]:
         """Masters and optimiser state by their names in a checkpoint, and the part of its whole tensor that each is."""

@@ -298,7 +298,7 @@ class Trainer:
             clip = self.settings.optimizer.gradient_clip
             shrink = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
             factor = shrink / self.scale.value
-            self.assembly.masters.step(self.assembly.optimizer, self.assembly.buckets, rate, factor)
+            self.assembly.update(rate, factor)
             self.bad_steps = 0
         else:
             self.bad_steps += 1

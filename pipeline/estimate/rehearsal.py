@@ -194,7 +194,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the storages; each is counted once."""
-    return sum({tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}.values())
+    return sum({storage._cdata: storage.nbytes() for storage in (one.untyped_storage() for one in tensors)}.values())
 
 
 def step_totals(data: DataSettings, global_batch: int) -> dict[str, float]:
@@ -225,6 +225,7 @@ def rehearse(
         update={
             "micro_batch": micro_batch,
             "activation_checkpointing": checkpointing,
+            "kernels": settings.kernels if kernels == "gpu" else "plain",
             # a task's decides how often a step can hold the longest example
             "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
         }
@@ -282,7 +283,7 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, int]:
     }
     buckets.squared_norm()
     before = ledger.traffic
-    assembly.masters.step(assembly.optimizer, buckets, 1.0, 1.0)
+    assembly.update(1.0, 1.0)
     return micro_batch | {"update": ledger.since(begin), "update_traffic": ledger.traffic - before}
 
 

@@ -55,6 +55,7 @@ def _has_torch() -> bool:
 
 
 MAY_CHANGE = {"parallel", "micro_batch", "activation_checkpointing", "compile", "checkpoint", "peak_tflops"} | {
+    "kernels",
     "threads",
     "watchdog_minutes",
     "log_every",

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.reduce import Reduce, in_torch
 
-_ALIGNMENT = 32
-"""In elements: each gradient begins at a multiple of 128 bytes."""
+BLOCK = 1024
+"""In elements: each gradient begins at a multiple, so that a program of a kernel handles the parts of one tensor."""
 
 
 class GradientBuckets:
@@ -36,15 +36,17 @@ class GradientBuckets:
         learnt.reverse()
         offsets = [0]
         for parameter in learnt:
-            offsets.append(offsets[-1] + -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT)
-        self._flat = torch.zeros(offsets[-1], dtype=torch.float32, device=mesh.device)
+            offsets.append(offsets[-1] + -(-parameter.numel() // BLOCK) * BLOCK)
+        self.offsets = dict(zip(learnt, offsets, strict=False))
+        """The first element of each gradient in `flat`."""
+        self.flat = torch.zeros(offsets[-1], dtype=torch.float32, device=mesh.device)
         self._views: dict[nn.Parameter, Tensor] = {}
         self._bucket_of: dict[nn.Parameter, int] = {}
         self._bounds = [0]
-        for parameter, offset in zip(learnt, offsets, strict=False):
+        for parameter, offset in self.offsets.items():
             if (offset - self._bounds[-1]) * 4 >= bucket_bytes:
                 self._bounds.append(offset)
-            self._views[parameter] = self._flat[offset : offset + parameter.numel()].view(parameter.shape)
+            self._views[parameter] = self.flat[offset : offset + parameter.numel()].view(parameter.shape)
             self._bucket_of[parameter] = len(self._bounds) - 1
             parameter.register_post_accumulate_grad_hook(self._take)
         self._bounds.append(offsets[-1])
@@ -55,14 +57,14 @@ class GradientBuckets:
 
     @property
     def nbytes(self) -> int:
-        return self._flat.nbytes
+        return self.flat.nbytes
 
     def grad_of(self, parameter: nn.Parameter) -> Tensor:
         """Float32 view in the parameter's shape."""
         return self._views[parameter]
 
     def zero(self) -> None:
-        self._flat.zero_()
+        self.flat.zero_()
         self._launched, self._reducing = 0, False
         for parameter, view in self._views.items():
             # autograd itself adds to the buffer if the types are equal
@@ -86,7 +88,7 @@ class GradientBuckets:
         self._waits.clear()
 
     def scale(self, factor: float) -> None:
-        self._flat.mul_(factor)
+        self.flat.mul_(factor)
 
     def global_norm(self) -> float:
         """Norm of the whole gradient; waits for the device."""
@@ -123,5 +125,5 @@ class GradientBuckets:
 
     def _launch(self) -> None:
         begin, end = self._bounds[self._launched : self._launched + 2]
-        self._waits.append(self._reduce(self._flat[begin:end], self._launched))
+        self._waits.append(self._reduce(self.flat[begin:end], self._launched))
         self._launched += 1

@@ -1,0 +1,143 @@
+"""LAMB's and Adam's step by kernels: weights, moments and gradients each lie in one flat buffer."""
+
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from reread.training.kernels.choice import use_kernel
+from reread.training.kernels.update import Tables, adam_apply, lamb_apply, lamb_moments, sum_by_tensor
+from reread.training.config import OptimizerSettings
+from reread.training.optim.build import MOMENTS, build_optimizer, set_steps_taken, steps_taken
+from reread.training.optim.lamb import Lamb
+from reread.training.optim.precision import MasterWeights
+from reread.training.parallel.gradients import BLOCK, GradientBuckets
+from reread.training.parallel.mesh import Mesh
+
+
+class FlatUpdate:
+    """Steps `optimizer`, in whose state the moments stay, on buffers laid out as those of the gradients.
+
+    The master weights, the moments and the model's parameters in half precision become views of the buffers, and all
+    that refers to them, such as a checkpoint, goes on as before.
+    """
+
+    def __init__(self, optimizer: Lamb | torch.optim.AdamW, masters: MasterWeights, gradients: GradientBuckets) -> None:
+        self.optimizer, self.gradients = optimizer, gradients
+        learning = dict(masters.learning())
+        owners = {masters.model_parameters[name]: name for name in learning}
+        names = [owners[parameter] for parameter in gradients.offsets]
+        begins = {name: gradients.offsets[masters.model_parameters[name]] for name in names}
+        # Move everything into the buffers.
+        self.weights, self.halves = torch.zeros_like(gradients.flat), None
+        moved = {name: _move(masters.masters[name], self.weights, begins[name]) for name in names}
+        if masters.masters is not masters.model_parameters:
+            dtype = next(iter(owners)).dtype
+            self.halves = torch.zeros_like(gradients.flat, dtype=dtype)
+            for name in names:
+                _move(masters.model_parameters[name], self.halves, begins[name])
+        for name, first_row in masters.first_rows.items():
+            if name in learning:
+                learning[name].data = moved[name][first_row:]
+                begins[name] += first_row * moved[name][0].numel()
+        self.moments = [torch.zeros_like(gradients.flat) for _ in MOMENTS]
+        for name in names:
+            state = optimizer.state[learning[name]]
+            for moment, buffer in zip(MOMENTS, self.moments, strict=True):
+                begin, old = begins[name], state[moment]
+                state[moment] = buffer[begin : begin + old.numel()].view(old.shape).copy_(old)
+        # What the kernels have to know of each tensor
+        self.groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+        of_each = [self.groups[learning[name]] for name in names]
+        starts = [*gradients.offsets.values(), len(gradients.flat)]
+        device = gradients.flat.device
+        blocks = torch.tensor(starts) // BLOCK
+        self.tables = Tables(
+            torch.repeat_interleave(torch.arange(len(names)), blocks.diff()).int().to(device),
+            blocks.int().to(device),
+            torch.tensor([begins[name] for name in names], device=device),
+            self.weights.new_tensor([group["weight_decay"] for group in of_each]),
+            self.weights.new_tensor([group.get("scale", 1.0) for group in of_each]),
+        )
+        self.norm_decays = self.tables.decays
+        if isinstance(optimizer, Lamb) and optimizer.variant == "nezha":  # whose norms have one decay for every tensor
+            self.norm_decays = torch.full_like(self.tables.decays, optimizer.defaults["weight_decay"])
+        split = [bool(getattr(learning[name], "tensor_model_parallel", False)) for name in names]
+        self.split = torch.tensor(split).nonzero().flatten().to(device)
+
+    def __call__(self, rate: float, factor: float) -> None:
+        """One step at learning rate `rate` on `factor` times the gradients."""
+        steps = steps_taken(self.optimizer) + 1
+        group = self.optimizer.param_groups[0]
+        (beta1, beta2), eps = group["betas"], group["eps"]
+        unbias1, unbias2 = 1 - beta1**steps, 1 - beta2**steps
+        owners, ends, begins, decays, rates = self.tables
+        first, second = self.moments
+        if isinstance(self.optimizer, Lamb):
+            nezha = self.optimizer.variant == "nezha"
+            numbers = factor, beta1, beta2, unbias1, unbias2, eps, nezha
+            gradients = self.gradients.flat
+            sums = lamb_moments(self.weights, gradients, first, second, owners, begins, self.norm_decays, *numbers)
+            squares = self._of_whole_tensors(sum_by_tensor(sums, ends), self.optimizer.tensor_group)
+            tables = owners, begins, decays, rates, squares
+            lamb_apply(self.weights, first, second, self.halves, *tables, rate, unbias1, unbias2, eps, nezha)
+        else:
+            numbers_of_adam = factor, rate, beta1, beta2, unbias1, unbias2, eps
+            buffers = self.weights, self.gradients.flat, first, second, self.halves
+            adam_apply(*buffers, owners, begins, decays, rates, *numbers_of_adam)
+        set_steps_taken(self.optimizer, steps)
+
+    def _of_whole_tensors(self, squares: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        """`squares` [tensors, 2] with those of split tensors summed over the tensor-parallel processes."""
+        if group is not None and len(self.split):
+            parts = squares[self.split]
+            dist.all_reduce(parts, group=group)
+            squares[self.split] = parts
+        return squares
+
+
+def flat_update(
+    optimizer: torch.optim.Optimizer,
+    masters: MasterWeights,
+    gradients: GradientBuckets,
+    setting: Literal["auto", "plain"],
+) -> FlatUpdate | None:
+    """The update by kernels if the device of the gradients computes it so, for an optimiser that has one."""
+    steppable = isinstance(optimizer, Lamb | torch.optim.AdamW)
+    if steppable and use_kernel("the update", setting, gradients.flat.device, check_update):
+        return FlatUpdate(optimizer, masters, gradients)
+    return None
+
+
+def check_update(device: torch.device) -> None:
+    """Raises AssertionError if a step by the kernels is not one by torch's operations, for LAMB and Adam."""
+    for name, variant in (("lamb", "nezha"), ("lamb", "standard"), ("adam", "nezha")):
+        settings = OptimizerSettings.model_validate({"name": name, "variant": variant, "learning_rate": 0.01})
+        ends = []
+        for flat in (False, True):
+            layers = nn.Sequential(nn.Linear(40, 50), nn.LayerNorm(50)).to(device)
+            for number, parameter in enumerate(layers.parameters(), 1):
+                parameter.data.copy_(torch.arange(parameter.numel()).sin().mul(number).view(parameter.shape))
+            masters = MasterWeights(layers, torch.float16)
+            optimizer = build_optimizer(masters.learning(), settings, Mesh(device=device))
+            buckets = GradientBuckets(layers.parameters(), Mesh(device=device), 4096)
+            by_kernels = FlatUpdate(optimizer, masters, buckets) if flat else None
+            for _ in range(2):
+                for parameter in layers.parameters():
+                    buckets.grad_of(parameter).copy_(parameter.detach().cos())
+                if by_kernels:
+                    by_kernels(0.01, 0.5)
+                else:
+                    masters.step(optimizer, buckets, 0.01, 0.5)
+            ends.append([*masters.masters.values(), *layers.parameters()])
+        for ours, plain in zip(*ends, strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-5)
+
+
+def _move(parameter: nn.Parameter, buffer: Tensor, begin: int) -> Tensor:
+    """Make `parameter` a view of `buffer` from element `begin` on, with its values; returns the view."""
+    view = buffer[begin : begin + parameter.numel()].view(parameter.shape)
+    view.copy_(parameter.detach())
+    parameter.data = view
+    return view
