@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from reread.pipeline.commands.evaluate import evaluate
-from reread.pipeline.commands.export import export
 from reread.pipeline.commands.finetune import finetune
 from reread.pipeline.commands.preprocess import preprocess
-from reread.pipeline.commands.train import train
 from reread.pipeline.display.scores import means, read_scores
 from reread.pipeline.recipe.check import check_train
 from reread.pipeline.recipe.load import load_recipe, override
@@ -14,6 +12,8 @@ from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.pipeline.recipe.shell import log_commands
 from reread.pipeline.recipe.then import Finetuning, following
 from reread.pipeline.report.page import print_papers, report, write_report
+from reread.pipeline.run_folder.export import export
+from reread.pipeline.run_folder.train import train
 from reread.training.data.kinds import check_held_out
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RUNS

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from reread.pipeline.cli import _status_of_command
-from reread.pipeline.commands import train as train_module
 from reread.pipeline.recipe.check import check_train
 from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.load import load_recipe, write_recipe
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.recipe.shell import commands_line
+from reread.pipeline.run_folder import train as train_module
 from reread.pipeline.run_folder.folder import open_run_folder
 from reread.preprocessing.errors import UserError
 from reread.training.exchange import convert as conversion
