@@ -72,11 +72,11 @@ def make_start(recipe: Recipe) -> None:
 
 
 def _train_here(recipe: Recipe) -> None:
-    from reread.pipeline.estimate.fitting import fit
+    from reread.pipeline.estimate.auto import choose_auto
     from reread.training.trainer import train as run_training
 
     folder = RUNS / recipe.name
-    run_training(train_section(recipe), folder, _prepared(recipe, folder), fit)
+    run_training(train_section(recipe), folder, _prepared(recipe, folder), choose_auto)
 
 
 @contextmanager
