@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from reread.pipeline.options import WITH_SETTINGS, no_option
-from reread.pipeline.recipe.continuation import training_recipe
 from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.run_folder.folder import version_of
@@ -177,7 +176,7 @@ def train(recipe: RecipeName, overrides: Overrides = None) -> None:
     """
     from reread.pipeline.commands.train import train as work
 
-    work(training_recipe(recipe, overrides or []), sys.argv[1:])
+    work(recipe, overrides or [])
 
 
 @app.command(context_settings=WITH_SETTINGS)
@@ -197,7 +196,7 @@ def run(
 
 
 def _known_settings() -> list[str]:
-    from reread.pipeline.commands.settings import all_sections
+    from reread.pipeline.recipe.sections import all_sections
 
     return ["model", *(name for one in all_sections() for name in (one.path, *(key.name for key in one.keys)))]
 

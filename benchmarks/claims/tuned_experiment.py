@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reread.pipeline.commands.export import export
 from reread.pipeline.commands.preprocess import preprocess
-from reread.pipeline.commands.train import make_start, train
 from reread.pipeline.recipe.load import load_recipe, override, recipe_of, recipe_values
 from reread.pipeline.recipe.schema import Ablation, train_section
 from reread.pipeline.recipe.task import finetune_recipe
+from reread.pipeline.run_folder.export import export
+from reread.pipeline.run_folder.train import make_start, train
 from reread.preprocessing.files import write_atomically
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.evaluation import evaluate_run

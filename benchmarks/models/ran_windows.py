@@ -41,13 +41,13 @@ from reread.preprocessing.errors import one_line
 from reread.training.models.blocks import rotate
 from reread.training.models.ran import RanConfig
 from reread.training.models.ran.attention_ran import RanLayer, _Cells, standardise
-from reread.training.models.ran.windows_ran import Windows
+from reread.training.models.ran.windows_ran import RanWindows
 
 PASSES = ("forward", "forward+backward")
 
 
 def in_turn(
-    layer: RanLayer, hidden: torch.Tensor, cell: torch.Tensor, windows: Windows
+    layer: RanLayer, hidden: torch.Tensor, cell: torch.Tensor, windows: RanWindows
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `RanLayer.forward` of texts without padding and masks, one window after the other."""
     attention, cells, outputs = layer.attention, _Cells(layer, layer.initial(cell), windows), []
@@ -81,7 +81,7 @@ def steps_of(length: int, window: int, options: argparse.Namespace) -> dict[str,
     layer = RanLayer(config).to(**where)
     hidden = torch.randn(options.rows, length, options.hidden).to(**where).requires_grad_()
     cell = torch.randn(options.rows, options.hidden).to(**where).requires_grad_()
-    windows = Windows.of(config, hidden, None, None, causal=False)
+    windows = RanWindows.of(config, hidden, None, None, causal=False)
 
     def passes(form: Callable[..., tuple[Any, ...]]) -> tuple[Step, Step]:
         def forward() -> tuple[torch.Tensor, ...]:

@@ -33,12 +33,12 @@ import numpy as np
 from benchmarks.claims.run import add, read_results
 from benchmarks.claims.tuned_experiment import write_lines
 from benchmarks.harness import heading, parser, row
-from reread.pipeline.commands.export import export
 from reread.pipeline.commands.preprocess import preprocess
-from reread.pipeline.commands.train import train
 from reread.pipeline.recipe.load import load_recipe, override, recipe_of, recipe_values
 from reread.pipeline.recipe.schema import train_section
 from reread.pipeline.recipe.task import finetune_recipe
+from reread.pipeline.run_folder.export import export
+from reread.pipeline.run_folder.train import train
 from reread.preprocessing.errors import one_line
 from reread.preprocessing.labelled.read import read_examples
 from reread.training.data.tasks.settings import TaskSettings

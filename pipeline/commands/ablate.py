@@ -1,4 +1,7 @@
-"""`reread ablate`: train or fine-tune a recipe for each of its ablations and print one table of their figures."""
+"""`reread ablate`: train or fine-tune a recipe for each of its ablations and print one table of their figures.
+
+Like `reread run` it is a sequence of whole commands, so these two alone import other commands.
+"""
 
 import json
 import math
@@ -11,15 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from reread.pipeline.commands.evaluate import evaluate
-from reread.pipeline.commands.finetune import train_seeds
 from reread.pipeline.commands.preprocess import preprocess
-from reread.pipeline.commands.train import make_start, train
 from reread.pipeline.display.scores import means, print_wide
 from reread.pipeline.recipe.check import check_model, check_train
 from reread.pipeline.recipe.layers import available_recipes, fine_tunes, finetuning_recipes
 from reread.pipeline.recipe.load import load_recipe, recipe_values
 from reread.pipeline.recipe.schema import Ablation, Recipe, train_section
 from reread.pipeline.recipe.task import finetune_recipe
+from reread.pipeline.run_folder.seeds import train_seeds
+from reread.pipeline.run_folder.train import make_start, train
 from reread.preprocessing.errors import UserError, escaped
 from reread.preprocessing.files import write_atomically
 from reread.training.data.kinds import check_held_out

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from reread.pipeline.recipe.load import recipe_of
-from reread.pipeline.recipe.schema import Recipe, train_section
-from reread.pipeline.recipe.shell import log_commands
+from reread.pipeline.recipe.schema import train_section
+from reread.pipeline.run_folder.figures import figures_of
 from reread.preprocessing.labelled.splits import check_labels
 from reread.training.data.tasks.dataset import examples_of
 from reread.training.data.tasks.settings import task_of
@@ -23,18 +23,3 @@ def evaluate(run: Path, overrides: list[str], step: int | None) -> dict[str, flo
         keep_baselines(run, task.held_out, found)
         print_scores(recipe, {"dev": [figures]}, found)
     return figures
-
-
-def figures_of(run: Path, overrides: list[str], step: int | None) -> tuple[Recipe, dict[str, float]]:
-    """Print the figures of all held-out text or examples; `overrides` may name others, or another way to read them.
-
-    Returns the recipe that was used, and the figures.
-    """
-    from reread.training.evaluation import evaluate_run
-
-    recipe = recipe_of(run, overrides)
-    log_commands(recipe)
-    figures = evaluate_run(run, train_section(recipe), step, overrides)
-    for name, value in figures.items():
-        print(f"{name:24} {value:.4f}")
-    return recipe, figures

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from reread.pipeline.commands.evaluate import evaluate
-from reread.pipeline.commands.export import export
 from reread.pipeline.commands.finetune import finetune
 from reread.pipeline.commands.preprocess import preprocess
-from reread.pipeline.commands.train import train
 from reread.pipeline.display.scores import means, read_scores
 from reread.pipeline.recipe.check import check_train
 from reread.pipeline.recipe.load import load_recipe, override
 from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.pipeline.recipe.shell import log_commands
-from reread.pipeline.recipe.then import Finetuning, following
+from reread.pipeline.recipe.then import FollowingRecipe, following
 from reread.pipeline.report.page import print_papers, report, write_report
+from reread.pipeline.run_folder.export import export
+from reread.pipeline.run_folder.train import train
 from reread.training.data.kinds import check_held_out
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RUNS
@@ -65,7 +65,7 @@ def random_start(name: str, overrides: list[str], recipe: Recipe) -> Path:
     return RUNS / run
 
 
-def gain(pretrained: Finetuning, start: Path) -> list[str]:
+def gain(pretrained: FollowingRecipe, start: Path) -> list[str]:
     """Train the task also from `start`. Returns a line for each split with both scores."""
     name, data = pretrained.recipe.name, task_section(pretrained.recipe)
     print(f"fine-tuning: {name}-random")

@@ -12,10 +12,10 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from reread.pipeline.commands.settings import first_sentence, key_of, model_section
 from reread.pipeline.recipe.layers import BATCH, SCALES, TASK, fine_tunes, recipe_layers, scales_of, split_scale
 from reread.pipeline.recipe.load import apply_overrides, parsed, recipe_values
 from reread.pipeline.recipe.schema import Recipe
+from reread.pipeline.recipe.sections import first_sentence, key_of, model_section
 from reread.pipeline.recipe.task import FOLLOWS, finetune_recipe
 from reread.pipeline.recipe.values import as_yaml
 from reread.preprocessing.errors import UserError

@@ -70,17 +70,18 @@ def windows_of(dataset: TaskDataset[Any, Any]) -> Iterator[tuple[str, Text]]:
 def render_window(row: Rows, marks: list[Mark], tokenizer: Tokenizer, styles: dict[str, str]) -> Text:
     """One row [L] as text without its padding, the marked tokens as ‹text=name› in a colour for each name."""
     text = Text()
-    places = np.flatnonzero(row["attention_mask"] == 1)
+    positions = np.flatnonzero(row["attention_mask"] == 1)
     begins = {mark.first: mark for mark in marks}
     ends = {mark.last: mark for mark in marks}
     style = ""
-    for place, piece in zip(places.tolist(), pieces_of(tokenizer, row["input_ids"][places].tolist()), strict=True):
-        if mark := begins.get(place):
+    pieces = pieces_of(tokenizer, row["input_ids"][positions].tolist())
+    for position, piece in zip(positions.tolist(), pieces, strict=True):
+        if mark := begins.get(position):
             style = styles.setdefault(mark.name, STYLES[len(styles) % len(STYLES)])
             blank, piece = piece[: len(piece) - len(piece.lstrip(" "))], piece.lstrip(" ")  # noqa: PLW2901
             text.append(f"{blank}‹")
         text.append(piece, style)
-        if mark := ends.get(place):
+        if mark := ends.get(position):
             text.append(f"={mark.name}›")
             style = ""
     return text

@@ -236,7 +236,7 @@ def rehearse(
         if kernels == "gpu":
             for group in assembly.optimizer.param_groups:
                 group.update({"foreach": True} if "foreach" in group else {})
-        saved = {name: place.shape for name, place in assembly.weights()[1].items()}
+        saved = {name: part.shape for name, part in assembly.weights()[1].items()}
         lanes = settings.data.lanes(micro_batch)
         memory = _bytes(assembly.objective.memory.mems) if assembly.objective.memory else 0
         step = _step(assembly, ledger)

@@ -56,7 +56,7 @@ def preprocess(
 
 
 def open_corpus(
-    place: Source, *, split: str = "train", cache: CacheSettings | Mapping[str, Any] | None = None
+    location: Source, *, split: str = "train", cache: CacheSettings | Mapping[str, Any] | None = None
 ) -> Corpus:
     """A split ("train" or "validation") of the corpus in a folder, or at an address such as s3://BUCKET/FOLDER.
 
@@ -68,8 +68,8 @@ def open_corpus(
     ids, flags = corpus.document(0)
     ```
     """
-    settings = RowSettings.parse({"kind": "rows", "corpus": str(place), "cache": cache}, "reread.open_corpus")
+    settings = RowSettings.parse({"kind": "rows", "corpus": str(location), "cache": cache}, "reread.open_corpus")
     (corpus,) = open_corpora(settings, split)
     if corpus is None:
-        raise UserError(f"{place}: holds samples of `reread preprocess --materialize`; give the corpus itself")
+        raise UserError(f"{location}: holds samples of `reread preprocess --materialize`; give the corpus itself")
     return corpus

@@ -43,7 +43,7 @@ class Run:
 
     def export(self, output: str | Path | None = None, step: int | None = None) -> Path:
         """Write the Hugging Face folder of a checkpoint, by default RUN/export, and return it."""
-        from reread.pipeline.commands.export import export
+        from reread.pipeline.run_folder.export import export
 
         return export(self.folder, None if output is None else Path(output), step)
 

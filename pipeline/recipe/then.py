@@ -25,10 +25,10 @@ def task_files(recipe: Recipe, one: Following) -> dict[str, tuple[Path, Path | N
     The latter may have the suffix of a compressed file; None if none exists.
     """
     stated = {"train": one.train, "dev": one.dev, "test": one.test}
-    places = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
+    locations = {split: recipe.tasks / path for split, path in stated.items() if path is not None}
     return {
         split: (path, next((found for end in ("", *SUFFIXES) if (found := Path(f"{path}{end}")).exists()), None))
-        for split, path in places.items()
+        for split, path in locations.items()
     }
 
 
@@ -47,8 +47,8 @@ def missing_data(one: Following, files: dict[str, tuple[Path, Path | None]]) -> 
 log = logging.getLogger("reread")
 
 
-class Finetuning(NamedTuple):
-    """One entry of `then`."""
+class FollowingRecipe(NamedTuple):
+    """The recipe of one entry of `then`, completed."""
 
     name: str
     """Name of the recipe, as on the command line."""
@@ -59,7 +59,7 @@ class Finetuning(NamedTuple):
     """Whether the task is also trained from random weights."""
 
 
-def following(recipe: Recipe) -> list[Finetuning]:
+def following(recipe: Recipe) -> list[FollowingRecipe]:
     """The fine-tunings of `recipe.then` whose data exist, checked as far as possible without the model.
 
     One line is logged for each of the others. Raises `UserError` for one that cannot work, and under torchrun or srun,
@@ -72,7 +72,7 @@ def following(recipe: Recipe) -> list[Finetuning]:
             f"recipe {recipe.name}: has `then`, whose tasks start their own processes; run it without torchrun or "
             "srun and set train.parallel.processes, or set then=[]"
         )
-    found: list[Finetuning] = []
+    found: list[FollowingRecipe] = []
     for one in recipe.then:
         files = task_files(recipe, one)
         if missing := missing_data(one, files):
@@ -97,7 +97,7 @@ def following(recipe: Recipe) -> list[Finetuning]:
                 f"recipe {recipe.name}: then: {own}: random is true, but only a model that train.model alone describes "
                 "can have random weights; leave out random, init and from"
             )
-        found.append(Finetuning(one.recipe, given, child, one.random))
+        found.append(FollowingRecipe(one.recipe, given, child, one.random))
     return found
 
 

@@ -91,10 +91,10 @@ def bar_chart(bars: Sequence[tuple[str, float]], x_label: str) -> Markup:
     """A bar for each (label, count). All labels are shown if there is room, else every second one, and so on."""
 
     def draw(axes: Any) -> None:
-        places = range(len(bars))
-        axes.bar(places, [value for _, value in bars], color=_RUN.format(0), width=0.8)
+        positions = range(len(bars))
+        axes.bar(positions, [value for _, value in bars], color=_RUN.format(0), width=0.8)
         step = -(-sum(len(label) + 2 for label, _ in bars) // 44)  # 44 digits fit side by side
-        axes.set_xticks(places[::step], [label for label, _ in bars][::step])
+        axes.set_xticks(positions[::step], [label for label, _ in bars][::step])
         axes.tick_params(axis="x", length=0)
         axes.grid(visible=False, axis="x")
         axes.set_xlabel(x_label)

@@ -42,8 +42,8 @@ def write_report(
     run's.
     """
     runs = [read_run(folder, number) for number, folder in enumerate(folders)]
-    place = out or (folders[0] if len(folders) == 1 else Path())
-    path = RunFile.REPORT.of(place) if place.is_dir() else place
+    location = out or (folders[0] if len(folders) == 1 else Path())
+    path = RunFile.REPORT.of(location) if location.is_dir() else location
     filled = [fills(run) for run in runs]
     page = _page(runs, filled).encode(errors="backslashreplace")  # a value may hold half of a surrogate pair
     write_atomically(path, page)

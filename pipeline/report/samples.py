@@ -48,13 +48,13 @@ def samples(run: Run) -> list[tuple[str, Markup]]:
 
 def as_html(text: Text) -> Markup:
     """A text with a `mark` element for each of its styled parts."""
-    found, place = Markup(), 0
+    found, position = Markup(), 0
     for span in sorted(text.spans):
-        found += escape(text.plain[place : span.start])
+        found += escape(text.plain[position : span.start])
         name = CLASSES.get(str(span.style), "")
         found += Markup('<mark class="{}">{}</mark>').format(name, text.plain[span.start : span.end])
-        place = span.end
-    return found + escape(text.plain[place:])
+        position = span.end
+    return found + escape(text.plain[position:])
 
 
 def fills(run: Run) -> dict[int, dict[str, Fill]]:

@@ -103,8 +103,8 @@ def _start(child: Path) -> Path | None:
         init = Path(read_values(recipe.read_text(encoding="utf-8"), str(recipe))["train"]["init"])
     except (OSError, UserError, UnicodeDecodeError, KeyError, TypeError):
         return None
-    places = [init, child.parents[1] / init]  # as stated there: relative to where the command was started
-    found = next((place for place in places if place.exists()), init).resolve()
+    locations = [init, child.parents[1] / init]  # as stated there: relative to where the command was started
+    found = next((location for location in locations if location.exists()), init).resolve()
     return found.parent if found.name == RunFile.EXPORT.path else found
 
 

@@ -124,7 +124,7 @@ def test_export_matches_training(sample_corpus, uninterrupted, tmp_path, tensor)
 
 
 def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path) -> None:
-    from reread.pipeline.commands.export import export
+    from reread.pipeline.run_folder.export import export
 
     shutil.copytree(uninterrupted / "runs" / "tiny", tmp_path / "run")
     with pytest.raises(UserError, match="no step 7; there are 35, 40"):
@@ -138,7 +138,7 @@ def test_a_damaged_or_missing_checkpoint_is_not_exported(uninterrupted, tmp_path
 
 def test_a_run_starts_from_an_exported_folder(sample_corpus, uninterrupted, tmp_path) -> None:
     """The next run begins with the weights that the first ended with, vocabulary padding and tied ones included."""
-    from reread.pipeline.commands.export import export
+    from reread.pipeline.run_folder.export import export
 
     folder = export(uninterrupted / "runs" / "tiny", tmp_path / "start")
     values = train_values(sample_corpus, steps=1, init=str(folder), validate_every=1)
@@ -186,7 +186,7 @@ def test_a_path_that_cannot_be_used_is_one_line(
     (tmp_path / "file").touch()
     (tmp_path / "x.yaml").mkdir()
     if "RUN/export" in arguments:
-        from reread.pipeline.commands.export import export
+        from reread.pipeline.run_folder.export import export
 
         export(run, tmp_path / "made")
     places = {"RUN/export": tmp_path / "made", "RUN": run, "FILE": tmp_path / "file"}

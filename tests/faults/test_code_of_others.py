@@ -12,7 +12,7 @@ import yaml
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from reread.pipeline.cli import _status_of_command
-from reread.pipeline.commands import train as train_module
+from reread.pipeline.run_folder import train as train_module
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
 from reread.training.config import TrainSettings

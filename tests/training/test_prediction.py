@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reread.pipeline.commands.export import export
 from reread.pipeline.commands.predict import predict
 from reread.pipeline.recipe.load import write_recipe
 from reread.pipeline.recipe.schema import Recipe
+from reread.pipeline.run_folder.export import export
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.config import TrainSettings

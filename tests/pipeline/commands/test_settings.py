@@ -10,10 +10,11 @@ import yaml
 from typer.testing import CliRunner
 
 from reread.pipeline.cli import app
-from reread.pipeline.commands.settings import all_sections, as_markdown, print_settings
+from reread.pipeline.commands.settings import as_markdown, print_settings
 from reread.pipeline.commands.show import show
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.schema import Recipe
+from reread.pipeline.recipe.sections import all_sections
 from reread.preprocessing.errors import UserError
 from tests.conftest import ROOT
 

@@ -9,10 +9,10 @@ import yaml
 from typer.testing import CliRunner
 
 from reread.pipeline.cli import app
-from reread.pipeline.commands.settings import all_sections
 from reread.pipeline.commands.show import write
 from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes, scales_of
 from reread.pipeline.recipe.load import load_recipe, recipe_values
+from reread.pipeline.recipe.sections import all_sections
 from reread.pipeline.recipe.task import FOLLOWS, finetune_recipe
 from reread.preprocessing.errors import UserError
 from reread.training.models import model_spec

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reread.pipeline.commands.settings import all_sections
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.schema import Recipe
+from reread.pipeline.recipe.sections import all_sections
 from reread.pipeline.recipe.task import finetune_recipe
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.synonyms import TABLE, Meaning, meaning_of

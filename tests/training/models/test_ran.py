@@ -15,7 +15,7 @@ from reread.training.models.ran import (
     RanModel,
 )
 from reread.training.models.ran.attention_ran import RanLayer
-from reread.training.models.ran.windows_ran import Windows
+from reread.training.models.ran.windows_ran import RanWindows
 from tests.training.models import ran_equations
 
 WINDOW = 8
@@ -98,7 +98,7 @@ def test_windows_in_parallel_are_windows_in_turn(profile: dict[str, Any], window
     segments = prefixes(*[3, 8, 17, 5, 0, 5, 1, 0], width=length) if "prefix" in windowing else None
     causal = windowing.get("causal", False)
     hidden, cell = (torch.randn(*shape, 12, dtype=torch.float64).requires_grad_() for shape in ([8, length], [8]))
-    ours = layer(hidden, cell, Windows.of(layer.config, hidden, tokens, segments, causal))
+    ours = layer(hidden, cell, RanWindows.of(layer.config, hidden, tokens, segments, causal))
     theirs = []
     for row in range(8):
         own = length if tokens is None or official else LENGTHS[row]
@@ -160,7 +160,7 @@ def handed_on(length: int) -> int:
     """Numbers that the functions of a layer's backward pass hand to one another, for one row."""
     layer = RanLayer(tiny(memory_review=False))
     hidden = torch.randn(1, length, 12, requires_grad=True)
-    windows = Windows.of(layer.config, hidden, torch.ones(1, length, dtype=torch.bool), None, causal=False)
+    windows = RanWindows.of(layer.config, hidden, torch.ones(1, length, dtype=torch.bool), None, causal=False)
     z = layer(hidden, torch.zeros(1, 12), windows)[0].sum()
     sizes: list[int] = []
     nodes, met = [z.grad_fn], set()
@@ -245,7 +245,7 @@ def test_large_activations_do_not_overflow_in_float16(profile: dict[str, Any]) -
     """Their squares and dot products do: these are taken in float32."""
     layer = build(RanForMaskedLM, **profile).ran.encoder.layer[0].half()
     hidden = torch.randn(2, 20, 12, generator=torch.Generator().manual_seed(0)).half() * 4000
-    windows = Windows.of(layer.config, hidden, None, None, False)
+    windows = RanWindows.of(layer.config, hidden, None, None, False)
     half, probed = layer(hidden, hidden[:, 0], windows), layer(hidden, hidden[:, 0], windows, True)
     exact = layer.float()(hidden.float(), hidden[:, 0].float(), windows, True)
     for ours, expected in zip((*half[:3], *probed), (*exact[:3], *exact), strict=True):

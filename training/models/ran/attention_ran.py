@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..blocks import GradientCheckpointingLayer, at_least_float32, rotate
 from .configuration_ran import RanConfig
-from .windows_ran import Windows
+from .windows_ran import RanWindows
 
 # Columns of a head up to which GPUs have fused kernels that keep it in registers
 LARGEST_FUSED = 256
@@ -113,7 +113,7 @@ def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     return (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
 
 
-def _by_token(a: Tensor, windows: Windows, rows: int, length: int) -> tuple[Tensor, Tensor]:
+def _by_token(a: Tensor, windows: RanWindows, rows: int, length: int) -> tuple[Tensor, Tensor]:
     """Probabilities a [B * n, N, P, 1 + P] of `rows` B of `length` L as those of tokens [B, N, L, 1 + P]; and as they
     were, but made of the tokens', so that these have a gradient."""
     by_place = a.unflatten(0, (rows, -1)).transpose(2, 3)  # [B, n, P, N, 1 + P]
@@ -201,7 +201,7 @@ class RanReview(nn.Module):
         self.output = nn.Linear(config.hidden_size, config.hidden_size) if config.review_output else None
         self.residual = RanGatedResidual(config) if config.review_residual else None
 
-    def forward(self, tokens: Tensor, cells: Tensor, windows: Windows) -> Tensor:
+    def forward(self, tokens: Tensor, cells: Tensor, windows: RanWindows) -> Tensor:
         """tokens [B, L, D], cells [B, n or 1 + n, D] -> [B, L, D]."""
         q = _activated(self.query(tokens), self.activation)
         k, v = (_activated(linear(cells), self.activation)[:, None] for linear in (self.key, self.value))
@@ -227,7 +227,7 @@ class RanLayer(GradientCheckpointingLayer):
             self.output_LayerNorm = RanLayerNorm(config)
 
     def forward(
-        self, hidden: Tensor, cell: Tensor, windows: Windows, probabilities: bool = False
+        self, hidden: Tensor, cell: Tensor, windows: RanWindows, probabilities: bool = False
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """hidden [B, L, D] and the cell [B, D] to begin with, zeros if empty.
 
@@ -246,7 +246,7 @@ class RanLayer(GradientCheckpointingLayer):
         return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1), by_token
 
     def _attend(
-        self, z: Tensor, cell: Tensor, windows: Windows
+        self, z: Tensor, cell: Tensor, windows: RanWindows
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, "_Cells"]:
         """The chain of cells from `cell` [B, D] for tokens z [B, L, D], and what all windows attend with at once:
         queries [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
@@ -269,7 +269,7 @@ class RanLayer(GradientCheckpointingLayer):
         key, value = (torch.cat([torch.stack(x, 1), y], 3).flatten(0, 1) for x, y in ((keys, k), (values, v)))
         return q.flatten(0, 1), key, value, mask, cells
 
-    def _review(self, tokens: Tensor, cells: "_Cells", windows: Windows) -> Tensor:
+    def _review(self, tokens: Tensor, cells: "_Cells", windows: RanWindows) -> Tensor:
         if self.review is None:
             return self.output_LayerNorm(tokens)
         memory = cells.raw if self.config.review_cells == "raw" else cells.all[1:]
@@ -280,7 +280,7 @@ class RanLayer(GradientCheckpointingLayer):
 class _Cells:
     """The chain of a layer's cells, window by window."""
 
-    def __init__(self, layer: RanLayer, initial: Tensor, windows: Windows) -> None:
+    def __init__(self, layer: RanLayer, initial: Tensor, windows: RanWindows) -> None:
         self.layer, self.windows = layer, windows
         self.raw: list[Tensor] = []
         """G'_i [B, D], each window's raw cell output; a window without tokens repeats the one before."""

@@ -36,7 +36,7 @@ from ..blocks import (
 from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
 from .configuration_ran import RanConfig
-from .windows_ran import Windows
+from .windows_ran import RanWindows
 
 
 class RanEmbeddings(nn.Module):
@@ -74,7 +74,7 @@ class RanEncoder(nn.Module):
         self,
         hidden: Tensor,
         memory: Tensor | None,
-        windows: Windows,
+        windows: RanWindows,
         every: bool = False,
         weights: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -252,7 +252,7 @@ class RanModel(RanPreTrainedModel):
         [B, N, L, 1 + P] of the cell before a token's window and of the window's positions, and not of memory review,
         before dropout; if they are asked for, tokens attend by them, and not by a fused kernel that has none to return.
         causal: tokens see the tokens before them in their window, and the cells of the windows before.
-        segment_ids [B, L]: a prefix mask, see `Windows.of`. All tokens review the windows that are all prefix.
+        segment_ids [B, L]: a prefix mask, see `RanWindows.of`. All tokens review the windows that are all prefix.
         mems: for causal and prefix masks, those returned for the text before; rows of zeros are empty.
         Without these masks a layer begins with the last cell of the layer below. With them that cell would show later
         tokens, so a layer begins with its own cell of the text before.
@@ -273,7 +273,7 @@ class RanModel(RanPreTrainedModel):
         # Cut the rows into windows, and begin with the cells of the text before.
         hidden = self.embeddings(words)
         tokens = None if attention_mask is None else attention_mask != 0
-        windows = Windows.of(self.config, hidden, tokens, segment_ids, causal)
+        windows = RanWindows.of(self.config, hidden, tokens, segment_ids, causal)
         memory = None
         if ordered:
             memory = (mems or self.empty_mems(len(words)))[0].to(hidden.dtype)

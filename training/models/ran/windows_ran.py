@@ -15,7 +15,7 @@ from .configuration_ran import RanConfig
 
 
 @dataclass(frozen=True)
-class Windows:
+class RanWindows:
     """The positions of a batch's tokens in windows, and the masks. Nothing here waits for the device."""
 
     size: int
@@ -45,7 +45,7 @@ class Windows:
     @classmethod
     def of(
         cls, config: RanConfig, like: Tensor, tokens: Tensor | None, segment_ids: Tensor | None, causal: bool
-    ) -> "Windows":
+    ) -> "RanWindows":
         """For hidden states `like` [B, L, D]; tokens [B, L], False at padding; segment_ids [B, L], or causal, or all.
 
         With segment ids a token sees those whose cumulative sum of ids is no greater than its own: ids of 0 are a
@@ -91,7 +91,7 @@ class Windows:
         order = segment_ids.cumsum(1) if segment_ids is not None else index.expand(rows, -1) + 1
         return windows._in_order(order, tokens, config.window_size)
 
-    def _in_order(self, order: Tensor, tokens: Tensor | None, window_size: int) -> "Windows":
+    def _in_order(self, order: Tensor, tokens: Tensor | None, window_size: int) -> "RanWindows":
         """The windows where a token sees those whose `order` [B, L] is no greater than its own; 0 is the prefix."""
         prefix = order == 0 if tokens is None else (order == 0) & tokens
         index, number = (torch.arange(size, device=order.device) for size in (order.shape[1], self.count))

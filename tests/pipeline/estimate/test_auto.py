@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from reread.pipeline.estimate.fitting import fit
+from reread.pipeline.estimate.auto import choose_auto
 from reread.preprocessing.errors import UserError
 from reread.training.config import TrainSettings
 from reread.training.models import model_spec
@@ -22,17 +22,17 @@ GIB = 2**30
 AUTO = {"micro_batch": "auto", "activation_checkpointing": "auto"}
 
 
-def fitted(memory: float, device: str = "cuda", **changes: Any) -> tuple[int, bool]:
+def chosen_for(memory: float, device: str = "cuda", **changes: Any) -> tuple[int, bool]:
     """What is chosen for a device of `memory` GiB."""
     settings = TrainSettings.parse(train_values(Path("nowhere"), **{**AUTO, "global_batch": 64, **changes}), "test")
     config = model_config(model_spec("nezha"), settings.model, 500, None)
-    found = fit(settings, config, Mesh(device=torch.device(device)), torch.float16, int(memory * GIB))
+    found = choose_auto(settings, config, Mesh(device=torch.device(device)), torch.float16, int(memory * GIB))
     return found.micro_batch, found.activation_checkpointing
 
 
 def test_a_smaller_device_gets_fewer_rows_at_a_time_and_the_log_shows_why(caplog) -> None:
     with caplog.at_level("INFO", "reread"):
-        large, small = fitted(16), fitted(0.53, activation_checkpointing=False)
+        large, small = chosen_for(16), chosen_for(0.53, activation_checkpointing=False)
     assert large == (64, False)
     assert 0 < small[0] < 64 and not small[1]
     of_large, of_small = caplog.messages
@@ -42,7 +42,7 @@ def test_a_smaller_device_gets_fewer_rows_at_a_time_and_the_log_shows_why(caplog
 
 
 def test_a_cpu_gets_at_most_1024_tokens_at_a_time() -> None:
-    assert fitted(16, "cpu") == (16, False)  # 21 would fit into 1,024: four equal pieces
+    assert chosen_for(16, "cpu") == (16, False)  # 21 would fit into 1,024: four equal pieces
 
 
 def test_a_cpu_rehearses_attention_whose_bias_learns_without_dropout() -> None:
@@ -50,12 +50,12 @@ def test_a_cpu_rehearses_attention_whose_bias_learns_without_dropout() -> None:
     values["model"]["attention_probs_dropout_prob"] = 0.0
     settings = TrainSettings.parse(values, "test")
     config = model_config(model_spec("ernie_doc"), settings.model, 500, None)
-    assert fit(settings, config, Mesh(), torch.float32, GIB).micro_batch == settings.global_batch
+    assert choose_auto(settings, config, Mesh(), torch.float32, GIB).micro_batch == settings.global_batch
 
 
 def test_a_device_that_is_too_small_is_one_line_with_the_way_out() -> None:
     with pytest.raises(UserError, match=r"train\.micro_batch: auto, but on a device of 0\.4 GiB: one row of 48 tokens"):
-        fitted(0.4, activation_checkpointing=True)
+        chosen_for(0.4, activation_checkpointing=True)
 
 
 def test_a_batch_that_cannot_be_split_is_named_and_not_the_device() -> None:
@@ -64,7 +64,7 @@ def test_a_batch_that_cannot_be_split_is_named_and_not_the_device() -> None:
     with pytest.raises(
         UserError, match=r"^train\.global_batch: 2 rows are fewer than 3 data-parallel processes; raise"
     ):
-        fit(settings, config, Mesh(world=3, data_size=3), torch.float32, GIB)
+        choose_auto(settings, config, Mesh(world=3, data_size=3), torch.float32, GIB)
 
 
 def test_a_stated_micro_batch_is_kept_at_the_start_and_when_the_run_goes_on(tmp_path) -> None:
@@ -72,7 +72,7 @@ def test_a_stated_micro_batch_is_kept_at_the_start_and_when_the_run_goes_on(tmp_
     stated = {"micro_batch": 8, "activation_checkpointing": "auto"}
     settings = TrainSettings.parse(train_values(Path("nowhere"), **stated), "test")
     config = model_config(model_spec("nezha"), settings.model, 500, None)
-    mesh, auto = Mesh(world=2, data_size=2), AutoSettings(fit, 4 * GIB)
+    mesh, auto = Mesh(world=2, data_size=2), AutoSettings(choose_auto, 4 * GIB)
     rest: Any = config, mesh, torch.float32, None
     begun = auto.settings(settings, tmp_path, False, *rest)
     auto.keep(settings, begun, tmp_path, mesh)
@@ -82,7 +82,7 @@ def test_a_stated_micro_batch_is_kept_at_the_start_and_when_the_run_goes_on(tmp_
 
 def test_a_stated_micro_batch_that_does_not_fit_is_refused_with_the_largest_that_does() -> None:
     def given(rows: int) -> tuple[int, bool]:
-        return fitted(0.53, micro_batch=rows)
+        return chosen_for(0.53, micro_batch=rows)
 
     with pytest.raises(UserError, match=r"^train\.micro_batch: 64 rows at a time with activation checkpoi") as refused:
         given(64)

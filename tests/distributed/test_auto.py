@@ -11,11 +11,11 @@ from reread.training.run.metrics import read_metrics
 from tests.conftest import train_values
 
 
-def train_fitted(values: dict[str, Any], run: Path) -> None:
-    from reread.pipeline.estimate.fitting import fit
+def train_with_auto(values: dict[str, Any], run: Path) -> None:
+    from reread.pipeline.estimate.auto import choose_auto
     from reread.training.trainer import train
 
-    train(TrainSettings.parse(values, "test"), run, choose_auto=fit)
+    train(TrainSettings.parse(values, "test"), run, choose_auto=choose_auto)
 
 
 def figures(run: Path) -> list[tuple[float, ...]]:
@@ -28,7 +28,7 @@ def test_auto_trains_as_the_numbers_do(ranks, sample_corpus, tmp_path, tensor, d
     auto = {"micro_batch": "auto", "activation_checkpointing": "auto"}
     for name, given in {"auto": auto, "explicit": {"micro_batch": rows}}.items():
         (tmp_path / name).mkdir()
-        ranks(tensor * data, train_fitted, {**values, **given}, tmp_path / name)
+        ranks(tensor * data, train_with_auto, {**values, **given}, tmp_path / name)
     chosen = json.loads((tmp_path / "auto" / "fitted.json").read_text())["values"]
     assert chosen == {"micro_batch": rows, "activation_checkpointing": False}
     assert len(figures(tmp_path / "auto")) == 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reread.pipeline.estimate.fitting import fit
+from reread.pipeline.estimate.auto import choose_auto
 from reread.pipeline.estimate.rehearsal import rehearse
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample
@@ -139,7 +139,7 @@ def test_each_process_gets_examples(tokenizer: Path, documents: int, processes: 
     settings = TrainSettings.parse(values, "test")
     config = model_config(model_spec("nezha"), settings.model, 32, None)
     mesh = Mesh(world=processes, data_size=processes, device=torch.device("cuda"))
-    found = fit(settings, config, mesh, torch.float16, 2**34, dataset_of(values, examples))
+    found = choose_auto(settings, config, mesh, torch.float16, 2**34, dataset_of(values, examples))
     assert found.micro_batch == most
     check_groups(documents, found.micro_batch, processes)
 

@@ -17,7 +17,7 @@ from reread.training.parallel.mesh import Mesh
 log = logging.getLogger("reread")
 
 
-def fit(
+def choose_auto(
     settings: TrainSettings,
     config: PretrainedConfig,
     mesh: Mesh,
