@@ -1,4 +1,4 @@
-"""Triton, or stand-ins for its names where it is not installed, so that kernels can be imported and counted anywhere."""
+"""Triton's names, or stand-ins where it is not installed, so that kernels can be imported and counted anywhere."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,9 +1,7 @@
 """The updates of LAMB and Adam on flat buffers, in one to three launches.
 
-A flat buffer holds the tensors one behind the other (`FlatLayout`): each begins at a multiple of `BLOCK` elements and the
-rest of its last block is zero, so that a block belongs to one tensor and nothing needs a mask. Beside the flat buffers
-[n * BLOCK] there are tables: `owners` int32 [n], the tensor of each block; `begins` int64 [tensors], its first element
-that learns; and by tensor its weight decay and its factor on the learning rate, in the buffers' type.
+A flat buffer holds tensors one behind the other, each from the beginning of a block on, and is zero between them: a
+block belongs to one tensor, and nothing needs a mask. Shapes: n elements, of which a program updates a block.
 """
 
 from typing import NamedTuple
@@ -12,9 +10,6 @@ import torch
 from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, tl
-
-BLOCK = 1024
-"""Elements that a program updates."""
 
 
 # Triton's kernels
@@ -149,7 +144,17 @@ def lamb_moments(
     sums = weights.new_empty(len(owners), 2)
     numbers = factor, beta1, beta2, unbias1, unbias2, eps
     _moments[(len(owners),)](
-        weights, gradients, first, second, owners, begins, decays, sums, *numbers, INSIDE=inside, BLOCK=BLOCK
+        weights,
+        gradients,
+        first,
+        second,
+        owners,
+        begins,
+        decays,
+        sums,
+        *numbers,
+        INSIDE=inside,
+        BLOCK=len(weights) // len(owners),
     )
     return sums
 
@@ -163,7 +168,7 @@ def _(weights: Tensor, gradients: Tensor, first: Tensor, second: Tensor, owners:
 def sum_by_tensor(sums: Tensor, ends: Tensor) -> Tensor:
     """`sums` [blocks, 2] by tensor, float64 [tensors, 2], added in a fixed order."""
     squares = sums.new_empty(len(ends) - 1, 2, dtype=torch.float64)
-    _sum_by_tensor[(len(squares),)](sums, ends, squares, BLOCK=BLOCK)
+    _sum_by_tensor[(len(squares),)](sums, ends, squares, BLOCK=1024)
     return squares
 
 
@@ -196,7 +201,7 @@ def lamb_apply(
         *(rate, unbias1, unbias2, eps),
         NEZHA=nezha,
         HALVES=given,
-        BLOCK=BLOCK,
+        BLOCK=len(weights) // len(owners),
     )
 
 
@@ -225,7 +230,7 @@ def adam_apply(
         *(weights, gradients, first, second, halves if given else weights, owners, begins, decays, rates),
         *(factor, rate, beta1, beta2, unbias1, unbias2, eps),
         HALVES=given,
-        BLOCK=BLOCK,
+        BLOCK=len(weights) // len(owners),
     )
 
 

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from reread.training.config import OptimizerSettings
 from reread.training.kernels.choice import use_kernel
 from reread.training.kernels.update import Tables, adam_apply, lamb_apply, lamb_moments, sum_by_tensor
-from reread.training.config import OptimizerSettings
 from reread.training.optim.build import MOMENTS, build_optimizer, set_steps_taken, steps_taken
 from reread.training.optim.lamb import Lamb
 from reread.training.optim.precision import MasterWeights
@@ -17,13 +17,13 @@ from reread.training.parallel.mesh import Mesh
 
 
 class FlatUpdate:
-    """Steps `optimizer`, in whose state the moments stay, on buffers laid out as those of the gradients.
+    """Steps `optimizer`, LAMB or AdamW, in whose state the moments stay, on buffers laid out as those of the gradients.
 
     The master weights, the moments and the model's parameters in half precision become views of the buffers, and all
     that refers to them, such as a checkpoint, goes on as before.
     """
 
-    def __init__(self, optimizer: Lamb | torch.optim.AdamW, masters: MasterWeights, gradients: GradientBuckets) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, masters: MasterWeights, gradients: GradientBuckets) -> None:
         self.optimizer, self.gradients = optimizer, gradients
         learning = dict(masters.learning())
         owners = {masters.model_parameters[name]: name for name in learning}
