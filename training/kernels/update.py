@@ -11,7 +11,6 @@ from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, tl
 
-
 # Triton's kernels
 
 
