@@ -110,8 +110,8 @@ def peek(arguments: list[str], documents: int = 3, megabytes: float = 4.0) -> No
     if more := len(sample.problems[LISTED_PROBLEMS:]):
         cause = most_frequent(problem.reason for problem in sample.problems)
         console.print(Text(f"not read: and {more:,} more; most often: {cause}"), soft_wrap=True)
-    for path in sample.given_up:
-        console.print(Text(f"not read: {path}: the rest, after {MOST_PROBLEMS:,} of these"), soft_wrap=True)
+    for name in sample.given_up:
+        console.print(Text(f"not read: {name}: the rest, after {MOST_PROBLEMS:,} of these"), soft_wrap=True)
 
 
 def _settings(arguments: list[str]) -> PreprocessSettings:
