@@ -12,6 +12,7 @@ import pytest
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.read import read_examples
 from reread.preprocessing.labelled.tasks.answer import MISPLACED, Answer
+from tests.preprocessing.input.test_hostile_input import old_sparse
 from tests.preprocessing.labelled.files import REVIEWS, squad, tar, write
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -279,6 +280,14 @@ def test_more_than_a_few_files_in_no_class_stop(archive: bool, tmp_path: Path) -
     assert len(read_examples(data(300, {"urls.txt": "x", "a.feat": "x", "pos/b.md": "x"}), "classify").examples) == 300
     with pytest.raises(UserError, match=r"4 of 304 files \(1\.32%\) are in none \(the first of 4 mistakes\)"):
         read_examples(data(300, {"urls.txt": "x", "a.feat": "x", "pos/b.md": "x", "pos/c.md": "x"}), "classify")
+
+
+def test_a_member_of_an_archive_that_is_not_read_is_a_mistake(tmp_path: Path) -> None:
+    texts = tar(tmp_path / "b.tar", {"pos/1.txt": "x"}, "w").read_bytes()
+    path = write(tmp_path / "a.tar", old_sparse(1 << 40) + texts)
+    with pytest.raises(UserError, match=r"a\.tar: sparse: a sparse file inside an archive is not read; unpack it"):
+        read_examples(path, "classify")
+    assert [one.id for one in read_examples(path, "classify", wrong="skip").examples] == ["pos/1.txt"]
 
 
 def test_an_article_without_truth_is_a_mistake(tmp_path: Path) -> None:
