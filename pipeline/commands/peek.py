@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import md5
 from pathlib import Path
@@ -40,6 +41,12 @@ MOST_FILES = 50
 EXCERPT, RAW_EXCERPT = 400, 160
 """Characters that are printed of a cleaned document, and of a raw one."""
 LISTED_PROBLEMS = 5
+MOST_PROBLEMS = 10_000
+"""Problems of a file after which it is read no further: without documents, it would be read to its end."""
+
+
+class _TooManyProblemsError(Exception):
+    """A file has `MOST_PROBLEMS`."""
 
 
 @dataclass
@@ -55,6 +62,8 @@ class Sample:
     seen: set[bytes] = field(default_factory=set)
     """MD5 of each document."""
     problems: list[Problem] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
+    """Files with `MOST_PROBLEMS`."""
     wrapped: list[str] = field(default_factory=list)
     """Files whose lines are wrapped at an even length."""
     encodings: Counter[str] = field(default_factory=Counter)
@@ -101,6 +110,8 @@ def peek(arguments: list[str], documents: int = 3, megabytes: float = 4.0) -> No
     if more := len(sample.problems[LISTED_PROBLEMS:]):
         cause = most_frequent(problem.reason for problem in sample.problems)
         console.print(Text(f"not read: and {more:,} more; most often: {cause}"), soft_wrap=True)
+    for name in sample.given_up:
+        console.print(Text(f"not read: {name}: the rest, after {MOST_PROBLEMS:,} of these"), soft_wrap=True)
 
 
 def _settings(arguments: list[str]) -> PreprocessSettings:
@@ -134,13 +145,13 @@ def _evenly(items: list[Item], count: int) -> list[Item]:
 def _look(
     sample: Sample, file: InputFile, settings: PreprocessSettings, encoder: Encoder | None, documents: int, room: float
 ) -> None:
-    """Read a file from its beginning until its documents have `room` bytes."""
+    """Read a file from its beginning until its documents have `room` bytes, or it has `MOST_PROBLEMS`."""
     section: InputSettings = settings.inputs[file.section].model_copy(update={"bad_input": "report"})
     cleaner = Cleaner(settings.clean)
     piece = Piece(file.path, file.format, 0, None, file.bytes, file.changed, file.section)
     shown: list[tuple[Document, str]] = []
     texts: list[str] = []
-    for document in read(piece, section, sample.problems.append, lambda name: sample.encodings.update([name])):
+    for document in _documents(sample, piece, section):
         texts.append(document.text)
         text = cleaner.clean(document.text)
         reason = cleaner.reason_to_drop(text)
@@ -164,6 +175,20 @@ def _look(
     sample.shown.append(shown)
     if not settings.clean.join_wrapped_lines and is_wrapped(texts):
         sample.wrapped.append(file.path)
+
+
+def _documents(sample: Sample, piece: Piece, section: InputSettings) -> Iterator[Document]:
+    before = len(sample.problems)
+
+    def report(problem: Problem) -> None:
+        sample.problems.append(problem)
+        if len(sample.problems) - before == MOST_PROBLEMS:
+            raise _TooManyProblemsError
+
+    try:
+        yield from read(piece, section, report, lambda name: sample.encodings.update([name]))
+    except _TooManyProblemsError:
+        sample.given_up.append(piece.path)
 
 
 def _print_documents(

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reread.pipeline.display.terminal import Terminal
-from reread.pipeline.recipe.schema import Published, Recipe, task_section
+from reread.pipeline.recipe.schema import Finetuning, Published, Recipe, task_section
 from reread.preprocessing.errors import first_line
 from reread.preprocessing.files import write_atomically
 from reread.training.data.kinds import open_task
@@ -104,22 +104,23 @@ def print_scores(recipe: Recipe, measured: dict[str, list[Scores]], found: dict[
         sizes["dev"] = "scored on what it learned from"
     elif settings.train.exists():
         sizes["dev"] = f"{len(examples_of(settings, 'train')):,} training examples, {sizes['dev']}"
-    print_wide(score_table(measured, sizes, list(found.items()), published_for(recipe, counts)))
+    published, reason = published_for(recipe.finetune, counts)
+    if reason:
+        log.info("%s", reason)
+    print_wide(score_table(measured, sizes, list(found.items()), published))
 
 
-def published_for(recipe: Recipe, counts: Mapping[str, int]) -> list[Published]:
-    """The papers' scores, if one of the scored files may be the one they are of: split -> its number of examples."""
-    if recipe.finetune is None or not recipe.finetune.published:
-        return []
-    sizes = recipe.finetune.published_sizes
+def published_for(finetuning: Finetuning | None, counts: Mapping[str, int]) -> tuple[list[Published], str]:
+    """The papers' scores, if one of the scored files may be the one they are of, else the reason why they are not
+    shown; `counts` is split -> its number of examples."""
+    if finetuning is None or not finetuning.published:
+        return [], ""
+    sizes = finetuning.published_sizes
     if not sizes or any(0.9 * size <= count <= size for size in sizes for count in counts.values()):
-        return recipe.finetune.published
-    log.info(
-        "the papers' scores are not shown: they are of held-out files of %s examples, and this is another (%s)",
-        " or ".join(f"{size:,}" for size in sizes),
-        ", ".join(f"{split} {count:,}" for split, count in counts.items()) or "none is held out",
-    )
-    return []
+        return finetuning.published, ""
+    ours = ", ".join(f"{split} {count:,}" for split, count in counts.items()) or "of no known size"
+    theirs = " or ".join(f"{size:,}" for size in sizes)
+    return [], f"the papers' scores are not shown: they are of held-out files of {theirs} examples, and ours is {ours}"
 
 
 def print_wide(table: Table) -> None:

@@ -28,7 +28,7 @@ WINDOW = 512
 
 FOLLOWS = frozenset(
     ["steps", "model", "validate_every", "checkpoint", "best_by", "activation_checkpointing", "schedule.warmup_steps"]
-    + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices")]
+    + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices", "pairs")]
 )
 """Fields of `train` that `finetune_recipe` computes from the model and the examples where the recipe has none."""
 

@@ -6,12 +6,13 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from reread.pipeline.display.scores import means, read_scores
-from reread.pipeline.recipe.load import recipe_values
-from reread.pipeline.recipe.schema import Finetuning, Following, Published
+from reread.pipeline.display.scores import means, published_for, read_scores
+from reread.pipeline.recipe.load import recipe_of, recipe_values
+from reread.pipeline.recipe.schema import Finetuning, Following, Published, task_section
 from reread.pipeline.recipe.then import following_run, missing_data, task_files
 from reread.pipeline.report.runs import Run
 from reread.preprocessing.errors import UserError
+from reread.training.run.metrics import read_mistakes
 
 SPLITS = "(dev): the examples that choose the checkpoint; (test): others. A paper's row without either names no split."
 
@@ -24,7 +25,7 @@ class PaperTable(NamedTuple):
     rows: list[tuple[str, list[str]]]
     """Name of a model, and its cells; a number in brackets refers to `notes`."""
     notes: list[str]
-    """Numbered notes on what differs from ours, then the tasks without scores."""
+    """Numbered notes on what differs from ours, then the tasks without scores of ours or of the paper."""
 
 
 class _Column(NamedTuple):
@@ -38,20 +39,26 @@ class _Column(NamedTuple):
 def paper_table(run: Run) -> PaperTable | None:
     """The table of a run whose recipe has `published` figures or goes on to tasks; None for others.
 
-    A task without scores has the paper's alone. A score that the paper lacks has a column if the task has no other.
+    A task without scores has the paper's alone, and one that was scored on other data than the paper's has ours alone.
+    A score that the paper lacks has a column if the task has no other.
     """
-    columns = _columns("held-out text", run.recipe.published, {"dev": _evaluated(run)} if run.recipe.published else {})
+    published = run.recipe.published
+    columns = _columns("held-out text", published, {"dev": _evaluated(run)} if published else {}, published)
     without = []
     for one in run.recipe.then:
         try:
             values = recipe_values(one.recipe, one.overrides, "train")
             finetuning = Finetuning.parse(values.get("finetune", {}), one.recipe)
+            children, measured = read_scores(run.folder.parent, following_run(run.recipe, one))
+            counts = _scored(children[0]) if children else {}
         except UserError as error:
             without.append(f"{one.recipe}: not shown ({error})")
             continue
-        children, measured = read_scores(run.folder.parent, following_run(run.recipe, one))
         ours = {split: means(seeds) for split, seeds in measured.items()}
-        columns += _columns(_task(one), finetuning.published, ours)
+        published, reason = published_for(finetuning, counts) if children else (finetuning.published, "")
+        columns += _columns(_task(one), finetuning.published, ours, published)
+        if reason:
+            without.append(f"{one.recipe}: {reason}")
         if not children:
             without.append(f"{one.recipe}: {missing_data(one, task_files(run.recipe, one)) or 'not fine-tuned yet'}")
         elif len(children) < finetuning.seeds:
@@ -82,13 +89,27 @@ def as_text(table: PaperTable, title: str) -> Table:
     return result
 
 
-def _columns(task: str, published: list[Published], ours: dict[str, dict[str, str]]) -> list[_Column]:
+def _columns(
+    task: str, published: list[Published], ours: dict[str, dict[str, str]], shown: list[Published]
+) -> list[_Column]:
+    """The columns of the scores in `published`, or else of ours, of which the rows `shown` hold the papers'."""
     theirs = [score for row in published for score in row.scores]
     scores = dict.fromkeys(theirs or [score for row in ours.values() for score in row])
     return [
-        _Column(task, score, {split: row[score] for split, row in ours.items() if score in row}, published)
+        _Column(task, score, {split: row[score] for split, row in ours.items() if score in row}, shown)
         for score in scores
     ]
+
+
+def _scored(run: Path) -> dict[str, int]:
+    """Split -> number of examples that a fine-tuned run was scored on, as far as it keeps it. Raises `UserError` for a
+    damaged recipe."""
+    kept = read_mistakes(run)
+    counts = {
+        split: kept.get(str(one.held_out), {}).get("examples")
+        for split, one in task_section(recipe_of(run)).splits.items()
+    }
+    return {split: count for split, count in counts.items() if isinstance(count, int)}
 
 
 def _evaluated(run: Run) -> dict[str, str]:

@@ -4,6 +4,8 @@ from reread.preprocessing.errors import CONTROL
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
 
+FEW = 0.01
+"""The share of a data set that may be left out without the user's word (`task.wrong=skip`)."""
 _SHOWN = 60
 """Characters of a wrong name that its line shows."""
 

@@ -37,6 +37,7 @@ def read_examples(
     columns: Mapping[str, str] = {},
     wrong: Literal["refuse", "skip"] = "refuse",
     misplaced: float = 0.0,
+    irrelevant: float = 1.0,
     labels: Labels = "one",
     join: str = "\n",
     label_separator: str | None = None,
@@ -53,7 +54,8 @@ def read_examples(
 
     With `wrong="skip"` examples with mistakes are left out and listed. Raises `UserError` for a file that cannot be
     read or looks like another format, for one without a valid example, and with `wrong="refuse"` for a mistake, or if
-    more than the share `misplaced` of the questions have a misplaced answer.
+    more than the share `misplaced` of the questions have a misplaced answer, or more than the share `irrelevant` of the
+    queries no relevant passage.
     """
     if label_separator and labels != "set":
         raise UserError("task.label_separator: separates labels of a set; set task.answer=set, too, or leave it out")
@@ -77,6 +79,8 @@ def read_examples(
     found = Found(examples, mistakes, list(source.misplaced.values()))
     if found.misplaced:
         _check_misplaced(path, found, 1.0 if wrong == "skip" else misplaced)
+    if task == "rank":
+        _check_irrelevant(path, examples, 1.0 if wrong == "skip" else irrelevant)
     return found
 
 
@@ -153,6 +157,21 @@ def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
         f"{path}: {questions}: such answers are scored and not learned, nor are {lost:,} questions without another "
         f"one; the first: {first}"
     )
+
+
+def _check_irrelevant(path: Path, examples: Sequence[Example], allowed: float) -> None:
+    """Log how many queries have no relevant passage. Raises `UserError` if they are more than the share `allowed`."""
+    without = [one.location for one in examples if not one.can_be_learned]
+    if not without:
+        return
+    count, total = len(without), len(examples)
+    queries = f"{count:,} of {total:,} queries ({count / total:.2%}) have no passage with a grade above 0"
+    if count > allowed * total:
+        raise UserError(
+            f"{path}: {queries}, where task.irrelevant allows {allowed:.2%}; grade a passage of each, or leave such "
+            f"queries out of training by `task.wrong=skip`; the first: {without[0]}"
+        )
+    log.info(f"{path}: {queries}: nothing is learned from them, and their scores are 0; the first: {without[0]}")
 
 
 def _way_out(source: LabelledFile, name: str) -> str:

@@ -47,7 +47,7 @@ COMMON: dict[str, Any] = {
     "frame": "segments",
 }
 OTHER: dict[str, dict[str, Any]] = {
-    "classify": {**COMMON, "answer": "set", "positive": "v", "pooling": "mean", "label_separator": "|"},
+    "classify": {**COMMON, "answer": "set", "positive": "v", "pooling": "mean", "label_separator": "|", "pairs": False},
     "tag": {**COMMON, "scheme": "BIOES", "split": "characters"},
     "answer": {
         **COMMON,
@@ -61,7 +61,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "choices": ["YES"],
     },
     "choose": {**COMMON, "pooling": "mean", "question": "why?", "options": ["x", "y"]},
-    "rank": {**COMMON, "pooling": "mean", "passages": 3},
+    "rank": {**COMMON, "pooling": "mean", "passages": 3, "irrelevant": 0.5},
 }
 """Kind of task -> each of its settings, away from its default."""
 
@@ -173,6 +173,42 @@ def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: 
         **task_of_export(first)["data"],
         "tokenizer": str(tmp_path / "copy"),
     }
+
+
+def test_a_model_of_pairs_predicts_for_no_text_alone(tmp_path: Path) -> None:
+    """One of texts alone or of both, or of an earlier version, which has not kept what it learned from, does."""
+    lines = write_lines(tmp_path / "train.jsonl", [{"text": "a b", "second": "c", "label": "u"}])
+    alone = write_lines(tmp_path / "alone.jsonl", [{"text": "a", "second": "b"}, {"text": "a"}])
+    (tmp_path / "plain.txt").write_text("a b\n")
+    (tmp_path / "table.tsv").write_text("text\tother\na\tb\n")
+    tokenizer = write_tokenizer(tmp_path / "tokenizer")
+    run = {
+        name: trained(
+            tmp_path,
+            name,
+            task_values("nezha", "classify", tokenizer, train=str(lines), labels=["u", "v"], pairs=pairs),
+        )
+        for name, pairs in (("pairs", True), ("both", False), ("earlier", None))
+    }
+    plain, columns = "task.format=document-per-line", "task.columns.second=other"
+    for model in (run["pairs"], export(run["pairs"], tmp_path / "export")):
+        for name, at, overrides in (
+            ("alone.jsonl", f"{alone}:2", []),
+            ("plain.txt", f"{tmp_path}/plain.txt:1", [plain]),
+            ("table.tsv", f"{tmp_path}/table.tsv:2", []),
+        ):
+            with pytest.raises(UserError) as caught:
+                predictions(model, tmp_path / name, *overrides)
+            assert str(caught.value) == (
+                f"{at}: one text, and the model learned from pairs; give it a second one, `second` beside `text` in a "
+                "line of JSON or a column of a table (task.columns.second=NAME); or predict for one by task.pairs=false"
+            )
+        assert len(predictions(model, lines)) == len(predictions(model, tmp_path / "table.tsv", columns)) == 1
+        assert len(predictions(model, alone, "task.pairs=false")) == 2
+    for name in ("both", "earlier"):
+        assert (
+            len(predictions(run[name], alone)) == 2 and len(predictions(run[name], tmp_path / "plain.txt", plain)) == 1
+        )
 
 
 def test_a_model_without_a_task_is_read_with_defaults_that_are_named(

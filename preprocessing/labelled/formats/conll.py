@@ -14,6 +14,10 @@ _TAGGED = re.compile(rb"[^ \t]+[ \t](O|[BIESMLU]-[^ \t]+)")
 _CHINESE, _OTHER = 2.5, 20
 """Mean length of distinct tokens, in characters, above which they are lines of text: Chinese words have 2, others 7."""
 
+_LONG = 8
+"""Characters of the longest Chinese token or tag that is surely no text."""
+_SHOWN = 30
+"""Characters of a text that its line shows."""
 _LONGEST = 1 << 18
 """Lines of a sentence or document."""
 _TOKEN = 100
@@ -23,9 +27,10 @@ _TOKEN = 100
 def read_conll(source: LabelledFile) -> Iterator[TagExample]:
     """The sentences. If a line has no tag, the file is unlabelled and no line may have one.
 
-    Raises `UserError` for lines that are texts, each of which would be a token.
+    Raises `UserError` for lines that are texts, each of which would be a token, or a label and a text.
     """
     examples = list(_sentences(source))
+    _check_tagged(source, [example for example in examples if example.tags is not None])
     if location := _texts(source, examples):
         raise UserError(f"{location}: lines of text, where each line should be a word or a character")
     joiner = joiner_of(source, (example.tokens for example in examples))
@@ -71,6 +76,26 @@ def _sentence(source: LabelledFile, lines: list[bytes], first: int) -> Iterator[
     source.spend(_TOKEN * len(rows))
     tags = tuple(row[1] for row in rows) if width == 2 else None
     yield TagExample(str(first), location, tuple(row[0] for row in rows), tags)
+
+
+def _check_tagged(source: LabelledFile, examples: Sequence[TagExample]) -> None:
+    """Raise `UserError` if the tokens or the tags are texts, as in a table of labels and texts.
+
+    They are if more than half of the lines have one of their own, and more than half of those have a blank or are long
+    in Chinese. So tokens of a corpus may have blanks, such as numbers of telephones, and tags may be long.
+    """
+    for name in ("tokens", "tags"):
+        column = [(int(one.id) + place, value) for one in examples for place, value in enumerate(getattr(one, name))]
+        values = {value for _, value in column}
+        texts = {value for value in values if " " in value or (len(value) > _LONG and IDEOGRAPH.search(value))}
+        if 2 * len(values) > len(column) and 2 * len(texts) > len(values):
+            number, first = next((number, value) for number, value in column if value in texts)
+            shown = first if len(first) <= _SHOWN else f"{first[:_SHOWN]}..."
+            raise UserError(
+                f"{source.location(number)}: `{shown}` is a text, as are most {name} here, but a line should be a word "
+                "or a character, a tab or a blank, and its tag; tables of labels and texts are read by the recipe "
+                "`classify`"
+            )
 
 
 def _texts(source: LabelledFile, examples: Sequence[TagExample]) -> str | None:

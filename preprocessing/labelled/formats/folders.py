@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import open_file
 from reread.preprocessing.input.archives import entries
+from reread.preprocessing.labelled.checks import FEW
 from reread.preprocessing.labelled.file import DAMAGE, LabelledFile
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 
@@ -16,11 +17,20 @@ log = logging.getLogger("reread")
 UNLABELLED = "unsup"
 """The folder of aclImdb with texts that have no label."""
 
+_ABOUT = ("README", "LICENSE", "LICENCE", "COPYING")
+"""Beginnings of the names, in capitals, of files about a data set. However small it is, nobody need allow them: beside
+twenty texts a README is 5 % of the files. Any other name, such as aclImdb's `urls_pos.txt`, may be that of a text
+in the wrong place; beside the thousands of texts there such files are few enough."""
+
 
 def read_folders(source: LabelledFile) -> Iterator[ClassifyExample]:
-    """The files `CLASS/NAME` or `CLASS/NAME.txt` at the deepest level; raises `UserError` for classes of two splits."""
-    files = files_in(source) if source.path.is_dir() else _in_archive(source)
-    texts = {name: data for name, data in files if name.suffix in ("", ".txt")}
+    """The files `CLASS/NAME` or `CLASS/NAME.txt` at the deepest level.
+
+    Others are left out. If those that are neither in `UNLABELLED` nor named as in `_ABOUT` are more than `FEW` of all
+    files, each is a mistake. Raises `UserError` for classes of two splits.
+    """
+    files = dict(files_in(source) if source.path.is_dir() else _in_archive(source))
+    texts = {name: data for name, data in files.items() if data is not None}
     depth = max((len(name.parts) for name in texts), default=0)
     if depth < 2:
         raise UserError(
@@ -30,24 +40,28 @@ def read_folders(source: LabelledFile) -> Iterator[ClassifyExample]:
     splits = sorted({str(name.parent.parent) for name in classes})
     if len(splits) > 1:
         raise UserError(f"{source.path}: folders of classes in {splits[0]} and in {splits[1]}; give one of them")
-    left_out = Counter(
-        f"in {name.parent.name}/" if name in classes else "above"
-        for name in texts
-        if name not in classes or name.parent.name == UNLABELLED
-    )
-    if left_out:
-        found = ", ".join(f"{count:,} {where}" for where, count in sorted(left_out.items()))
+    unlabelled = {name for name in files if name.parent.name == UNLABELLED}
+    stray = sorted(files.keys() - classes.keys() - unlabelled)
+    if unlabelled or stray:
+        kinds = Counter("above" if name in texts else f"*{name.suffix}" for name in stray)
+        kinds[f"in {UNLABELLED}/"] = len(unlabelled)
+        found = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()) if count)
         log.info(f"{source.path}: files that are in no class are left out: {found}")
-    for name in sorted(classes):
-        folder = name.parent.name
-        identity = f"{folder}/{name.name}"
-        text = source.decode(classes[name], source.location(identity)) if folder != UNLABELLED else None
+    wrong = [name for name in stray if not name.name.upper().startswith(_ABOUT)]
+    if len(wrong) > FEW * len(files):
+        count = f"{len(wrong):,} of {len(files):,} files ({len(wrong) / len(files):.2%}) are in none"
+        for name in wrong:
+            reason = "it is above the folders of classes" if name in texts else "a text is *.txt or without a suffix"
+            source.mistake(source.location(str(name)), f"in no class, since {reason}; {count}")
+    for name in sorted(classes.keys() - unlabelled):
+        identity = f"{name.parent.name}/{name.name}"
+        text = source.decode(classes[name], source.location(identity))
         if text is not None:
-            yield ClassifyExample(identity, source.location(identity), text, label=folder)
+            yield ClassifyExample(identity, source.location(identity), text, label=name.parent.name)
 
 
-def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """The files NAME and NAME.txt in a folder and its subfolders, except hidden ones."""
+def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes | None]]:
+    """The files in a folder and its subfolders, except hidden ones; None for a file that is not NAME or NAME.txt."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -56,16 +70,28 @@ def files_in(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes]]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         here = PurePosixPath(os.path.relpath(folder, source.path))
         for name in names:
-            if not name.startswith(".") and PurePosixPath(name).suffix in ("", ".txt"):
-                with open_file(os.path.join(folder, name)) as file:
-                    yield here / name, file.read()
+            if name.startswith("."):
+                continue
+            if not _is_text(here / name):
+                yield here / name, None
+                continue
+            with open_file(os.path.join(folder, name)) as file:
+                yield here / name, file.read()
 
 
-def _in_archive(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes]]:
+def _in_archive(source: LabelledFile) -> Iterator[tuple[PurePosixPath, bytes | None]]:
+    """The same of an archive."""
     try:
         with source.open() as stream:
             for entry in entries(stream, DAMAGE):
-                if entry.file is not None:
-                    yield PurePosixPath(entry.name), entry.file.read()
+                name = PurePosixPath(entry.name)
+                if entry.file is None:
+                    source.mistake(source.location(entry.name), entry.reason)
+                else:
+                    yield name, entry.file.read() if _is_text(name) else None
     except DAMAGE as error:
         raise source.damaged(error) from None
+
+
+def _is_text(name: PurePosixPath) -> bool:
+    return name.suffix in ("", ".txt")

@@ -23,7 +23,9 @@ def document_per_line(source: LabelledFile) -> Iterator[Example]:
 def document_per_file(source: LabelledFile) -> Iterator[Example]:
     """The whole file, or each text in a folder (no suffix, or .txt); its name is its id."""
     if source.path.is_dir():
-        files = sorted((str(name), source.location(str(name)), data) for name, data in files_in(source))
+        files = sorted(
+            (str(name), source.location(str(name)), data) for name, data in files_in(source) if data is not None
+        )
     else:
         files = [(source.path.name, source.name, source.data)]
     for name, location, data in files:

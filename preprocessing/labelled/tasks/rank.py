@@ -4,7 +4,6 @@ A line of `jsonl` has a query with all its passages, or with one passage, like a
 query id, or with the same query if they have no ids, belong together, wherever they are in the file.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from pydantic import BeforeValidator, Field
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine
-
-log = logging.getLogger("reread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class RankLine(TaskLine):
     def completed(
         cls, source: LabelledFile, lines: "Iterator[tuple[int, RankLine]]"
     ) -> "Iterator[tuple[int, RankLine]]":
-        """Join the rows of each query; one line is logged for queries without a relevant passage."""
+        """Join the rows of each query."""
         rows: dict[Hashable, list[tuple[int, RankLine]]] = {}
         found = list[tuple[int, RankLine]]()
         for number, line in lines:
@@ -118,13 +115,6 @@ class RankLine(TaskLine):
             else:
                 rows.setdefault(line.query if line.id is None else ("id", line.id), []).append((number, line))
         found += [joined for group in rows.values() if (joined := cls._joined(source, group))]
-        without = [number for number, line in found if line.positives is None and line.grades and not any(line.grades)]
-        if without:
-            log.info(
-                "%s: %d of %d queries have no passage with a grade above 0, the first at %s; nothing is learned from "
-                "them, and their scores are 0",
-                *(source.path, len(without), len(found), source.location(without[0])),
-            )
         yield from sorted(found, key=lambda one: one[0])
 
     @classmethod

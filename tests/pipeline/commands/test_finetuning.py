@@ -154,7 +154,8 @@ def test_a_mistake_in_a_chained_recipe_is_refused_before_any_work(
 
 
 def test_the_training_examples_say_what_their_task_needs(folder: Path) -> None:
-    """What a text to tag is split into, and the answers that are no part of a text; a recipe may state both."""
+    """What a text to tag is split into, the answers that are no part of a text, and whether all texts are pairs; a
+    recipe may state each."""
     write_lines(folder / "tags.jsonl", [{"tokens": ["a", "b"], "tags": ["O", "O"]}])
     answers = [{"start": -1, "text": "NO"}, {"start": 0, "text": "a"}]
     write_lines(folder / "answers.jsonl", [{"text": "a b", "question": "c", "answers": [one]} for one in answers])
@@ -165,6 +166,11 @@ def test_the_training_examples_say_what_their_task_needs(folder: Path) -> None:
         assert recipe.train is not None
         return recipe.train.data
 
+    for name, seconds in (("pairs", "bc"), ("mixed", "b-"), ("single", "--")):
+        texts = [{"text": "a", **({} if second == "-" else {"second": second}), "label": "x"} for second in seconds]
+        file = write_lines(folder / f"{name}.jsonl", texts).name
+        assert data("classify", file).pairs == (name == "pairs")
+        assert data("classify", file, "task.pairs=true").pairs
     assert data("tag", "tags.jsonl").split == "characters"
     assert data("tag", "tags.jsonl", "task.split=words").split == "words"
     assert data("answer", "answers.jsonl").choices == ["NO"]

@@ -63,6 +63,21 @@ def test_more_unread_lines_than_are_shown_are_counted_with_the_most_frequent_rea
     assert "not read: and 5 more; most often: no field `text`; it has body" in printed
 
 
+def test_a_file_without_documents_is_not_read_to_its_end(
+    texts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reread.pipeline.commands.peek.MOST_PROBLEMS", 30)
+    (texts / "e.json").write_text(f"[{','.join(['{}'] * 50)}]")
+    (texts / "f.jsonl").write_text('{"text": "今天"}\n' * 29 + "[1]\n" * 29)
+    peek(["texts/e.json", "texts/f.jsonl"])
+    printed = capsys.readouterr().out
+    found = rows(printed)
+    assert (found["documents"], found["not read"]) == ("29", "59")
+    assert [line for line in printed.splitlines() if "the rest" in line] == [
+        "not read: texts/e.json: the rest, after 30 of these"
+    ]
+
+
 def test_unknown_tokens_show_the_characters_they_stand_for(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peek(["texts/b.jsonl", "tokenizer.path=vocab.txt"], documents=4)
     printed = capsys.readouterr().out

@@ -13,7 +13,7 @@ from reread.pipeline.commands.show import show
 from reread.pipeline.estimate.hardware import cluster
 from reread.pipeline.estimate.summary import print_estimate
 from reread.pipeline.recipe.layers import SAMPLES, available_recipes
-from reread.pipeline.recipe.load import load_recipe, recipe_values
+from reread.pipeline.recipe.load import load_recipe, recipe_values, write_recipe
 from reread.pipeline.recipe.schema import train_section
 from reread.pipeline.recipe.then import following, following_run, task_files
 from reread.pipeline.report.papers import paper_table
@@ -137,6 +137,21 @@ def test_a_scale_that_is_not_there_or_not_one_is_one_line(recipe: str, message: 
     assert str(caught.value) == message
 
 
+SCORED = {"dev": 1100, "test": 1200}
+"""Examples of ChnSentiCorp's files."""
+
+
+def fine_tuned(run: Path, task: str, scores: dict[str, dict[str, float]], counts: dict[str, int]) -> None:
+    """A run of `task` with `scores` on held-out files of as many examples as `counts` says."""
+    files = [f"task.{split}={split}.tsv" for split in ("train", *counts)]
+    run.mkdir(parents=True)
+    write_recipe(
+        load_recipe(task, [*files, "task.tokenizer=model", "steps=1", "model.type=nezha"], "train"), run / "recipe.yaml"
+    )
+    (run / "scores.json").write_text(json.dumps(scores))
+    (run / "mistakes.json").write_text(json.dumps({f"{split}.tsv": {"examples": n} for split, n in counts.items()}))
+
+
 def test_the_papers_table_stands_beside_ours(tmp_path: Path) -> None:
     """A row for each split, a column for each score, a note for each difference, and a line for each task without
     scores or without some of its seeds."""
@@ -147,8 +162,8 @@ def test_the_papers_table_stands_beside_ours(tmp_path: Path) -> None:
         "chnsenticorp-seed1": {"dev": {"accuracy": 92.0}, "test": {"accuracy": 89.0}},
     }
     for name, kept in scores.items():
-        (runs / f"paper-nezha-nezha-{name}").mkdir(parents=True)
-        (runs / f"paper-nezha-nezha-{name}" / "scores.json").write_text(json.dumps(kept))
+        task = f"nezha-{name.partition('-')[0]}"
+        fine_tuned(runs / f"paper-nezha-nezha-{name}", task, kept, {"dev": 3219} if len(kept) == 1 else SCORED)
     reviews(tmp_path / "tasks")
     recipe = load_recipe("paper-nezha", [])
     recipe.then[2].overrides.append("finetune.seeds=3")
@@ -165,6 +180,24 @@ def test_the_papers_table_stands_beside_ours(tmp_path: Path) -> None:
     assert number and f"[{number[1]}] learns first occurrences" in table.notes
     assert "nezha-xnli: tasks/xnli/train.tsv and tasks/xnli/dev.tsv are not there. XNLI" in "\n".join(table.notes)
     assert [note for note in table.notes if "chnsenticorp" in note] == ["nezha-chnsenticorp: 2 of 3 seeds"]
+
+
+def test_the_papers_scores_of_other_data_than_ours_are_not_beside_them(tmp_path: Path) -> None:
+    """Their column stays, and a note says why it is empty; a task without scores of ours has theirs."""
+    ours: dict[str, dict[str, float]] = {"dev": {"accuracy": 90.0, "auc": 95.0}}
+    for counts, why in ({"dev": 300}, "dev 300"), ({}, "of no known size"):
+        runs = tmp_path / str(len(counts))
+        fine_tuned(runs / "paper-nezha-nezha-chnsenticorp", "nezha-chnsenticorp", ours, counts)
+        table = paper_table(Run(runs / "paper-nezha", 0, load_recipe("paper-nezha", []), [], [], []))
+        assert table is not None
+        number = table.columns.index("nezha-chnsenticorp, accuracy")
+        rows = dict(table.rows)
+        assert (rows["ours (dev)"][number], rows["NEZHA-base (dev)"][number]) == ("90.00", "-")
+        assert rows["NEZHA-base (dev)"][table.columns.index("nezha-xnli, accuracy")] == "81.37"
+        assert [note for note in table.notes if "chnsenticorp" in note] == [
+            "nezha-chnsenticorp: the papers' scores are not shown: they are of held-out files of 1,200 examples, and "
+            f"ours is {why}"
+        ]
 
 
 def test_a_language_models_perplexity_stands_beside_the_papers(tmp_path: Path) -> None:

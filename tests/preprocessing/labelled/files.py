@@ -8,7 +8,7 @@ from typing import Any
 
 REVIEWS = {
     "README": "about",
-    "train/urls_neg.txt": "http://",
+    "train/readme.md": "about the reviews",
     "train/neg/0_3.txt": "bad",
     "train/neg/1_1.txt": "worse\n<br />",
     "train/pos/0_9.txt": "good",

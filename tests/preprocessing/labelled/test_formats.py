@@ -255,7 +255,7 @@ def test_a_folder_for_each_class_reads_as_its_archive_does(tmp_path: Path, caplo
     with caplog.at_level(logging.INFO, logger="reread"):
         for path in paths:
             assert [(example.id, example.text, example.label) for example in read(path)] == expected
-    assert "in no class are left out: 2 above, 1 in unsup/" in caplog.text
+    assert "in no class are left out: 1 *.md, 1 above, 1 in unsup/" in caplog.text
 
 
 ARTICLES = """<?xml version="1.0" encoding="UTF-8"?><articles>

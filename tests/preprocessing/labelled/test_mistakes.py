@@ -12,6 +12,7 @@ import pytest
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.read import read_examples
 from reread.preprocessing.labelled.tasks.answer import MISPLACED, Answer
+from tests.preprocessing.input.test_hostile_input import old_sparse
 from tests.preprocessing.labelled.files import REVIEWS, squad, tar, write
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -240,6 +241,53 @@ def test_folders_of_two_splits_are_refused(tmp_path: Path) -> None:
         read_examples(path, "classify")
     with pytest.raises(UserError, match=r"no file CLASS/NAME\.txt in it"):
         read_examples(write(tmp_path / "flat" / "a.txt", "x").parent, "classify")
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_more_than_a_few_files_in_no_class_stop(archive: bool, tmp_path: Path) -> None:
+    """Above the classes or with another suffix; a README, hidden files and aclImdb's texts without a label are none."""
+
+    def data(texts: int, others: dict[str, str]) -> Path:
+        files = {f"pos/{number}.txt": "x" for number in range(texts)} | others
+        if archive:
+            return tar(tmp_path / f"{texts}.tgz", files, "w:gz")
+        for name, text in files.items():
+            write(tmp_path / str(texts) / "aclImdb" / name, text)
+        return tmp_path / str(texts)
+
+    about = {"README.md": "x", "LICENSE": "x", ".hidden/a.md": "x", "pos/.b.md": "x", "unsup/1.txt": "x", "unsup/2": ""}
+    assert len(read_examples(data(20, about), "classify").examples) == 20
+    above, named = "it is above the folders of classes", "a text is *.txt or without a suffix"
+    for texts, others, first, found in (
+        (21, {**about, "urls.txt": "x"}, "urls.txt", f"{above}; 1 of 26 files (3.85%) are in none"),
+        (
+            22,
+            {"pos/a.md": "x", "pos/b": "y", "pos/c.md": "x"},
+            "pos/a.md",
+            f"{named}; 2 of 25 files (8.00%) are in none",
+        ),
+    ):
+        path = data(texts, others)
+        with pytest.raises(UserError) as caught:
+            read_examples(path, "classify")
+        count = " (the first of 2 mistakes)" if found.startswith(named) else ""
+        way_out = f"{count}; correct it, or leave such examples out by `task.wrong=skip`"
+        assert str(caught.value) == f"{path}: aclImdb/{first}: in no class, since {found}{way_out}"
+        kept = read_examples(path, "classify", wrong="skip")
+        assert {one.id for one in kept.examples} == {name for name in others if name == "pos/b"} | {
+            f"pos/{number}.txt" for number in range(texts)
+        }
+    assert len(read_examples(data(300, {"urls.txt": "x", "a.feat": "x", "pos/b.md": "x"}), "classify").examples) == 300
+    with pytest.raises(UserError, match=r"4 of 304 files \(1\.32%\) are in none \(the first of 4 mistakes\)"):
+        read_examples(data(300, {"urls.txt": "x", "a.feat": "x", "pos/b.md": "x", "pos/c.md": "x"}), "classify")
+
+
+def test_a_member_of_an_archive_that_is_not_read_is_a_mistake(tmp_path: Path) -> None:
+    texts = tar(tmp_path / "b.tar", {"pos/1.txt": "x"}, "w").read_bytes()
+    path = write(tmp_path / "a.tar", old_sparse(1 << 40) + texts)
+    with pytest.raises(UserError, match=r"a\.tar: sparse: a sparse file inside an archive is not read; unpack it"):
+        read_examples(path, "classify")
+    assert [one.id for one in read_examples(path, "classify", wrong="skip").examples] == ["pos/1.txt"]
 
 
 def test_an_article_without_truth_is_a_mistake(tmp_path: Path) -> None:

@@ -178,6 +178,47 @@ def test_no_text_becomes_a_token_whether_the_format_is_stated_or_not(name: str, 
             read_examples(path, "tag", format, given=Given(split=into))
 
 
+@pytest.mark.parametrize(
+    ("rows", "line", "shown", "column"),
+    [
+        (["label\ttext_a", "1\tthe screen is bright", "0\tit broke on the way"], 2, "the screen is bright", "tags"),
+        (["这部手机的屏幕很好\t1", "路上就坏了，不值这个价\t0"], 1, "这部手机的屏幕很好", "tokens"),
+        (["1 这部手机的屏幕很好", "0 路上就坏了，不值这个价"], 1, "这部手机的屏幕很好", "tags"),
+        (
+            [f"text {number} {'word ' * 9}\t{number % 2}" for number in range(9)],
+            1,
+            "text 0 word word word word wor...",
+            "tokens",
+        ),
+    ],
+)
+def test_a_table_of_labels_and_texts_is_no_conll(
+    rows: list[str], line: int, shown: str, column: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.txt", "\n".join(rows) + "\n")
+    for format in (None, "conll"):
+        with pytest.raises(UserError) as caught:
+            read_examples(path, "tag", format)
+        expected = (
+            f"{path}:{line}: `{shown}` is a text, as are most {column} here, but a line should be a word or a "
+            "character, a tab or a blank, and its tag; tables of labels and texts are read by the recipe `classify`; it"
+        )
+        assert str(caught.value).startswith(expected) and "\n" not in str(caught.value)
+
+
+def test_conll_may_have_tokens_with_blanks_and_long_tags(tmp_path: Path) -> None:
+    features = "Case=Nom|Gender=Masc|Number=Sing|Person=3"
+    for lines in (
+        ["call\tO", "010 1234\tB-TEL", "now\tO"],
+        ["Hà Nội\tB-LOC", "đẹp\tO", "và\tO", "Việt Nam\tB-LOC"],
+        [f"he\t{features}", f"she\t{features.replace('Masc', 'Fem')}", "x\t_"],
+        ["中华人民共和国\tNS", "成立\tV", "了\tU"],
+        ["北京 B-地方名称", "中华人民共和国 B-国家和地区的名称", "天津 B-地方名称"],
+    ):
+        found: list[Any] = read_examples(write(tmp_path / "a.txt", "\n".join(lines) + "\n"), "tag").examples
+        assert len(found) == 1 and len(found[0].tokens) == len(lines)
+
+
 def test_the_line_names_the_format_that_a_file_may_be(tmp_path: Path) -> None:
     path = write(tmp_path / "a", FILES["texts"])
     with pytest.raises(UserError) as caught:

@@ -57,7 +57,10 @@ def test_queries_without_a_relevant_passage_are_a_line(tmp_path: Path, caplog: p
     with caplog.at_level("INFO", "reread"):
         found: list[Any] = read_examples(path, "rank").examples
     assert [one.can_be_learned for one in found] == [False, True]
-    assert f"1 of 2 queries have no passage with a grade above 0, the first at {path}:1" in caplog.text
+    assert caplog.messages[-1] == (
+        f"{path}: 1 of 2 queries (50.00%) have no passage with a grade above 0: nothing is learned from them, and "
+        f"their scores are 0; the first: {path}:1"
+    )
 
 
 TWO = {"query": "q", "passages": ["x", "y"]}

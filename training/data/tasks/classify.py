@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
@@ -24,6 +25,8 @@ MANY_LABELS = 20
 class ClassifySettings(PooledSettings):
     """One text or a pair, and its label, its set of labels or its number."""
 
+    may_change = PooledSettings.file_fields | {"pairs"}  # which leaves the rows as they are
+
     kind: Literal["classify"]
     answer: Literal["one", "set", "number"] = "one"
     """The label of a text: one label, a set of labels, or a number."""
@@ -31,6 +34,9 @@ class ClassifySettings(PooledSettings):
     """Separator of the labels of a set in one cell or text; null: a comma in a table."""
     positive: str | None = None
     """The label whose F1 is `positive-f1`, if there are two; null: the second."""
+    pairs: bool | None = None
+    """Whether a text to predict for needs a second one; null: `reread finetune` finds out whether all training examples
+    have one. Runs of earlier versions have null, and predict for any text."""
 
     @property
     def label_form(self) -> Literal["one", "set", "number"]:
@@ -43,6 +49,13 @@ class ClassifySettings(PooledSettings):
     @property
     def scored_as(self) -> str:
         return f"classify-{self.answer}"
+
+    def found_in(self, train: Sequence[ClassifyExample]) -> dict[str, Any]:
+        return {"pairs": all(one.second is not None for one in train) if self.pairs is None else self.pairs}
+
+    @property
+    def remarks(self) -> list[str]:
+        return ["task.pairs: a text to predict for needs a second one, as those of task.train have"] * bool(self.pairs)
 
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
@@ -65,6 +78,15 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         for row, found in enumerate(labels):
             sets[row, [numbers[label] for label in found or ()]] = 1  # type: ignore[union-attr]
         return {"labels": sets}
+
+    def check_predicted(self) -> None:
+        alone = next((one for one in self.examples if one.second is None), None)
+        if self.settings.pairs and alone is not None:
+            raise UserError(
+                f"{alone.location}: one text, and the model learned from pairs; give it a second one, `second` beside "
+                "`text` in a line of JSON or a column of a table (task.columns.second=NAME); or predict for one by "
+                "task.pairs=false"
+            )
 
     def gold(self, example: ClassifyExample) -> Any:
         return example.label

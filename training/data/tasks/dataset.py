@@ -463,6 +463,7 @@ def examples_of(settings: TaskSettings, split: str) -> list[Any]:
     how = {
         "wrong": settings.wrong,
         "misplaced": 1.0 if split == "predict" else getattr(settings, "misplaced", 1.0),
+        "irrelevant": getattr(settings, "irrelevant", 1.0) if split == "train" else 1.0,
         "labels": settings.label_form,
         "join": settings.join,
         "label_separator": separator,

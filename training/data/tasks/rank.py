@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from reread.preprocessing.labelled.checks import FEW
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, TaskDocument, examples_of
@@ -19,10 +20,16 @@ from reread.training.scoring.ranking import Bm25
 class RankSettings(PooledSettings):
     """A query and passages, each with a grade."""
 
+    may_change = PooledSettings.file_fields | {"irrelevant"}  # which leaves the examples as they are
+
     kind: Literal["rank"]
     passages: int | None = Field(default=16, ge=2, le=100_000)
     """Passages of a query that training reads at most, since all of them share a forward pass: relevant ones (at most
     half, if there are enough others) and others, each in the file's order; null: all. Predictions read all."""
+
+    irrelevant: float = Field(default=FEW, ge=0, le=1)
+    """Share of the training file's queries that may have no relevant passage. Nothing is learned from such a query;
+    held-out ones are scored, by 0."""
 
     def shortened(self, example: RankExample) -> RankExample:
         """An example to learn from, with at most `passages` passages."""

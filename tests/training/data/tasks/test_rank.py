@@ -79,9 +79,34 @@ def test_passages_are_written_in_the_order_of_their_scores(tokenizer: Path) -> N
 def test_only_queries_with_a_relevant_passage_are_learned_and_all_are_scored(tokenizer: Path, tmp_path: Path) -> None:
     lines = [{"query": q, "passages": ["a", "b"], "grades": [int(q == "y"), 0]} for q in "xy"]
     path = write_lines(tmp_path / "train.jsonl", lines)
-    given = settings(tokenizer, train=str(path), dev=str(path))
+    given = settings(tokenizer, train=str(path), dev=str(path), irrelevant=0.5)
     assert [one.query for one in RankDataset.open(given, 0, "train").examples] == ["y"]
     assert len(RankDataset.open(given, 0, "validation")) == 2
     none = write_lines(tmp_path / "none.jsonl", lines[:1])
     with pytest.raises(UserError, match="no example has an answer that can be learned"):
-        examples_of(settings(tokenizer, train=str(none)), "train")
+        examples_of(settings(tokenizer, train=str(none), wrong="skip"), "train")
+
+
+def test_more_than_a_few_queries_to_learn_from_without_a_relevant_passage_stop(tokenizer: Path, tmp_path: Path) -> None:
+    """However they are written; held-out ones are scored, and one in a hundred is a line."""
+
+    def file(queries: int, without: int) -> str:
+        none = {"passages": ["a", "b"], "grades": [0, 0]}, {"pos": [], "neg": ["a", "b"]}
+        lines = [
+            {"query": f"q{number}", "passages": ["a", "b"], "grades": [0, 1]} for number in range(queries - without)
+        ]
+        lines += [{"query": f"n{number}", **none[number % 2]} for number in range(without)]
+        return str(write_lines(tmp_path / f"{queries}-{without}.jsonl", lines))
+
+    path = file(100, 2)
+    with pytest.raises(UserError) as caught:
+        examples_of(settings(tokenizer, train=path), "train")
+    assert str(caught.value) == (
+        f"{path}: 2 of 100 queries (2.00%) have no passage with a grade above 0, where task.irrelevant allows 1.00%; "
+        f"grade a passage of each, or leave such queries out of training by `task.wrong=skip`; the first: {path}:99"
+    )
+    for way in ({"wrong": "skip"}, {"irrelevant": 0.02}):
+        assert len(examples_of(settings(tokenizer, train=path, **way), "train")) == 98
+    assert len(examples_of(settings(tokenizer, train=file(100, 1)), "train")) == 99
+    given = settings(tokenizer, train=file(100, 1), dev=path)
+    assert len(examples_of(given, "validation")) == len(examples_of(settings(tokenizer, train=path), "predict")) == 100
