@@ -41,7 +41,7 @@ for line in sys.stdin:
 def _server() -> subprocess.Popen[str]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
-    folder = tempfile.gettempdir()  # not the project's, whose packages could be imported there
+    folder = tempfile.mkdtemp()  # whose packages would be imported: it has none
     command = [sys.executable, "-c", _SERVER]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,6 @@
 """LAMB's and Adam's step by kernels: weights, moments and gradients each lie in one flat buffer."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -61,7 +62,7 @@ class FlatUpdate:
             self.weights.new_tensor([group.get("scale", 1.0) for group in of_each]),
         )
         self.norm_decays = self.tables.decays
-        if isinstance(optimizer, Lamb) and optimizer.variant == "nezha":  # whose norms have one decay for every tensor
+        if getattr(optimizer, "variant", None) == "nezha":  # whose norms have one decay for every tensor
             self.norm_decays = torch.full_like(self.tables.decays, optimizer.defaults["weight_decay"])
         split = [bool(getattr(learning[name], "tensor_model_parallel", False)) for name in names]
         self.split = torch.tensor(split).nonzero().flatten().to(device)
@@ -69,32 +70,44 @@ class FlatUpdate:
     def __call__(self, rate: float, factor: float) -> None:
         """One step at learning rate `rate` on `factor` times the gradients."""
         steps = steps_taken(self.optimizer) + 1
-        group = self.optimizer.param_groups[0]
-        (beta1, beta2), eps = group["betas"], group["eps"]
-        unbias1, unbias2 = 1 - beta1**steps, 1 - beta2**steps
-        owners, ends, begins, decays, rates = self.tables
-        first, second = self.moments
-        if isinstance(self.optimizer, Lamb):
-            nezha = self.optimizer.variant == "nezha"
-            numbers = factor, beta1, beta2, unbias1, unbias2, eps, nezha
-            gradients = self.gradients.flat
-            sums = lamb_moments(self.weights, gradients, first, second, owners, begins, self.norm_decays, *numbers)
-            squares = self._of_whole_tensors(sum_by_tensor(sums, ends), self.optimizer.tensor_group)
-            tables = owners, begins, decays, rates, squares
-            lamb_apply(self.weights, first, second, self.halves, *tables, rate, unbias1, unbias2, eps, nezha)
-        else:
-            numbers_of_adam = factor, rate, beta1, beta2, unbias1, unbias2, eps
-            buffers = self.weights, self.gradients.flat, first, second, self.halves
-            adam_apply(*buffers, owners, begins, decays, rates, *numbers_of_adam)
+        beta1, beta2 = self.optimizer.param_groups[0]["betas"]
+        STEPS[type(self.optimizer)](self, rate, factor, 1 - beta1**steps, 1 - beta2**steps)
         set_steps_taken(self.optimizer, steps)
 
-    def _of_whole_tensors(self, squares: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    def lamb(self, rate: float, factor: float, unbias1: float, unbias2: float) -> None:
+        (beta1, beta2), eps = (self.optimizer.param_groups[0][name] for name in ("betas", "eps"))
+        nezha = self.optimizer.variant == "nezha"  # type: ignore[attr-defined]
+        owners, ends, begins, decays, rates = self.tables
+        numbers = factor, beta1, beta2, unbias1, unbias2, eps, nezha
+        sums = lamb_moments(
+            self.weights, self.gradients.flat, *self.moments, owners, begins, self.norm_decays, *numbers
+        )
+        squares = self._of_whole_tensors(sum_by_tensor(sums, ends))
+        tables = owners, begins, decays, rates, squares
+        lamb_apply(self.weights, *self.moments, self.halves, *tables, rate, unbias1, unbias2, eps, nezha)
+
+    def adam(self, rate: float, factor: float, unbias1: float, unbias2: float) -> None:
+        (beta1, beta2), eps = (self.optimizer.param_groups[0][name] for name in ("betas", "eps"))
+        owners, _, begins, decays, rates = self.tables
+        buffers = self.weights, self.gradients.flat, *self.moments, self.halves
+        adam_apply(*buffers, owners, begins, decays, rates, factor, rate, beta1, beta2, unbias1, unbias2, eps)
+
+    def _of_whole_tensors(self, squares: Tensor) -> Tensor:
         """`squares` [tensors, 2] with those of split tensors summed over the tensor-parallel processes."""
+        group = self.gradients.mesh.tensor_group
         if group is not None and len(self.split):
             parts = squares[self.split]
             dist.all_reduce(parts, group=group)
             squares[self.split] = parts
         return squares
+
+
+STEPS: dict[type, Callable[[FlatUpdate, float, float, float, float], None]] = {
+    Lamb: FlatUpdate.lamb,
+    torch.optim.AdamW: FlatUpdate.adam,
+}
+"""The step by kernels, (update, learning rate, factor on the gradients, 1 - beta1^n, 1 - beta2^n), of the optimisers
+that have one."""
 
 
 def flat_update(
@@ -104,8 +117,7 @@ def flat_update(
     setting: Literal["auto", "plain"],
 ) -> FlatUpdate | None:
     """The update by kernels if the device of the gradients computes it so, for an optimiser that has one."""
-    steppable = isinstance(optimizer, Lamb | torch.optim.AdamW)
-    if steppable and use_kernel("the update", setting, gradients.flat.device, check_update):
+    if type(optimizer) in STEPS and use_kernel("the update", setting, gradients.flat.device, check_update):
         return FlatUpdate(optimizer, masters, gradients)
     return None
 

@@ -42,7 +42,7 @@ def run(settings: OptimizerSettings, flat: bool, first_rows: dict[str, int]) -> 
     masters.masters = masters.model_parameters
     optimizer = build_optimizer(masters.learning(), settings, Mesh())
     buckets: Any = GradientBuckets(model.parameters(), Mesh(), 4096)
-    buckets = SimpleNamespace(flat=buckets.flat.double(), offsets=buckets.offsets)
+    buckets = SimpleNamespace(flat=buckets.flat.double(), offsets=buckets.offsets, mesh=Mesh())
     gradients = {
         parameter: buckets.flat[begin : begin + parameter.numel()].view(parameter.shape)
         for parameter, begin in buckets.offsets.items()
