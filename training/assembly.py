@@ -16,6 +16,8 @@ from reread.training.config import TrainSettings
 from reread.training.data.dataset import Dataset
 from reread.training.data.kinds import KINDS
 from reread.training.data.settings import DataSettings
+from reread.training.kernels.choice import use_kernel
+from reread.training.kernels.layers import check_layers, install
 from reread.training.models import model_spec
 from reread.training.models.bounds import LARGEST
 from reread.training.models.build import build_model, checked_values, freeze, model_config
@@ -98,6 +100,8 @@ class Assembly:
         to_device(self.model, self.spec, mesh)
         if settings.compile:
             compile_layers(self.model, mesh)
+        elif use_kernel("the layers", settings.kernels, mesh.device, check_layers):
+            install(self.model)
         for name in first_rows:
             if hasattr(self.model.get_parameter(name), "logical_shape"):
                 raise UserError(

@@ -1,0 +1,54 @@
+"""The kernels of a layer's halves, run by Triton's interpreter, equal the operations of models/blocks.py."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.conftest import extra
+
+
+def made(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize(("shape", "probability"), [((3, 5, 24), 0.0), ((3, 5, 24), 0.4), ((270, 8), 0.4)])
+def test_residual_and_norm(shape: tuple[int, ...], probability: float) -> None:
+    """270 tokens are more than programs; 24 columns no power of two. The kernel's own choice is what is dropped."""
+    extra("kernels", "triton")
+    from reread.training.kernels.residual import residual_norm
+
+    torch.manual_seed(1)
+    x, residual = made(*shape), made(*shape)
+    bias, gamma, beta = (made(shape[-1]) for _ in range(3))
+    of = x, bias, residual, gamma, beta
+    y, h, _, _ = residual_norm(*of, 1e-5, probability, 12345)
+    kept = (h != residual).detach()
+    plain = F.layer_norm(
+        residual + torch.where(kept, (x + bias) / (1 - probability), 0.0), shape[-1:], gamma, beta, 1e-5
+    )
+    torch.testing.assert_close(y, plain, rtol=1e-12, atol=1e-13)
+    assert abs(kept.double().mean().item() - (1 - probability)) < 0.12
+    upstream = torch.randn_like(y)
+    ours, theirs = (torch.autograd.grad(one, of, upstream) for one in (y, plain))
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+    assert (residual_norm(*of, 1e-5, probability, 12347)[1] != h).any() == (probability > 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "approximate"), [((3, 5, 24), "none"), ((3, 5, 24), "tanh"), ((270, 8), "none"), ((2, 1100), "tanh")]
+)
+def test_gelu_with_its_bias(shape: tuple[int, ...], approximate: str) -> None:
+    """270 tokens are more than programs, and 1,100 columns more than one computes."""
+    extra("kernels", "triton")
+    from reread.training.kernels.gelu import bias_gelu
+
+    torch.manual_seed(2)
+    x, bias = made(*shape), made(shape[-1])
+    y, plain = bias_gelu(x, bias, approximate == "tanh"), F.gelu(x + bias, approximate=approximate)
+    torch.testing.assert_close(y, plain, rtol=1e-12, atol=1e-14)
+    upstream = torch.randn_like(y)
+    ours, theirs = (torch.autograd.grad(one, (x, bias), upstream) for one in (y, plain))
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)

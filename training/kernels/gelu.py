@@ -1,0 +1,105 @@
+"""gelu(x + bias) and its backward pass with the gradient of the bias.
+
+Shapes: n tokens, C columns. The plain form is `Activated` in models/blocks.py. A program computes `WIDTH` columns of
+every `PROGRAMS`-th token.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reread.training.kernels.language import constexpr, jit, tl, triton
+from reread.training.kernels.residual import sum_partials
+from reread.training.kernels.sums import PROGRAMS
+
+WIDTH = 1024
+
+
+@jit
+def _forward(x, bias, y, rows, columns, TANH: constexpr, REAL: constexpr, WIDTH: constexpr):
+    row = tl.program_id(0)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = column < columns
+    at = row.to(tl.int64) * columns + column
+    value = tl.load(x + at, mask=inside, other=0.0).to(REAL) + tl.load(bias + column, mask=inside, other=0.0).to(REAL)
+    if TANH:
+        inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
+        share = 1 - 1 / (1 + tl.exp(2 * inner))  # (1 + tanh(inner)) / 2
+    else:
+        share = 0.5 * (1 + tl.erf(value * 0.7071067811865476))
+    tl.store(y + at, (value * share).to(y.dtype.element_ty), mask=inside)
+
+
+@jit
+def _backward(
+    dy, x, bias, dx, partial, rows, columns,
+    TANH: constexpr, REAL: constexpr, WIDTH: constexpr, PROGRAMS: constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = column < columns
+    added = tl.load(bias + column, mask=inside, other=0.0).to(REAL)
+    of_bias = tl.zeros([WIDTH], dtype=REAL)
+    for row in range(program, rows, PROGRAMS):
+        at = tl.cast(row, tl.int64) * columns + column
+        value = tl.load(x + at, mask=inside, other=0.0).to(REAL) + added
+        if TANH:
+            inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
+            share = 1 - 1 / (1 + tl.exp(2 * inner))
+            slope = 2 * share * (1 - share) * 0.7978845608028654 * (1 + 3 * 0.044715 * value * value)
+        else:
+            share = 0.5 * (1 + tl.erf(value * 0.7071067811865476))
+            slope = 0.3989422804014327 * tl.exp(-0.5 * value * value)
+        gradient = tl.load(dy + at, mask=inside, other=0.0).to(REAL) * (share + value * slope)
+        tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=inside)
+        of_bias += gradient
+    tl.store(partial + program * columns + column, of_bias, mask=inside)
+
+
+def _sizes(x: Tensor) -> dict[str, Any]:
+    return {"REAL": tl.float64 if x.dtype == torch.float64 else tl.float32, "WIDTH": WIDTH}
+
+
+@torch.library.custom_op("reread::bias_gelu", mutates_args=())
+def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+    """gelu(x + bias) of x [..., C], by tanh's approximation or exactly."""
+    y = x.new_empty(x.shape)
+    rows, columns = x.numel() // x.shape[-1], x.shape[-1]
+    _forward[(rows, triton.cdiv(columns, WIDTH))](x.contiguous(), bias, y, rows, columns, TANH=tanh, **_sizes(x))
+    return y
+
+
+@torch.library.custom_op("reread::bias_gelu_backward", mutates_args=())
+def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    """The gradient of x [..., C], and partial sums of that of the bias, at least float32 [programs, 1, C]."""
+    dx, partial = _gradients(x)
+    rows, columns = x.numel() // x.shape[-1], x.shape[-1]
+    grid = len(partial), triton.cdiv(columns, WIDTH)
+    tensors = dy.contiguous(), x.contiguous(), bias, dx, partial
+    _backward[grid](*tensors, rows, columns, TANH=tanh, PROGRAMS=len(partial), **_sizes(x))
+    return dx, partial
+
+
+def _gradients(x: Tensor) -> tuple[Tensor, Tensor]:
+    programs = min(PROGRAMS, x.numel() // x.shape[-1])
+    real = torch.promote_types(x.dtype, torch.float32)
+    return x.new_empty(x.shape), x.new_empty(programs, 1, x.shape[-1], dtype=real)
+
+
+bias_gelu.register_fake(lambda x, bias, tanh: x.new_empty(x.shape))
+bias_gelu_backward.register_fake(lambda dy, x, bias, tanh: _gradients(x))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.tanh = inputs[2]
+
+
+def _back(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+    x, bias = ctx.saved_tensors
+    dx, partial = bias_gelu_backward(dy, x, bias, ctx.tanh)
+    return dx, sum_partials(partial, bias)[0], None
+
+
+bias_gelu.register_autograd(_back, setup_context=_keep)
