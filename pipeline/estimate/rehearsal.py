@@ -127,7 +127,7 @@ class Ledger(TorchDispatchMode):
                 found = math.ceil(args[0].numel() * RARE_SHARE)
                 return self._made(torch.empty(found, args[0].dim(), dtype=torch.int64, device=META))
         inputs = _tensors((args, kwargs))
-        changed = _bytes(_tensors(args[0])) if function._schema.is_mutable else 0
+        changed = _bytes(_tensors(_written(function._schema, args, kwargs)))
         output = function(*args, **kwargs)
         made = _tensors(output)
         if made and not any(one.is_floating_point() or one.is_complex() for one in made):
@@ -188,13 +188,30 @@ class Sent:
         return
 
 
+def _written(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that a function writes in place."""
+    named = {argument.name: argument for argument in schema.arguments if argument.alias_info}
+    given = {**dict(zip((argument.name for argument in schema.arguments), args, strict=False)), **kwargs}
+    return [given[name] for name, argument in named.items() if argument.alias_info.is_write and name in given]
+
+
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.is_meta]
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages; each is counted once."""
-    return sum({storage._cdata: storage.nbytes() for storage in (one.untyped_storage() for one in tensors)}.values())
+    """Bytes of the tensors, without repetitions along an expanded dimension; one of several on a storage is counted."""
+    return sum({tensor.untyped_storage()._cdata: _once(tensor) for tensor in tensors}.values())
+
+
+def _once(tensor: Tensor) -> int:
+    sizes = [size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or size == 0]
+    return math.prod(sizes) * tensor.element_size()
+
+
+def _held(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages, each counted once, on which the tensors lie."""
+    return sum({one._cdata: one.nbytes() for one in (tensor.untyped_storage() for tensor in tensors)}.values())
 
 
 def step_totals(data: DataSettings, global_batch: int) -> dict[str, float]:
@@ -230,7 +247,7 @@ def rehearse(
             "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
         }
     )
-    with quiet(), _processes(tensor) as mesh, Ledger() as ledger, _kernels(kernels, ledger):
+    with quiet(), _processes(tensor) as mesh, Ledger() as ledger, as_on(kernels, ledger):
         assembly = Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset)
         model, masters = assembly.model, assembly.masters
         if kernels == "gpu":
@@ -245,9 +262,9 @@ def rehearse(
             micro_batch=micro_batch,
             checkpointing=checkpointing,
             parameters=sum(math.prod(shape) for name, shape in saved.items() if name.startswith("model.")),
-            weights=_bytes([*model.parameters(), *model.buffers()]),
-            masters=_bytes(masters.masters.values()) if masters.masters is not masters.model_parameters else 0,
-            optimizer=_bytes(_tensors(list(assembly.optimizer.state.values()))),
+            weights=_held([*model.parameters(), *model.buffers()]),
+            masters=_held(masters.masters.values()) if masters.masters is not masters.model_parameters else 0,
+            optimizer=_held(_tensors(list(assembly.optimizer.state.values()))),
             gradients=assembly.buckets.nbytes,
             memory_a_lane=memory // lanes,
             checkpoint_bytes=sum(4 * math.prod(shape) for shape in saved.values()),
@@ -305,7 +322,7 @@ def _processes(tensor: int) -> Iterator[Mesh]:
 
 
 @contextmanager
-def _kernels(device: Literal["gpu", "cpu"], ledger: Ledger) -> Iterator[None]:
+def as_on(device: Literal["gpu", "cpu"], ledger: Ledger) -> Iterator[None]:
     """Within this context the meta device runs the operations of the device's kernels, also in the backward pass."""
     theirs = F.dropout, F.scaled_dot_product_attention, dist.all_reduce
 

@@ -1,0 +1,31 @@
+"""What a step asks of a GPU, counted without one: a later change does not ask for more unseen."""
+
+import pytest
+
+from benchmarks.gpu.cases import CASES
+from benchmarks.gpu.counts import count
+
+MOST = {
+    "nezha-base 512": {"launches": 1490, "bytes a token": 3.13e6, "bytes a parameter of the update": 44},
+    "longformer-base 4096": {"launches": 1698, "bytes a token": 3.91e6, "bytes a parameter of the update": 27},
+    "ernie-doc-base 512": {"launches": 4578, "bytes a token": 6.54e6, "bytes a parameter of the update": 30},
+    "ran-base 512": {"launches": 3169, "bytes a token": 7.34e6, "bytes a parameter of the update": 32},
+}
+"""The counts with our kernels when this was written."""
+
+
+@pytest.mark.parametrize("name", list(MOST))
+def test_a_step_asks_for_no_more_than_it_did(name: str) -> None:
+    (case,) = [case for case in CASES if case.name == name]
+    _, figures = count(case, "auto")
+    for figure, most in MOST[name].items():
+        assert figures[figure] < 1.05 * most, figure
+
+
+def test_the_kernels_save_what_they_are_for() -> None:
+    """Of nezha-base two fifths of the launches and a third of the bytes, and of the update all but three launches."""
+    (case,) = [case for case in CASES if case.name == "nezha-base 512"]
+    (counts, ours), (_, plain) = count(case, "auto"), count(case, "plain")
+    assert ours["launches"] < 0.6 * plain["launches"] and ours["of the update"] == 3
+    assert ours["bytes a token"] < 0.67 * plain["bytes a token"]
+    assert {"our kernels", "products", "attention", "others"} == {one.kind for one in counts.done}

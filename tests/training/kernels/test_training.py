@@ -1,0 +1,49 @@
+"""A model trained by kernels, run by Triton's interpreter on a CPU, learns what one trained by torch's operations does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reread.training import assembly as assembled
+from reread.training.assembly import Assembly, resolve
+from reread.training.config import TrainSettings
+from reread.training.data.kinds import open_dataset
+from reread.training.optim import flat
+from reread.training.parallel.mesh import Mesh
+from tests.conftest import document_values, extra, longformer_values, ran_values, train_values
+
+MODELS = {"nezha": train_values, "ernie_doc": document_values, "ran": ran_values, "longformer": longformer_values}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(MODELS))
+def test_a_step_gives_the_same_weights(name: str, sample_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra("kernels", "triton")
+    values = MODELS[name](sample_corpus)
+    values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_hidden_layers": 1}
+    values |= {"global_batch": 2, "micro_batch": 2}
+    settings = TrainSettings.parse(values, "test")
+    dataset = open_dataset(settings.data, settings.seed, "train")
+
+    def trained(by_kernels: bool) -> Any:
+        for module in (assembled, flat):
+            monkeypatch.setattr(module, "use_kernel", lambda *_: by_kernels)
+        resolved = resolve(settings, dataset.vocab_size, None, dataset.special)
+        assembly = Assembly(resolved, Mesh(), torch.float32, dataset=dataset)
+        with assembly.objective.batches(0) as loader:
+            rows = next(loader)
+        totals = {one: float(count) for one, count in assembly.objective.counts(rows).items()}
+        assembly.buckets.zero()
+        for loss, _, _ in assembly.objective.losses(rows, totals, 0):
+            if loss is not None:
+                loss.backward()
+        assembly.update(0.01, 1.0)
+        return assembly
+
+    ours, plain = trained(True), trained(False)
+    assert ours.masters.model_parameters.keys() == plain.masters.model_parameters.keys()
+    assert any("forward" in vars(layer) for layer in ours.model.modules()) == (name != "ran")
+    for parameter, expected in zip(ours.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-3, atol=1e-5)
