@@ -12,7 +12,7 @@ def made(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize(("shape", "probability"), [((3, 5, 24), 0.0), ((3, 5, 24), 0.4), ((270, 8), 0.4)])
+@pytest.mark.parametrize(("shape", "probability"), [((3, 5, 24), 0.0), ((3, 5, 24), 0.4), ((270, 8), 0.0)])
 def test_residual_and_norm(shape: tuple[int, ...], probability: float) -> None:
     """270 tokens are more than programs; 24 columns no power of two. The kernel's own choice is what is dropped."""
     extra("kernels", "triton")

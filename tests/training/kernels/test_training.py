@@ -1,4 +1,4 @@
-"""A model trained by kernels, run by Triton's interpreter on a CPU, learns what one trained by torch's operations does."""
+"""A model that trains by kernels, run by Triton's interpreter on a CPU, learns what it does by torch's operations."""
 
 from pathlib import Path
 from typing import Any
