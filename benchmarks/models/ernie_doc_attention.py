@@ -53,6 +53,7 @@ def plain_attention(
     dropout: float,
     official: bool = False,
     gap: int = 0,
+    relative_bias: Any = None,
 ) -> Any:
     """As relative_attention, where no columns are left out (`gap`)."""
     (u, w), length, keys = biases, q.shape[1], k.shape[1]

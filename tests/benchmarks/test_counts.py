@@ -6,10 +6,10 @@ from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.counts import count
 
 MOST = {
-    "nezha-base 512": {"launches": 1490, "bytes a token": 3.13e6, "bytes a parameter of the update": 44},
-    "longformer-base 4096": {"launches": 1698, "bytes a token": 3.91e6, "bytes a parameter of the update": 27},
-    "ernie-doc-base 512": {"launches": 4578, "bytes a token": 6.54e6, "bytes a parameter of the update": 30},
-    "ran-base 512": {"launches": 3169, "bytes a token": 7.34e6, "bytes a parameter of the update": 32},
+    "nezha-base 512": {"launches": 1100, "bytes a token": 3.10e6, "bytes a parameter of the update": 44},
+    "longformer-base 4096": {"launches": 1314, "bytes a token": 3.88e6, "bytes a parameter of the update": 27},
+    "ernie-doc-base 512": {"launches": 2218, "bytes a token": 5.78e6, "bytes a parameter of the update": 30},
+    "ran-base 512": {"launches": 3029, "bytes a token": 7.32e6, "bytes a parameter of the update": 32},
 }
 """The counts with our kernels when this was written."""
 
@@ -23,9 +23,9 @@ def test_a_step_asks_for_no_more_than_it_did(name: str) -> None:
 
 
 def test_the_kernels_save_what_they_are_for() -> None:
-    """Of nezha-base two fifths of the launches and a third of the bytes, and of the update all but three launches."""
+    """Of nezha-base three fifths of the launches and a third of the bytes, and of the update all but three launches."""
     (case,) = [case for case in CASES if case.name == "nezha-base 512"]
     (counts, ours), (_, plain) = count(case, "auto"), count(case, "plain")
-    assert ours["launches"] < 0.6 * plain["launches"] and ours["of the update"] == 3
+    assert ours["launches"] < 0.41 * plain["launches"] and ours["of the update"] == 3
     assert ours["bytes a token"] < 0.67 * plain["bytes a token"]
     assert {"our kernels", "products", "attention", "others"} == {one.kind for one in counts.done}

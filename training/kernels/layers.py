@@ -4,6 +4,7 @@ The parameters stay where they are. A layer that is split over processes, or who
 keeps its own form.
 """
 
+import math
 from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.residual import residual_norm
 from reread.training.kernels.rotation import from_heads, to_heads
+from reread.training.kernels.shift import relative_bias
 from reread.training.models.blocks import Activated, ResidualOutput
+from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention, Positions, Rotations
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
 from reread.training.models.nezha.modeling_nezha import NezhaEncoder
@@ -27,6 +30,8 @@ def install(model: nn.Module) -> None:
         row = LAYERS.get(type(module))
         if row and all(type(getattr(module, name)) is nn.Linear for name in row.linear):
             module.forward = MethodType(row.forward, module)  # type: ignore[method-assign]
+        if type(module) is ErnieDocSelfAttention:
+            module.relative_bias = relative_bias  # type: ignore[method-assign]
 
 
 def _residual_output(layer: Any, x: Tensor, residual: Tensor) -> Tensor:
@@ -77,26 +82,37 @@ LAYERS: dict[type[nn.Module], Layer] = {
 
 
 def check_layers(device: torch.device) -> None:
-    """Raises AssertionError if a layer of NEZHA computes another output or gradient by the kernels."""
+    """Raises AssertionError if a layer of NEZHA, or ERNIE-Doc's bias, has another output or gradient by the kernels."""
     config = NezhaConfig(vocab_size=8, hidden_size=48, num_hidden_layers=1, num_attention_heads=4, intermediate_size=80)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     for dtype, tolerance in ((torch.float32, 1e-3), (torch.float16, 3e-2)):
         encoder = NezhaEncoder(config).to(device)
-        for number, parameter in enumerate(encoder.parameters()):
-            values = torch.arange(parameter.numel(), device=device).add(number).sin()
-            parameter.data.copy_(values.view(parameter.shape) * (1 if parameter.dim() == 1 else 0.2))
+        for parameter in encoder.parameters():
+            parameter.data.copy_(_waves(*parameter.shape, device=device) * (1 if parameter.dim() == 1 else 0.2))
         encoder = encoder.to(dtype)
-        hidden = torch.arange(2 * 9 * 48, device=device).cos().view(2, 9, 48).to(dtype).requires_grad_()
+        hidden = _waves(2, 9, 48, device=device).to(dtype).requires_grad_()
         results = []
         for _ in range(2):
             output = encoder(hidden, None)[-1]
-            results.append(
-                [output, *torch.autograd.grad(output.float().square().mean(), [hidden, *encoder.parameters()])]
-            )
+            gradients = torch.autograd.grad(output.float().square().mean(), [hidden, *encoder.parameters()])
+            results.append([output, *gradients])
             install(encoder)
-        scale = max(one.float().abs().max().item() for one in results[0])  # keys' bias has no gradient but rounding
-        for plain, ours in zip(*results, strict=True):
-            torch.testing.assert_close(ours, plain, rtol=tolerance, atol=tolerance * scale)
+        _compare(results[0], results[1], tolerance)
+        shapes = (2, 70, 3, 8), (70 + 75, 3, 8), (2, 1, 1, 75)
+        given = [_waves(*shape, device=device).to(dtype).requires_grad_() for shape in shapes]
+        biases = [compute(*given) for compute in (ErnieDocSelfAttention.relative_bias, relative_bias)]
+        results = [[bias, *torch.autograd.grad(bias.float().square().mean(), given)] for bias in biases]
+        _compare(results[0], results[1], tolerance)
+
+
+def _waves(*shape: int, device: torch.device) -> Tensor:
+    return torch.arange(math.prod(shape), device=device).sin().view(shape)
+
+
+def _compare(plain: list[Tensor], ours: list[Tensor], tolerance: float) -> None:
+    largest = max(one.float().abs().max().item() for one in plain)  # the keys' bias has no gradient but rounding
+    for expected, found in zip(plain, ours, strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * largest)
 
 
 def dropout_seed(device: torch.device) -> int:

@@ -1,5 +1,7 @@
-"""Gradients of biases and of norms: sums over rows, which programs add up in two steps and a fixed order."""
+"""Sums of gradients: of biases and norms over rows, which programs add up in two steps and a fixed order; and of all
+parameters over micro-batches."""
 
+import torch
 from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, tl, triton
@@ -24,3 +26,33 @@ def add_up(partial: Tensor, total: Tensor) -> None:
     """Write the sum of `partial` [programs, ...] over its first dimension into `total` [...], rounded to its type."""
     columns = total.numel()
     _add_up[(triton.cdiv(columns, 64),)](partial, total, len(partial), columns, ROWS=32, WIDTH=64)
+
+
+@jit
+def _add_to(table, VALUE: constexpr, SUM: constexpr, WIDTH: constexpr):
+    row = table + 3 * tl.program_id(0)
+    size = tl.load(row + 2)
+    at = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    inside = at < size
+    total = tl.multiple_of(tl.load(row).to(tl.pointer_type(SUM)), 16)
+    value = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(VALUE)), 16)
+    summed = tl.load(total + at, mask=inside, other=0.0) + tl.load(value + at, mask=inside, other=0.0).to(SUM)
+    tl.store(total + at, summed, mask=inside)
+
+
+@torch.library.custom_op("reread::add_to", mutates_args=("totals",))
+def add_to(totals: list[Tensor], values: list[Tensor]) -> None:
+    """Add `values` to `totals` one by one, in one launch; all are contiguous, and no total is there twice."""
+    values = [value.contiguous() for value in values]
+    addresses = [
+        [total.data_ptr(), value.data_ptr(), value.numel()] for total, value in zip(totals, values, strict=True)
+    ]
+    table = torch.tensor(addresses).to(totals[0].device, non_blocking=True)
+    most = max(value.numel() for value in values)
+    types = {"VALUE": values[0].dtype, "SUM": totals[0].dtype}
+    _add_to[(len(values), triton.cdiv(most, 4096))](
+        table, **{name: getattr(tl, str(one).removeprefix("torch.")) for name, one in types.items()}, WIDTH=4096
+    )
+
+
+add_to.register_fake(lambda totals, values: None)

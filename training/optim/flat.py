@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from reread.training.config import OptimizerSettings
 from reread.training.kernels.choice import use_kernel
+from reread.training.kernels.sums import add_to
 from reread.training.kernels.update import Tables, adam_apply, lamb_apply, lamb_moments, sum_by_tensor
 from reread.training.optim.build import MOMENTS, build_optimizer, set_steps_taken, steps_taken
 from reread.training.optim.lamb import Lamb
@@ -116,8 +117,10 @@ def flat_update(
     gradients: GradientBuckets,
     setting: Literal["auto", "plain"],
 ) -> FlatUpdate | None:
-    """The update by kernels if the device of the gradients computes it so, for an optimiser that has one."""
+    """The update by kernels if the device of the gradients computes it so, for an optimiser that has one; the gradients
+    are added by a kernel then, too."""
     if type(optimizer) in STEPS and use_kernel("the update", setting, gradients.flat.device, check_update):
+        gradients.add = add_to
         return FlatUpdate(optimizer, masters, gradients)
     return None
 
@@ -136,11 +139,14 @@ def check_update(device: torch.device) -> None:
             buckets = GradientBuckets(layers.parameters(), Mesh(device=device), 4096)
             by_kernels = FlatUpdate(optimizer, masters, buckets) if flat else None
             for _ in range(2):
-                for parameter in layers.parameters():
-                    buckets.grad_of(parameter).copy_(parameter.detach().cos())
+                buckets.zero()
+                totals = [buckets.grad_of(parameter) for parameter in layers.parameters()]
+                values = [parameter.detach().cos() for parameter in layers.parameters()]
                 if by_kernels:
+                    add_to(totals, values)
                     by_kernels(0.01, 0.5)
                 else:
+                    torch._foreach_add_(totals, values)
                     masters.step(optimizer, buckets, 0.01, 0.5)
             ends.append([*masters.masters.values(), *layers.parameters()])
         for ours, plain in zip(*ends, strict=True):

@@ -14,6 +14,9 @@ from reread.training.parallel.reduce import Reduce, in_torch
 BLOCK = 1024
 """In elements: each gradient begins at a multiple, so that a program of a kernel handles the parts of one tensor."""
 
+MOST_NEW = 2**23
+"""Elements of gradients that wait to be added together: 16 MB, about a layer of a base model."""
+
 
 class GradientBuckets:
     """One flat float32 buffer that holds the gradient of each parameter, cut into buckets of about `bucket_bytes`.
@@ -51,6 +54,10 @@ class GradientBuckets:
             parameter.register_post_accumulate_grad_hook(self._take)
         self._bounds.append(offsets[-1])
         self._split = torch.tensor([getattr(p, "tensor_model_parallel", False) for p in learnt], device=mesh.device)
+        self.add: Callable[[list[Tensor], list[Tensor]], None] | None = None
+        """(views of `flat`, gradients in half precision) -> adds them in one launch; None: one by one."""
+        self._new: dict[nn.Parameter, Tensor] = {}
+        """Gradients that `add` has not added yet."""
         self._waits: list[Callable[[], object]] = []
         self._reducing = False
         self.zero()
@@ -79,6 +86,7 @@ class GradientBuckets:
 
     def finish(self) -> None:
         """Wait for the sums over all data-parallel ranks; parameters without a gradient count as zero."""
+        self._add_new()
         if self.mesh.data_group is None:
             return
         while self._launched < len(self._bounds) - 1:
@@ -113,8 +121,15 @@ class GradientBuckets:
     def _take(self, parameter: nn.Parameter) -> None:
         view = self._views[parameter]
         if parameter.grad is not view:
-            view.add_(parameter.grad)  # type: ignore[arg-type]
-            parameter.grad = None
+            gradient, parameter.grad = parameter.grad, None
+            if self.add is None:
+                view.add_(gradient)  # type: ignore[arg-type]
+            else:
+                if parameter in self._new:  # the micro-batch before left it
+                    self._add_new()
+                self._new[parameter] = gradient  # type: ignore[assignment]
+                if sum(one.numel() for one in self._new.values()) > MOST_NEW:
+                    self._add_new()
         if self._reducing:
             bucket = self._bucket_of[parameter]
             if bucket < self._launched:
@@ -123,7 +138,13 @@ class GradientBuckets:
             while self._launched < len(self._missing) and self._missing[self._launched] <= 0:
                 self._launch()
 
+    def _add_new(self) -> None:
+        if self._new and self.add:
+            self.add([self._views[parameter] for parameter in self._new], list(self._new.values()))
+            self._new.clear()
+
     def _launch(self) -> None:
+        self._add_new()
         begin, end = self._bounds[self._launched : self._launched + 2]
         self._waits.append(self._reduce(self.flat[begin:end], self._launched))
         self._launched += 1

@@ -83,9 +83,11 @@ def _csv_rows(source: LabelledFile) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            source.mistake(
-                source.location(number), f'not CSV ({error}); put " around the field and "" for each " in it'
-            )
+            if "NUL" in str(error):  # Python 3.10 refuses the line, later versions the field that holds it
+                reason = "a field of the line holds the control character U+0000 (NUL); take it out"
+            else:
+                reason = f'not CSV ({error}); put " around the field and "" for each " in it'
+            source.mistake(source.location(number), reason)
             continue
         data = "\n".join(row).encode("utf-8", "surrogateescape")
         if row and source.decode(data, source.location(number)) is not None:

@@ -52,3 +52,14 @@ def test_gelu_with_its_bias(shape: tuple[int, ...], approximate: str) -> None:
     ours, theirs = (torch.autograd.grad(one, (x, bias), upstream) for one in (y, plain))
     for found, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_the_check_of_a_device_passes_and_finds_a_kernel_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra("kernels", "triton")
+    from reread.training.kernels import layers
+
+    layers.check_layers(torch.device("cpu"))
+    norm = layers.residual_norm
+    monkeypatch.setattr(layers, "residual_norm", lambda x, bias, *others: norm(x, 2 * bias, *others))
+    with pytest.raises(AssertionError, match="not close"):
+        layers.check_layers(torch.device("cpu"))

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from reread.training.config import OptimizerSettings
+from reread.training.kernels.sums import add_to
 from reread.training.optim.build import MOMENTS, build_optimizer, steps_taken
 from reread.training.optim.flat import FlatUpdate, check_update
 from reread.training.optim.precision import MasterWeights
+from reread.training.parallel import gradients
 from reread.training.parallel.gradients import BLOCK, GradientBuckets
 from reread.training.parallel.mesh import Mesh
 from tests.conftest import extra
@@ -101,3 +103,27 @@ def test_the_check_of_a_device_passes_and_finds_a_kernel_that_differs(monkeypatc
     monkeypatch.setattr(FlatUpdate, "__call__", lambda update, rate, factor: call(update, rate * 1.1, factor))
     with pytest.raises(AssertionError, match="not close"):
         check_update(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_gradients_that_wait_to_be_added_are_all_added(monkeypatch: pytest.MonkeyPatch, micro_batches: int) -> None:
+    """Of half-precision weights; a parameter that is used twice, and one that some micro-batches lack."""
+    extra("kernels", "triton")
+    monkeypatch.setattr(gradients, "MOST_NEW", 3000)  # several launches
+    found = []
+    for add in (None, add_to):
+        torch.manual_seed(4)
+        model = Layers()
+        MasterWeights(model, torch.float16)
+        buckets = GradientBuckets(model.parameters(), Mesh(), 4096)
+        buckets.add = add
+        for step in range(2):
+            buckets.zero()
+            for micro_batch in range(micro_batches):
+                hidden = model.embeddings(torch.tensor([[micro_batch, 80, step]]))
+                hidden = model.layer[1](model.layer[0](model.layer[1](model.layer[0](hidden))))
+                (model.LayerNorm(hidden) if micro_batch != 1 else hidden).float().square().sum().backward()
+            buckets.finish()
+            found.append(buckets.flat.clone())
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
+    assert found[0].count_nonzero() > 1000

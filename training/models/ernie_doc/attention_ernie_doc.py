@@ -6,7 +6,7 @@ Shapes: B rows, T tokens of a segment, M slots of memory, S = M + T keys, D hidd
 P = M + 2T distances between a query and a key, the last of them unused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -220,6 +220,7 @@ def relative_attention(
     dropout: float,
     official: bool = False,
     gap: int = 0,
+    relative_bias: Callable[..., Tensor] = _RelativeBias.apply,
 ) -> Tensor:
     """Transformer-XL's attention with its second product as the additive bias of scaled_dot_product_attention:
 
@@ -227,7 +228,7 @@ def relative_attention(
 
     q [B, T, N, h]; k, v [B, S, N, h]; r [P, N, h], the farthest key to the left first; biases u and w [N, h];
     term [B, N, 1, S]; mask [B, 1, T or 1, S]. Returns z [B, T, N, h]. `gap`: columns left out before the last token,
-    for which r has rows.
+    for which r has rows. `relative_bias` computes the second product on a GPU.
     """
     scale = q.shape[-1] ** -0.5
     content, q = (((q + bias) * scale).to(v.dtype) for bias in biases)  # under autocast, a bias makes it float32
@@ -240,7 +241,7 @@ def relative_attention(
     elif q.device.type == "cpu" and not dropout and q.dtype in (torch.float32, torch.float64):
         z = _Attention.apply(content, q, k, v, table, added, *far)
     else:
-        z = _fused(content, k, v, _RelativeBias.apply(q, table, added, *far), dropout)
+        z = _fused(content, k, v, relative_bias(q, table, added, *far), dropout)
     return z.transpose(1, 2)
 
 
@@ -309,6 +310,8 @@ class Surroundings(NamedTuple):
 class ErnieDocSelfAttention(nn.Module):
     """Attention whose only randomness is dropout of probabilities, which differs between split heads."""
 
+    relative_bias = staticmethod(_RelativeBias.apply)
+
     def __init__(self, config: ErnieDocConfig) -> None:
         super().__init__()
         self.head_size = config.hidden_size // config.num_attention_heads
@@ -351,7 +354,8 @@ class ErnieDocSelfAttention(nn.Module):
             return (F.dropout(weights.to(v.dtype), dropout) @ v).transpose(1, 2).flatten(2)
         q, k, r, biases, term = self._terms(hidden, context, positions, types, key_types)
         v = self._heads(self.value(context))
-        z = relative_attention(q, k, v, r, biases, term, mask, dropout=dropout, official=self.official, gap=gap)
+        given: dict[str, Any] = {"official": self.official, "gap": gap, "relative_bias": self.relative_bias}
+        z = relative_attention(q, k, v, r, biases, term, mask, dropout=dropout, **given)
         return z.flatten(2)
 
     def probabilities(self, hidden: Tensor, memory: Tensor | None, around: Surroundings) -> Tensor:
