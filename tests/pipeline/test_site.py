@@ -29,12 +29,12 @@ def linked(hooks: ModuleType, text: str, source: str) -> str:
 @pytest.mark.parametrize(
     ("source", "link", "on_site"),
     [
-        ("README.md", "[the models](docs/models.md#papers)", "[the models](models.md#papers)"),
+        ("README.md", "[the models](docs/models.md#choosing)", "[the models](models.md#choosing)"),
         ("README.md", "[Slurm](slurm/README.md)", "[Slurm](cluster.md)"),
         ("docs/design.md", "[Slurm](../slurm/README.md)", "[Slurm](cluster.md)"),
         ("docs/models.md", "[read](../README.md#long-documents)", "[read](index.md#long-documents)"),
         ("docs/models.md", "[a page](api.md)", "[a page](api.md)"),
-        ("docs/models.md", "[below](#papers)", "[below](#papers)"),
+        ("docs/models.md", "[below](#choosing)", "[below](#choosing)"),
         ("slurm/README.md", "[site.yaml](site.yaml)", "site.yaml"),
         ("docs/lab-log.md", "[peers](../benchmarks/peers/README.md)", "[peers](peers.md)"),
         ("README.md", "[a paper](https://arxiv.org/abs/1909.00204)", "[a paper](https://arxiv.org/abs/1909.00204)"),

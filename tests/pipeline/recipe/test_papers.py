@@ -22,7 +22,7 @@ from reread.pipeline.slurm.submit import submit_recipe
 from reread.preprocessing.errors import UserError
 from tests.conftest import ROOT
 
-MODELS_DOC = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+PAPERS_DOC = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 PAPERS = [name for name in available_recipes() if name.startswith("paper-")]
 TASKS = {
     "paper-nezha": ["xnli", "lcqmc", "chnsenticorp", "peopledaily", "cmrc2018"],
@@ -55,7 +55,7 @@ def test_a_paper_is_its_pretraining_and_tasks_with_their_data(name: str) -> None
     for one in recipe.then:
         assert one.train and str(one.dev) == str(one.train).replace("train", "dev")
         assert str(one.test) in ("None", str(one.train).replace("train", "test"))
-        row = next(line for line in MODELS_DOC.splitlines() if line.startswith(f"| `{one.train}` |"))
+        row = next(line for line in PAPERS_DOC.splitlines() if line.startswith(f"| `{one.train}` |"))
         assert row.endswith(f"| {one.owner} |")
         values = recipe_values(one.recipe, one.overrides, "train")
         assert "Files" in values["description"] and values["finetune"]["published"]
