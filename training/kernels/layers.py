@@ -14,14 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reread.training.kernels.gelu import bias_gelu
+from reread.training.kernels.ran import ran_norm, rotate
 from reread.training.kernels.residual import residual_norm
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import relative_bias
+from reread.training.models import blocks
 from reread.training.models.blocks import Activated, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention, Positions, Rotations
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
 from reread.training.models.nezha.modeling_nezha import NezhaEncoder
+from reread.training.models.ran.attention_ran import RanCellNorm, RanLayer, RanLayerNorm, standardise
+from reread.training.models.ran.configuration_ran import RanConfig
 
 
 def install(model: nn.Module) -> None:
@@ -32,6 +36,8 @@ def install(model: nn.Module) -> None:
             module.forward = MethodType(row.forward, module)  # type: ignore[method-assign]
         if type(module) is ErnieDocSelfAttention:
             module.relative_bias = relative_bias  # type: ignore[method-assign]
+        if type(module) is RanLayer:
+            module.standardise, module.rotate = _standardised, rotate  # type: ignore[method-assign, assignment]
 
 
 def _residual_output(layer: Any, x: Tensor, residual: Tensor) -> Tensor:
@@ -65,6 +71,18 @@ def _nezha_attention(
     return from_heads(z, positions.turns)
 
 
+def _standardised(x: Tensor, config: RanConfig) -> Tensor:
+    if config.norm_denominator == "std":
+        return standardise(x, config)
+    return ran_norm(x, None, None, config.layer_norm_eps)[0]
+
+
+def _ran_norm(layer: Any, x: Tensor) -> Tensor:
+    if layer.config.norm_denominator == "std":
+        return RanLayerNorm.forward(layer, x)
+    return ran_norm(x, layer.weight, layer.bias, layer.config.layer_norm_eps)[0]
+
+
 class Layer(NamedTuple):
     """A layer with kernels."""
 
@@ -78,30 +96,54 @@ LAYERS: dict[type[nn.Module], Layer] = {
     ResidualOutput: Layer(_residual_output, ("dense",)),
     Activated: Layer(_activated, ("dense",)),
     NezhaSelfAttention: Layer(_nezha_attention, ("query", "key", "value")),
+    RanLayerNorm: Layer(_ran_norm, ()),
+    RanCellNorm: Layer(_ran_norm, ()),
 }
 
 
 def check_layers(device: torch.device) -> None:
-    """Raises AssertionError if a layer of NEZHA, or ERNIE-Doc's bias, has another output or gradient by the kernels."""
+    """Raises AssertionError if a layer of NEZHA, ERNIE-Doc's bias, or RAN's norm or rotation has another output or
+    gradient by the kernels."""
+    for dtype, tolerance in ((torch.float32, 1e-3), (torch.float16, 3e-2)):
+        _check_nezha(device, dtype, tolerance)
+        _check_others(device, dtype, tolerance)
+
+
+def _check_nezha(device: torch.device, dtype: torch.dtype, tolerance: float) -> None:
     config = NezhaConfig(vocab_size=8, hidden_size=48, num_hidden_layers=1, num_attention_heads=4, intermediate_size=80)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
-    for dtype, tolerance in ((torch.float32, 1e-3), (torch.float16, 3e-2)):
-        encoder = NezhaEncoder(config).to(device)
-        for parameter in encoder.parameters():
-            parameter.data.copy_(_waves(*parameter.shape, device=device) * (1 if parameter.dim() == 1 else 0.2))
-        encoder = encoder.to(dtype)
-        hidden = _waves(2, 9, 48, device=device).to(dtype).requires_grad_()
-        results = []
-        for _ in range(2):
-            output = encoder(hidden, None)[-1]
-            gradients = torch.autograd.grad(output.float().square().mean(), [hidden, *encoder.parameters()])
-            results.append([output, *gradients])
-            install(encoder)
-        _compare(results[0], results[1], tolerance)
-        shapes = (2, 70, 3, 8), (70 + 75, 3, 8), (2, 1, 1, 75)
+    encoder = NezhaEncoder(config).to(device)
+    for parameter in encoder.parameters():
+        parameter.data.copy_(_waves(*parameter.shape, device=device) * (1 if parameter.dim() == 1 else 0.2))
+    encoder = encoder.to(dtype)
+    hidden = _waves(2, 9, 48, device=device).to(dtype).requires_grad_()
+    results = []
+    for _ in range(2):
+        output = encoder(hidden, None)[-1]
+        gradients = torch.autograd.grad(output.float().square().mean(), [hidden, *encoder.parameters()])
+        results.append([output, *gradients])
+        install(encoder)
+    _compare(results[0], results[1], tolerance)
+
+
+def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) -> None:
+    normal, turns = RanConfig(layer_norm_eps=1e-5), _waves(9, 4, 2, device=device)
+
+    def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return standardise(x, normal) * weight + bias
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ran_norm(x, weight, bias, 1e-5)[0]
+
+    cases: tuple[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]], ...] = (
+        (ErnieDocSelfAttention.relative_bias, relative_bias, ((2, 70, 3, 8), (70 + 75, 3, 8), (2, 1, 1, 75))),
+        (plain_norm, norm, ((70, 40), (40,), (40,))),
+        (lambda x: blocks.rotate(x, turns), lambda x: rotate(x, turns), ((2, 2, 3, 9, 8),)),
+    )
+    for plain, ours, shapes in cases:
         given = [_waves(*shape, device=device).to(dtype).requires_grad_() for shape in shapes]
-        biases = [compute(*given) for compute in (ErnieDocSelfAttention.relative_bias, relative_bias)]
-        results = [[bias, *torch.autograd.grad(bias.float().square().mean(), given)] for bias in biases]
+        outputs = [compute(*given) for compute in (plain, ours)]
+        results = [[output, *torch.autograd.grad(output.float().square().mean(), given)] for output in outputs]
         _compare(results[0], results[1], tolerance)
 
 

@@ -15,7 +15,7 @@ from reread.training.kernels.language import constexpr, jit, tl, triton
 
 
 @jit
-def _turned(x, turns, at, inside, BACK: constexpr, WIDTH: constexpr):
+def turn(x, turns, at, inside, BACK: constexpr, WIDTH: constexpr):
     """x [WIDTH] with each pair of neighbours rotated by the angle of `turns`, cosines and sines, at `at`."""
     cosine, sine = tl.split(tl.reshape(tl.load(turns + at, mask=inside, other=0.0), [WIDTH // 2, 2]))
     a, b = tl.split(tl.reshape(x.to(cosine.dtype), [WIDTH // 2, 2]))
@@ -35,7 +35,7 @@ def _to_heads(qkv, features, turns, q, k, v, length, COLUMNS: constexpr, HEAD: c
     target = row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
     query = tl.load(source, mask=inside, other=0.0)
     tl.store(q + target, query, mask=inside)
-    turned = _turned(query, turns, position, inside, True, WIDTH)
+    turned = turn(query, turns, position, inside, True, WIDTH)
     tl.store(q + target + HEAD, turned.to(query.dtype), mask=inside)
     feature = tl.load(features + position, mask=inside, other=0.0).to(query.dtype)
     tl.store(k + target, tl.load(source + COLUMNS, mask=inside, other=0.0), mask=inside)
@@ -57,7 +57,7 @@ def _to_heads_backward(
     target = dqkv + row * (3 * COLUMNS) + column
     content = tl.load(dq + source, mask=inside, other=0.0)
     relative = tl.load(dq + source + HEAD, mask=inside, other=0.0)
-    turned = _turned(relative, turns, position, inside, False, WIDTH)
+    turned = turn(relative, turns, position, inside, False, WIDTH)
     tl.store(target, (content.to(turned.dtype) + turned).to(content.dtype), mask=inside)
     tl.store(target + COLUMNS, tl.load(dk + source, mask=inside, other=0.0), mask=inside)
     tl.store(target + 2 * COLUMNS, tl.load(dv + source, mask=inside, other=0.0), mask=inside)
@@ -73,7 +73,7 @@ def _from_heads(z, turns, output, length, COLUMNS: constexpr, HEAD: constexpr, W
     source = row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
     content = tl.load(z + source, mask=inside, other=0.0)
     relative = tl.load(z + source + HEAD, mask=inside, other=0.0)
-    turned = _turned(relative, turns, position, inside, False, WIDTH)
+    turned = turn(relative, turns, position, inside, False, WIDTH)
     tl.store(output + row * COLUMNS + column, (content.to(turned.dtype) + turned).to(content.dtype), mask=inside)
 
 
@@ -87,7 +87,7 @@ def _from_heads_backward(gradient, turns, dz, length, COLUMNS: constexpr, HEAD: 
     target = dz + row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
     content = tl.load(gradient + row * COLUMNS + column, mask=inside, other=0.0)
     tl.store(target, content, mask=inside)
-    turned = _turned(content, turns, position, inside, True, WIDTH)
+    turned = turn(content, turns, position, inside, True, WIDTH)
     tl.store(target + HEAD, turned.to(content.dtype), mask=inside)
 
 

@@ -214,6 +214,8 @@ class RanReview(nn.Module):
 
 
 class RanLayer(GradientCheckpointingLayer):
+    standardise, rotate = staticmethod(standardise), staticmethod(rotate)
+
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
         self.config = config
@@ -242,7 +244,7 @@ class RanLayer(GradientCheckpointingLayer):
             by_token, by_window = _by_token(_probabilities(q, key, mask), windows, *hidden.shape[:2])
         context = self.attention.heads(q, key, value, mask, weights=by_window).unflatten(0, (len(z), -1))
         outputs = self.attention.finish(context, windows.cut(z))
-        outputs = windows.join(self.dropout(standardise(outputs, self.config)), hidden.shape[1])
+        outputs = windows.join(self.dropout(self.standardise(outputs, self.config)), hidden.shape[1])
         return self._review(outputs, cells, windows), cells.all[-1], torch.stack(cells.raw, dim=1), by_token
 
     def _attend(
@@ -252,7 +254,7 @@ class RanLayer(GradientCheckpointingLayer):
         queries [B * n, N, P, h], keys and values [B * n, N, 1 + P, h], and their mask."""
         q, k, v = (self.attention.split(windows.cut(x)) for x in self.attention.project(z))
         if windows.rotary is not None:
-            q, k = rotate(q, windows.rotary), rotate(k, windows.rotary)
+            q, k = self.rotate(q, windows.rotary), self.rotate(k, windows.rotary)
         cells = _Cells(self, self.initial(cell), windows)
         keys, values = [], []  # of cells
         # Unbound, since the gradient of each indexed window would be as large as that of all
@@ -262,7 +264,7 @@ class RanLayer(GradientCheckpointingLayer):
             key, value = torch.cat([k_cell, k_window], dim=2), torch.cat([v_cell, v_window], dim=2)
             mask = None if windows.keys is None else windows.keys[:, number]
             context = self.attention.heads(q_cell, key, value, mask)
-            cells.update(self.dropout(standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
+            cells.update(self.dropout(self.standardise(self.attention.finish(context, z_cell), self.config))[:, 0])
             keys.append(k_cell)
             values.append(v_cell)
         mask = None if windows.visible is None else windows.visible.flatten(0, 1)

@@ -1,0 +1,174 @@
+"""RAN's norm and rotary positions, each in one launch.
+
+Shapes: n rows of D columns; the plain forms are `standardise` in the model's file and `rotate` in models/blocks.py. A
+program computes a row, in the norm's backward pass every `PROGRAMS`-th one.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reread.training.kernels.language import constexpr, jit, tl, triton
+from reread.training.kernels.residual import sum_partials
+from reread.training.kernels.rotation import turn
+from reread.training.kernels.sums import PROGRAMS
+
+
+@jit
+def _norm(x, weight, bias, y, mean, scale, eps, COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, WIDTH)
+    inside = column < COLUMNS
+    at = row.to(tl.int64) * COLUMNS + column
+    value = tl.load(x + at, mask=inside, other=0.0).to(mean.dtype.element_ty)
+    centre = tl.sum(value) / COLUMNS
+    inverse = 1 / tl.sqrt(tl.sum(value * value) / COLUMNS + eps)
+    tl.store(mean + row, centre)
+    tl.store(scale + row, inverse)
+    value = ((value - centre) * inverse).to(y.dtype.element_ty)
+    if LEARNED:
+        value = value * tl.load(weight + column, mask=inside, other=0.0)
+        value += tl.load(bias + column, mask=inside, other=0.0)
+    tl.store(y + at, value, mask=inside)
+
+
+@jit
+def _norm_backward(
+    dy, x, weight, mean, scale, dx, partial, rows,
+    COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr, REAL: constexpr, PROGRAMS: constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    column = tl.arange(0, WIDTH)
+    inside = column < COLUMNS
+    of_weight = tl.zeros([WIDTH], dtype=REAL)
+    of_bias = tl.zeros([WIDTH], dtype=REAL)
+    for row in range(program, rows, PROGRAMS):
+        at = tl.cast(row, tl.int64) * COLUMNS + column
+        gradient = tl.load(dy + at, mask=inside, other=0.0).to(REAL)
+        value = tl.load(x + at, mask=inside, other=0.0).to(REAL)
+        inverse = tl.load(scale + row)
+        centred = tl.where(inside, value - tl.load(mean + row), 0.0)
+        if LEARNED:
+            of_weight += gradient * centred * inverse
+            of_bias += gradient
+            gradient *= tl.load(weight + column, mask=inside, other=0.0).to(REAL)
+        # y = (x - mean) r with r = (mean of x² + eps)^-1/2, so dr / dx_i = -r³ x_i / D
+        through_scale = value * (inverse * inverse * inverse) * (tl.sum(gradient * centred) / COLUMNS)
+        result = (gradient - tl.sum(gradient) / COLUMNS) * inverse - through_scale
+        tl.store(dx + at, result.to(dx.dtype.element_ty), mask=inside)
+    if LEARNED:
+        target = partial + program * (2 * COLUMNS) + column
+        tl.store(target, of_weight, mask=inside)
+        tl.store(target + COLUMNS, of_bias, mask=inside)
+
+
+@jit
+def _rotate(
+    x, turns, y, heads, positions, by_text, by_window, by_head, by_position, windows,
+    HEAD: constexpr, BACK: constexpr, WIDTH: constexpr,
+):  # fmt: skip
+    position = tl.program_id(0)
+    head = tl.program_id(1)
+    window = tl.program_id(2).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    inside = column < HEAD
+    at = (window // windows) * by_text + (window % windows) * by_window + head * by_head + position * by_position
+    value = tl.load(x + at + column, mask=inside, other=0.0)
+    result = turn(value, turns, position * HEAD + column, inside, BACK, WIDTH)
+    target = ((window * heads + head) * positions + position) * HEAD + column
+    tl.store(y + target, result.to(value.dtype), mask=inside)
+
+
+@torch.library.custom_op("reread::ran_norm", mutates_args=())
+def ran_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x [..., D] -> (x - mean) / sqrt(mean of x² + eps), times weight plus bias [D] if there are, and the mean and the
+    inverse root, at least float32 [n]."""
+    made = _norm_outputs(x)
+    y, mean, scale = made
+    given = weight is not None
+    _norm[(len(mean),)](
+        *(x.contiguous(), weight if given else x, bias if given else x, y, mean, scale, eps),
+        COLUMNS=x.shape[-1],
+        LEARNED=given,
+        WIDTH=triton.next_power_of_2(x.shape[-1]),
+    )
+    return made
+
+
+def _norm_outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    real = torch.promote_types(x.dtype, torch.float32)
+    statistics = [x.new_empty(x.numel() // x.shape[-1], dtype=real) for _ in range(2)]
+    return x.new_empty(x.shape), statistics[0], statistics[1]
+
+
+@torch.library.custom_op("reread::ran_norm_backward", mutates_args=())
+def ran_norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and partial sums of those of weight and bias [programs, 2, D]."""
+    dx, partial = _norm_gradients(x, mean)
+    _norm_backward[(len(partial),)](
+        *(dy.contiguous(), x.contiguous(), x if weight is None else weight, mean, scale, dx, partial, len(mean)),
+        COLUMNS=x.shape[-1],
+        LEARNED=weight is not None,
+        WIDTH=triton.next_power_of_2(x.shape[-1]),
+        REAL=tl.float64 if mean.dtype == torch.float64 else tl.float32,
+        PROGRAMS=len(partial),
+    )
+    return dx, partial
+
+
+def _norm_gradients(x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), mean.new_empty(min(PROGRAMS, len(mean)), 2, x.shape[-1])
+
+
+@torch.library.custom_op("reread::rotate_heads", mutates_args=())
+def rotate_heads(x: Tensor, turns: Tensor, back: bool) -> Tensor:
+    """x [B, n, N, P, h], turns [P, h/2, 2] -> neighbouring columns rotated by the angles, or `back`; contiguous."""
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    y = x.new_empty(x.shape)
+    texts, windows, heads, positions, size = x.shape
+    _rotate[(positions, heads, texts * windows)](
+        *(x, turns.contiguous(), y, heads, positions, *x.stride()[:4], windows),
+        HEAD=size,
+        BACK=back,
+        WIDTH=triton.next_power_of_2(size),
+    )
+    return y
+
+
+ran_norm.register_fake(lambda x, *_: _norm_outputs(x))
+ran_norm_backward.register_fake(lambda dy, x, weight, mean, scale: _norm_gradients(x, mean))
+rotate_heads.register_fake(lambda x, turns, back: x.new_empty(x.shape))
+
+
+def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, ctx.weight, *_ = inputs
+    ctx.save_for_backward(x, *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _norm_back(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    x, mean, scale = ctx.saved_tensors
+    dx, partial = ran_norm_backward(dy, x, ctx.weight, mean, scale)
+    d_weight, d_bias = (None, None) if ctx.weight is None else sum_partials(partial, ctx.weight).unbind(0)
+    return dx, d_weight, d_bias, None
+
+
+def _keep_turns(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+    ctx.back = inputs[2]
+
+
+ran_norm.register_autograd(_norm_back, setup_context=_keep_norm)
+rotate_heads.register_autograd(
+    lambda ctx, dy: (rotate_heads(dy, *ctx.saved_tensors, not ctx.back), None, None), setup_context=_keep_turns
+)
+
+
+def rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """As `rotate` of models/blocks.py for x [B, n, N, P, h]."""
+    return rotate_heads(x, turns, False)
