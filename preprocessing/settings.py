@@ -153,9 +153,9 @@ def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[st
     Of an unknown section `given` the first key that has a meaning is answered.
     """
     name, section = path[-1], "".join(f"{part}." for part in path[:-1])
-    for owner in owners:
-        if issubclass(owner, Settings) and name in owner.retired:
-            return owner.retired[name].way_out
+    retired: dict[str, Retired] = {key: one for owner in owners for key, one in getattr(owner, "retired", {}).items()}
+    if name in retired:
+        return retired[name].way_out
     here = {one: section + one for owner in owners for one in sorted(owner.model_fields)}
     known = f"known here: {', '.join(here.values())}"
     keys: dict[str, list[str]] = {}
