@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from reread.pipeline.options import WITH_SETTINGS, no_option
+from reread.pipeline.options import WITH_SETTINGS, no_option, with_keys_of
 from reread.pipeline.recipe.layers import available_recipes, finetuning_recipes
 from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.run_folder.folder import version_of
 from reread.preprocessing.errors import LineFormatter, UserError, one_line
 from reread.training.exchange.hub import stay_offline
 from reread.training.models import MODELS
+from reread.training.models.conversion import Conversion
 from reread.training.parallel.process import this_process
 from reread.training.run.files import find_run
 
@@ -311,6 +312,7 @@ def export(
 
 
 @app.command()
+@with_keys_of(Conversion)
 def convert(
     source: Annotated[
         Path,
@@ -320,21 +322,12 @@ def convert(
     ],
     output: Annotated[Path, typer.Argument(help="The Hugging Face folder to write")],
     model: Annotated[str, typer.Option(help=f"Type of model to make: {', '.join(MODELS)}")] = "nezha",
-    length: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="longformer: tokens to read; default: 4096")
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option(min=1, max=1 << 20, help="longformer: width of local attention, both sides; default: 512"),
-    ] = None,
-    positions: Annotated[
-        str | None, typer.Option(help="longformer: copied (default) or random, for comparison")
-    ] = None,
+    **options: str | None,
 ) -> None:
     """Convert released weights to a Hugging Face folder that `reread train init=FOLDER` starts from."""
     from reread.pipeline.commands.convert import convert as work
 
-    work(source, output, model, {"length": length, "window": window, "positions": positions})
+    work(source, output, model, options)
 
 
 @app.command()

@@ -1,11 +1,14 @@
 """Settings that are typed as options, as other tools take theirs: `--lr 1e-4`."""
 
-from typing import Any
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any
 
 import typer
 
+from reread.pipeline.recipe.sections import key_of
 from reread.preprocessing.errors import UserError, close_to
-from reread.preprocessing.settings import NEAR
+from reread.preprocessing.settings import NEAR, Settings
 from reread.preprocessing.synonyms import answer, meaning_of
 
 WITH_SETTINGS = {"ignore_unknown_options": True}
@@ -18,6 +21,32 @@ def no_option(context: typer.Context, given: Any) -> Any:
         if isinstance(one, str) and one.startswith("-"):
             raise UserError(f"`{one}`: {_as_setting(one, context)}")
     return given
+
+
+def with_keys_of(section: type[Settings]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """For a command whose last parameter is `**options`: an option for each key of a section, with its sentence.
+
+    What is given arrives as text, for the section to check; None: not given.
+    """
+    keys = [key_of(section, name, field) for name, field in section.model_fields.items()]
+    options = [
+        Parameter(
+            key.name,
+            Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[str | None, typer.Option(metavar=key.name.upper(), help=key.sentence.rstrip("."))],
+        )
+        for key in keys
+    ]
+
+    def taking(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = signature(command).parameters.values()
+        parameters = [*own, *options]
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return taking
 
 
 def _as_setting(text: str, context: typer.Context) -> str:

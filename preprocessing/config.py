@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from reread.preprocessing.settings import FieldPath, Settings
+from reread.preprocessing.settings import FieldPath, Retired, Settings
 
 BadInput = Literal["report", "refuse"]
 OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
@@ -124,9 +124,10 @@ class DedupSettings(Settings):
     """The number of characters in such a run if it has Han or kana characters; a word of another script counts as one
     character."""
     paragraphs: bool = False
-    """Drop paragraphs that occur earlier in the corpus."""
-    minimum_paragraph_characters: int = Field(default=20, ge=1)
-    """Shorter paragraphs are never dropped as duplicates, since headings repeat legitimately."""
+    """Drop paragraphs that occur earlier in the corpus, except those of fewer than 20 characters, since headings repeat
+    legitimately."""
+
+    retired = {"minimum_paragraph_characters": Retired((20,), "it is always 20 now; leave the key out")}
 
 
 class WordSettings(Settings):
@@ -162,8 +163,8 @@ class TokenizerSettings(Settings):
     """`words` only: punctuation and `'s` are separate words. Set it to false for text that is tokenised already
     (WikiText), where only spaces separate words."""
     train: VocabularySettings | None = None
-    fast: bool = True
-    """WordPiece and BPE: use our encoder with a cache of words, which gives the same ids; false uses `tokenizers`."""
+
+    retired = {"fast": Retired((True, False), "ids are the same either way; leave the key out")}
 
     @model_validator(mode="after")
     def _path_or_train(self) -> "TokenizerSettings":

@@ -4,10 +4,18 @@ The sections themselves are in `reread.preprocessing.config`, `reread.training.c
 """
 
 import re
-from collections.abc import Iterator
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from reread.preprocessing.errors import CONTROL, UserError, close_to
 from reread.preprocessing.redaction import redacted
@@ -47,10 +55,33 @@ FieldPath = Annotated[str, BeforeValidator(_as_path)]
 """A path in a record, which `TextField` in input/fields.py reads; YAML parses `[1]` on the command line as a list."""
 
 
+class Retired(NamedTuple):
+    """A key that earlier versions had, and recorded in run folders, corpora and exports."""
+
+    values: tuple[Any, ...]
+    """Values by which this version does the same: they are read and forgotten."""
+    way_out: str
+    """The answer to any other value."""
+
+
 class Settings(BaseModel):
     """A frozen section of a recipe. An unknown key is an error, and so is a number that is not finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    retired: ClassVar[Mapping[str, Retired]] = {}
+    """Keys that this section had once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not cls.retired:
+            return values
+        return {
+            key: value
+            for key, value in values.items()
+            if key not in cls.retired or value not in cls.retired[key].values
+        }
 
     @field_validator("*")
     @classmethod
@@ -116,11 +147,15 @@ def _not_a_section(owners: list[type[BaseModel]], path: list[str], given: Any) -
 
 
 def _way_out(root: type[BaseModel], owners: list[type[BaseModel]], path: list[str], given: Any) -> str:
-    """A hint with the full name of the right key: by meaning, then by letters in its section, then in the others.
+    """What replaces a retired key; else a hint with the full name of the right one: by meaning, then by letters in its
+    section, then in the others.
 
     Of an unknown section `given` the first key that has a meaning is answered.
     """
     name, section = path[-1], "".join(f"{part}." for part in path[:-1])
+    retired: dict[str, Retired] = {key: one for owner in owners for key, one in getattr(owner, "retired", {}).items()}
+    if name in retired:
+        return retired[name].way_out
     here = {one: section + one for owner in owners for one in sorted(owner.model_fields)}
     known = f"known here: {', '.join(here.values())}"
     keys: dict[str, list[str]] = {}

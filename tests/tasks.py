@@ -36,7 +36,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def write_tokenizer(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS]), encoding="utf-8")
-    WordPiece(folder / "vocab.txt", [*SPECIAL, *WORDS], True, False).save(folder)
+    WordPiece(folder / "vocab.txt", [*SPECIAL, *WORDS], True).save(folder)
     return folder
 
 

@@ -128,8 +128,7 @@ def _start_values(recipe: Recipe, train: TrainSettings) -> dict[str, Any]:
     if recipe.start.recipe is not None:
         other = load_recipe(recipe.start.recipe, recipe.start.overrides, "train").train
         values = {} if other is None or other.model.get("type") != train.model.get("type") else dict(other.model)
-    window = recipe.start.convert.window
-    return values if window is None else {**values, "attention_window": window}
+    return {**values, **recipe.start.convert.known()}
 
 
 def _heading(recipe: Recipe, estimator: Estimator, chosen: Arrangement, rows: str) -> str:

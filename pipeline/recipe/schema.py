@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -12,6 +12,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.settings import Line, Name, Settings
 from reread.training.config import TrainSettings
 from reread.training.data.tasks.settings import TaskSettings, task_of
+from reread.training.models.conversion import Conversion
 
 
 def _of_a_folder(name: str) -> str:
@@ -29,20 +30,6 @@ class Ablation(Settings):
     """Overrides of `train`, as on the command line."""
     published: dict[str, float] = {}
     """The paper's figures by name."""
-
-
-class Conversion(Settings):
-    """Options of `reread convert` for this recipe's type of model; null: the default."""
-
-    length: int | None = Field(default=None, ge=1, le=1 << 20)
-    """`longformer`: tokens that the model reads."""
-    window: int | None = Field(default=None, ge=1, le=1 << 20)
-    """`longformer`: width of local attention in tokens, both sides together."""
-    positions: str | None = None
-    """`longformer`: positions are `copied` from the short model, or `random`."""
-
-    def given(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True)
 
 
 class Start(Settings):

@@ -21,7 +21,7 @@ from reread.preprocessing.corpus import ShardWriter
 from reread.preprocessing.execution.evaluation import Contaminated, collect_runs, find_evaluation_files
 from reread.preprocessing.execution.near import find_clusters, find_pairs, find_signatures
 from reread.preprocessing.execution.progress import advance
-from reread.preprocessing.execution.work import DOCUMENT, Work, save_array
+from reread.preprocessing.execution.work import DOCUMENT, SHORTEST_PARAGRAPH, Work, save_array
 from reread.preprocessing.files import synced
 from reread.preprocessing.input.piece import Piece
 from reread.preprocessing.input.read import Problem, read
@@ -115,11 +115,10 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
 def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     """Save the keys of all paragraphs of part `number` that are long enough to be deduplicated."""
-    minimum = work.settings.dedup.minimum_paragraph_characters
     digests = bytearray()
     for _, text in work.unique_documents(number):
         for line in text.split("\n"):
-            if len(line) >= minimum:
+            if len(line) >= SHORTEST_PARAGRAPH:
                 digests += md5(line.encode()).digest()
         advance(len(text.encode()))
     return {"paragraphs": len(digests) // 16, **_save_keys(attempt, number, digests)}

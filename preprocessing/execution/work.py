@@ -41,6 +41,8 @@ from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 DOCUMENT = np.dtype([("high", "<u8"), ("bytes", "<u8"), ("source", "<u4")])
 """The upper half of the MD5 of a cleaned document, its size in bytes, and the entry of `input` that it came from."""
+SHORTEST_PARAGRAPH = 20
+"""Shorter paragraphs, in characters, are never dropped as duplicates."""
 
 
 class Work:
@@ -166,13 +168,12 @@ class Work:
         if not self.settings.dedup.paragraphs:
             yield from self.unique_documents(part)
             return
-        minimum = self.settings.dedup.minimum_paragraph_characters
         dropped = self._dropped(
             "duplicate-paragraphs", "paragraphs", part, self.result("paragraphs", part)["paragraphs"]
         )
         is_kept = iter((~dropped).tolist())  # one for each paragraph long enough to have a key
         for number, text in self.unique_documents(part):
-            kept = [line for line in text.split("\n") if len(line) < minimum or next(is_kept)]
+            kept = [line for line in text.split("\n") if len(line) < SHORTEST_PARAGRAPH or next(is_kept)]
             yield number, "\n".join(kept)
 
     def _dropped(self, stage: str, keys_of: str, part: int, count: int) -> NDArray[np.bool_]:

@@ -31,7 +31,7 @@ class ByteLevelBpe(BackedTokenizer):
 
     type = "bpe"
 
-    def __init__(self, path: Path, fast: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         # Load the vocabulary with its special tokens.
         backend = self._from_json(path) if path.name.endswith("tokenizer.json") else self._from_merges(path)
         bracketed = backend.token_to_id("[MASK]") is not None
@@ -53,12 +53,12 @@ class ByteLevelBpe(BackedTokenizer):
             reason = f"it has a normaliser ({values['normalizer']['type']})"
         elif values["model"]["dropout"]:
             reason = "it has dropout"
-        elif fast:
+        else:
             self._fast = FastBpe(backend, split["add_prefix_space"])
             if not self._fast.agrees():
                 self._fast, reason = None, "the fast BPE differs from it on the test text"
             self.cuts_at_lines = self._fast is not None and not split["add_prefix_space"]
-        if fast and reason:
+        if reason:
             logger.info("tokenizer: %s: `tokenizers` itself is used, without a cache of words: %s", path, reason)
 
     def encode(self, text: str) -> Encoding:

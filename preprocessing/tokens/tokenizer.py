@@ -62,7 +62,7 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
         if kind == "sentencepiece":
             return SentencePiece(path)
         if kind == "bpe":
-            return ByteLevelBpe(path, settings.fast)
+            return ByteLevelBpe(path)
         if kind == "words":
             if path.suffix == ".json":
                 return Words(path, *read_words_json(path))
@@ -72,7 +72,7 @@ def load_tokenizer(path: Path, settings: TokenizerSettings) -> Tokenizer:
         else:
             tokens, lowercase = read_vocabulary(path), settings.lowercase
             check_lowercase(path, lowercase)
-        return WordPiece(path, tokens, lowercase, settings.fast)
+        return WordPiece(path, tokens, lowercase)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting

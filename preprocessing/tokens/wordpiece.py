@@ -28,7 +28,7 @@ class WordPiece(BackedTokenizer):
 
     type = "wordpiece"
 
-    def __init__(self, path: Path, tokens: list[str], lowercase: bool, fast: bool) -> None:
+    def __init__(self, path: Path, tokens: list[str], lowercase: bool) -> None:
         vocabulary = {token: number for number, token in enumerate(tokens)}
         for role, (name, *_) in SPECIAL_NAMES.items():
             if name not in vocabulary:
@@ -40,13 +40,11 @@ class WordPiece(BackedTokenizer):
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix="##")
         super().__init__(path, backend, {role: names[0] for role, names in SPECIAL_NAMES.items()}, [tokens, lowercase])
-        self.tokens, self.lowercase, self.fast = tokens, lowercase, fast
+        self.tokens, self.lowercase = tokens, lowercase
 
     @cached_property
     def _fast(self) -> FastWordPiece | None:
         """The table-driven encoder, made when text is first encoded: it is slow to make, and most stages need none."""
-        if not self.fast:
-            return None
         encoder = FastWordPiece(self.backend)
         if encoder.agrees():
             return encoder

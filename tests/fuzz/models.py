@@ -65,7 +65,7 @@ def tokenizers(folder: Path) -> Case:
             if random.random() < 0.3:
                 vocabulary_of(folder)
             else:
-                tokenizer = load_tokenizer(path, TokenizerSettings(path=path, fast=random.random() < 0.7))
+                tokenizer = load_tokenizer(path, TokenizerSettings(path=path))
                 tokenizer.encode("a ab 天下 z\n")
         finally:
             path.unlink()

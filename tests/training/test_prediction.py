@@ -47,7 +47,7 @@ COMMON: dict[str, Any] = {
     "frame": "segments",
 }
 OTHER: dict[str, dict[str, Any]] = {
-    "classify": {**COMMON, "answer": "set", "positive": "v", "pooling": "mean", "label_separator": "|", "pairs": False},
+    "classify": {**COMMON, "answer": "set", "pooling": "mean", "label_separator": "|", "pairs": False},
     "tag": {**COMMON, "scheme": "BIOES", "split": "characters"},
     "answer": {
         **COMMON,

@@ -34,7 +34,7 @@ log = logging.getLogger("reread")
 def convert(source: Path | HubName, out: Path, model: str = "nezha", **options: Any) -> None:
     """Convert weights into the Hugging Face folder `out` of a model of type `model`.
 
-    `options` are those that this type's conversion takes (training/models/<model>/convert.py).
+    `options` are those of `Conversion` (training/models/conversion.py), for a type that takes them.
     `source` is a weights file, the prefix of a TensorFlow checkpoint, or a folder that holds one; configuration and
     vocabulary are beside it. The forms that can be read are FORMS in training/models/<model>/convert.py. Pretraining
     heads that the source lacks are left out, and parameters that its form never has are drawn at random, both with a

@@ -1,10 +1,9 @@
 """Forms of other projects' weights, which each model's convert.py lists."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from reread.preprocessing.errors import UserError
 from reread.training.models import MODELS
+from reread.training.models.conversion import Conversion
 
 TORCH = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.bin", "*.pt", "*.pth")
 TENSORFLOW = ("*.index",)
@@ -51,24 +51,25 @@ class Form:
 
 
 def forms_of(model: str, options: Mapping[str, Any]) -> tuple[Form, ...]:
-    """The forms that a model of type `model` can be converted from. Raises `UserError` for options it does not take."""
-    for name in options:
-        if name not in _options_of(model):
-            takers = ", ".join(taker for taker in MODELS if name in _options_of(taker))
-            raise UserError(f"--{name}: not for {model}; models that take it: {takers}")
-    module = _conversion(model)
-    forms: tuple[Form, ...] = module.forms(**options) if hasattr(module, "forms") else module.FORMS
+    """The forms that a model of type `model` can be converted from, by the `options` of `Conversion`.
+
+    Its convert.py has them as FORMS, or makes them from options by `forms`. Raises `UserError` for options that are
+    wrong, or that it does not take.
+    """
+    checked, module = Conversion.parse(options, "convert"), _conversion(model)
+    forms: tuple[Form, ...]
+    if hasattr(module, "forms"):
+        forms = module.forms(checked)
+    elif options:
+        takers = ", ".join(taker for taker in MODELS if hasattr(_conversion(taker), "forms"))
+        raise UserError(f"--{next(iter(options))}: not for {model}; models that take it: {takers}")
+    else:
+        forms = module.FORMS
     return forms
 
 
 def _conversion(model: str) -> Any:
     return import_module(f"reread.training.models.{model}.convert")
-
-
-def _options_of(model: str) -> Collection[str]:
-    """The options of a model's conversion: the parameters of `forms` in its convert.py, which others lack."""
-    module = _conversion(model)
-    return signature(module.forms).parameters if hasattr(module, "forms") else ()
 
 
 def way_out(folder: Path, config: Mapping[str, Any], wanted: str = "") -> str:

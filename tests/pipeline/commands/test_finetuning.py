@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = tmp_path / "model"
     model.mkdir()
     (model / "vocab.txt").write_text("\n".join([*SPECIAL, *LETTERS]), encoding="utf-8")
-    WordPiece(model / "vocab.txt", [*SPECIAL, *LETTERS], True, False).save(model)
+    WordPiece(model / "vocab.txt", [*SPECIAL, *LETTERS], True).save(model)
     (model / "config.json").write_text(json.dumps({"model_type": "nezha"}))
     write_lines(tmp_path / "train.jsonl", TEXTS)
     write_lines(tmp_path / "dev.jsonl", TEXTS[:4])

@@ -152,6 +152,10 @@ def test_lm_recipes_hold_the_papers_numbers() -> None:
             "unknown key `start.convert.lenght`; did you mean `start.convert.length`?",
         ),
         ("start={recipe: x, convert: {length: long}}", "start.convert.length: input should be a valid integer"),
+        (
+            "preprocess.dedup.minimum_paragraph_characters=30",
+            "unknown key `preprocess.dedup.minimum_paragraph_characters`; it is always 20 now; leave the key out",
+        ),
         ("steps", "an override is written key=value"),
         ("train.steps.more=1", "`steps` holds a value, not a section"),
     ],
@@ -161,6 +165,11 @@ def test_a_wrong_key_or_value_names_the_field_and_the_way_out(override: str, mes
         load_recipe("nezha-base", [override])
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_retired_key_is_read_with_the_value_of_today() -> None:
+    given = ["preprocess.dedup.minimum_paragraph_characters=20", "preprocess.tokenizer.fast=false"]
+    assert load_recipe("nezha-base", given) == load_recipe("nezha-base", [])
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -79,7 +79,7 @@ def test_a_start_may_be_released_weights(done: list[Any], tmp_path: Path) -> Non
     [
         ("init=null", r"`start` makes train\.init, which is null"),
         ("name=small", r"start\.recipe has this name, too"),
-        ("start.convert.window=7", "--window: 7; give an even number"),
+        ("start.convert.window=7", r"start\.convert\.window: input should be a multiple of 2"),
         ("model.type=nezha", r"--length: not for nezha; models that take it: longformer"),
         ("model={}", "model type `` is unknown"),
     ],

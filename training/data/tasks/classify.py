@@ -12,6 +12,7 @@ from pydantic import Field
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.settings import Retired
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
 from reread.training.data.tasks.settings import PooledSettings
@@ -27,13 +28,14 @@ class ClassifySettings(PooledSettings):
 
     may_change = PooledSettings.file_fields | {"pairs"}  # which leaves the rows as they are
 
+    retired = {"positive": Retired((None,), "the second of `task.labels` is the positive one")}
+
     kind: Literal["classify"]
     answer: Literal["one", "set", "number"] = "one"
-    """The label of a text: one label, a set of labels, or a number."""
+    """The label of a text: one label, a set of labels, or a number. Of two labels the second in `labels` is the one
+    whose F1 is `positive-f1`."""
     label_separator: str | None = Field(default=None, min_length=1)
     """Separator of the labels of a set in one cell or text; null: a comma in a table."""
-    positive: str | None = None
-    """The label whose F1 is `positive-f1`, if there are two; null: the second."""
     pairs: bool | None = None
     """Whether a text to predict for needs a second one; null: `reread finetune` finds out whether all training examples
     have one. Runs of earlier versions have null, and predict for any text."""
@@ -121,10 +123,8 @@ class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
         settings = self.settings
         given: dict[str, Any] = {"labels": settings.labels} if settings.answer == "one" else {}
         if settings.answer == "one" and len(settings.labels) == 2:
-            positive = settings.positive or settings.labels[1]
-            number = settings.labels.index(positive)
-            chances = {self.examples[example].id: float(values[number]) for example, values in predictions.items()}
-            given |= {"positive": positive, "probabilities": chances}
+            chances = {self.examples[example].id: float(values[1]) for example, values in predictions.items()}
+            given |= {"positive": settings.labels[1], "probabilities": chances}
         return self._scores(predictions, **given)
 
     @property

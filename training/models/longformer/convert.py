@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from reread.preprocessing.errors import UserError, nearest
+from reread.preprocessing.errors import UserError
+from reread.training.models.conversion import Conversion
 from reread.training.models.forms import TORCH, Form
 from reread.training.models.longformer.spec import COPIED
 
@@ -77,27 +78,16 @@ TIED = {
 }
 
 
-def forms(length: int | None = None, window: int | None = None, positions: str = "copied") -> tuple[Form, ...]:
-    """Sources of a Longformer that reads `length` tokens, each of which sees `window` / 2 on each side.
-
-    `positions`: "copied" repeats the source's; "random" draws all of them, for comparison. The default of `length` is
-    4096, or the source's own if that is more; that of `window` is a Longformer's own, else 512.
-    Raises `UserError` for values that no Longformer has.
-    """
-    if length is not None and length < 1:
-        raise UserError(f"--length: {length}; give the number of tokens to read, such as {LENGTH}")
-    if window is not None and (window < 2 or window % 2):
-        raise UserError(f"--window: {window}; give an even number from 2 on: half of it lies on each side of a token")
-    if positions not in ("copied", "random"):
-        raise UserError(f"--positions: {positions}; {nearest(positions, ('copied', 'random'))}")
+def forms(options: Conversion) -> tuple[Form, ...]:
+    """Sources of a Longformer with these options."""
     return tuple(
         Form(
             name=name,
             files=TORCH,
             reason=partial(_reason, name),
-            config=partial(config_values, length=length, window=window),
+            config=partial(config_values, length=options.length, window=options.window),
             weights=from_transformers,
-            fit=partial(fit_length, positions=positions),
+            fit=partial(fit_length, positions=options.positions or "copied"),
             heads=HEADS,
         )
         for name in ("Longformer", "RoBERTa", "BERT")

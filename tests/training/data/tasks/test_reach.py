@@ -109,7 +109,7 @@ def test_the_ceiling_of_cmrc2018_counts_all_its_answers(tmp_path: Path) -> None:
     out of reach and EM is at most 95.31; of 100 tokens all questions have an answer within reach."""
     path, vocabulary = shared("zh_cmrc2018/cmrc2018_dev.json.xz"), shared("vocab/bert-base-chinese.vocab.txt")
     tokens = vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
-    WordPiece(vocabulary, tokens, True, False).save(tmp_path)
+    WordPiece(vocabulary, tokens, True).save(tmp_path)
     values = {"kind": "answer", "train": path, "dev": path, "tokenizer": tmp_path, "sequence_length": 384, "step": 128}
     settings = AnswerSettings.parse({**values, "style": "cmrc", "misplaced": 0.06}, "test")
     data = AnswerDataset(settings, 0, examples_of(settings, "validation"))

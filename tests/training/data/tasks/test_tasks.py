@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A vocabulary of letters, each a word of its own between blanks."""
     folder = tmp_path_factory.mktemp("tokenizer")
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *LETTERS, "?"]), encoding="utf-8")
-    WordPiece(folder / "vocab.txt", [*SPECIAL, *LETTERS, "?"], True, False).save(folder)
+    WordPiece(folder / "vocab.txt", [*SPECIAL, *LETTERS, "?"], True).save(folder)
     return folder
 
 
