@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TORCH ?= torch==2.13.0
 
 .PHONY: quickstart test test-fast test-versions test-extras transformers-suite fuzz checks named docs format constraints \
-	notebooks dist gpu peers slurm horovod horovod-wheel build-horovod apex clean
+	notebooks dist gpu gpus peers slurm horovod horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
@@ -114,9 +114,15 @@ dist:
 # What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and kernels of each model beside
 # transformers' (benchmarks/gpu). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
 # imports, and installs nothing; OUT is the folder of the results. Without a GPU it prints what it would run.
-OUT ?= runs/gpu
+gpu: OUT ?= runs/gpu
 gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)"
+
+# Whether several GPUs compute what one does, and how fast, as a table for an issue. PYTHON and OUT are as for `make gpu`;
+# TOY=1 runs it at small sizes, on CPU without two GPUs.
+gpus: OUT ?= runs/gpus
+gpus: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/several.py --out "$(OUT)" $(if $(TOY),--toy)
 
 # The page benchmarks/peers/README.md, in 15 to 25 minutes: each is installed in an environment of its own under
 # runs/peers. PEERS="--text novels/ --vocabulary vocab.txt --train train.tsv --dev dev.tsv" takes other text.
