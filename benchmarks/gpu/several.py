@@ -55,8 +55,13 @@ TOLERANCE = 1e-3
 """Of losses and norms of gradients, as a share of them."""
 STEPS, KILLED_FROM = 60, (15, 35)
 """Steps of the tiny model, and those from which on its run is killed."""
-SMALL = ("model.hidden_size=64", "model.num_hidden_layers=2", "model.num_attention_heads=2")
-SMALL += ("model.intermediate_size=128", "peak_tflops=1")
+SMALL = (
+    "model.hidden_size=64",
+    "model.num_hidden_layers=2",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=128",
+    "peak_tflops=1",
+)
 COMMON = ("activation_checkpointing=false", "schedule.warmup_steps=0")
 TINY = (
     *SMALL,
@@ -284,7 +289,8 @@ def as_rank(by: str) -> NoReturn:
     mesh = init_mesh(device="cuda" if torch.cuda.is_available() else "cpu", gradients=by)
     torch.manual_seed(0)
     config = NezhaConfig(vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
-    model = NezhaForPreTraining(config).to(mesh.device)
+    model: torch.nn.Module = NezhaForPreTraining(config)
+    model.to(mesh.device)
     reduce = horovod.ring if by == "horovod" else in_torch(mesh)
     buckets = GradientBuckets(model.parameters(), mesh, 2**18, reduce)
     torch.manual_seed(1 + mesh.rank)
