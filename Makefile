@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TORCH ?= torch==2.13.0
 
 .PHONY: quickstart test test-fast test-versions test-extras transformers-suite fuzz checks named docs format constraints \
-	notebooks dist gpu peers slurm horovod horovod-wheel build-horovod apex clean
+	notebooks dist gpu gpus peers slurm horovod horovod-wheel build-horovod apex clean
 
 # OVERRIDES="train.steps=200" changes settings of the recipe.
 quickstart: $(READY)
@@ -114,9 +114,15 @@ dist:
 # What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and kernels of each model beside
 # transformers' (benchmarks/gpu). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
 # imports, and installs nothing; OUT is the folder of the results. Without a GPU it prints what it would run.
-OUT ?= runs/gpu
+gpu: OUT ?= runs/gpu
 gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
 	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)"
+
+# Whether several GPUs compute what one does, and how fast, as a table for an issue. PYTHON and OUT are as for `make gpu`;
+# TOY=1 runs it at small sizes, on CPU without two GPUs.
+gpus: OUT ?= runs/gpus
+gpus: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/several.py --out "$(OUT)" $(if $(TOY),--toy)
 
 # The page benchmarks/peers/README.md, in 15 to 25 minutes: each is installed in an environment of its own under
 # runs/peers. PEERS="--text novels/ --vocabulary vocab.txt --train train.tsv --dev dev.tsv" takes other text.
@@ -130,6 +136,7 @@ slurm:
 
 # Horovod, built against the torch that is installed; nothing to do where that is done. With a CUDA torch it reduces by
 # NCCL and needs nvcc and NCCL's headers and library (HOROVOD_NCCL_HOME says where; HOROVOD_CUDA_HOME, where not on PATH).
+# With a torch for ROCm it stops with a line.
 # With -j2 it compiles while the packages that it does not read are installed.
 HOROVOD_IS_BUILT = $(PYTHON) -W "error:Framework pytorch" -c "import horovod.torch" 2>/dev/null
 horovod: horovod-wheel $(READY)
@@ -140,6 +147,8 @@ horovod-wheel: $(VENV)/.torch
 	$(HOROVOD_IS_BUILT) || $(MAKE) build-horovod
 
 build-horovod:
+	@$(PYTHON) -c "import sys, torch; sys.exit(torch.version.hip and 'make horovod: not for ROCm, where Horovod was never \
+	built; parallel.gradients: nccl-ring reduces by the ring of RCCL')"
 	{ command -v g++ && command -v cmake; } || \
 		{ apt-get update && apt-get install -y --no-install-recommends g++ cmake; }
 	CMAKE_TOOLCHAIN_FILE=$(CURDIR)/training/parallel/horovod.cmake MAKEFLAGS=-j$$(nproc) \
@@ -154,7 +163,8 @@ build-horovod:
 apex: $(READY)
 	@test -f "$(APEX)/apex/optimizers/fused_lamb.py" || \
 		{ echo "make apex APEX=FOLDER: FOLDER holds the source of NVIDIA/apex on GitHub"; exit 2; }
-	@$(PYTHON) -c "import sys, torch; sys.exit(torch.version.cuda is None and 'apex needs a torch with CUDA')"
+	@$(PYTHON) -c "import sys, torch; sys.exit(torch.version.cuda is None and 'make apex: needs a torch with CUDA, ' \
+	'since apex is NVIDIA\'s; on other GPUs LAMB runs on our own kernels')"
 	$(PYTHON) -m pip uninstall --quiet --yes apex
 	APEX_CPP_EXT=1 APEX_CUDA_EXT=1 $(PYTHON) -m pip install --no-build-isolation --no-deps --no-cache-dir "$(abspath $(APEX))"
 	$(PYTHON) -c "import torch, amp_C; from apex.optimizers import FusedLAMB"

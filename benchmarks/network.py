@@ -28,7 +28,12 @@ def launch(command: list[str], ranks: int, rate: str | None = None, burst: str =
     }
     with hosts(ranks, rate, burst) as prefixes:
         started = [
-            subprocess.Popen([*prefix, *command], env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*prefix, *command],
+                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             for rank, prefix in enumerate(prefixes)
         ]
         outputs = [process.communicate()[0] for process in started]

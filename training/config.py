@@ -160,7 +160,8 @@ class TrainSettings(Settings):
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = ScheduleSettings()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    """`auto`: fp32 on CPU, bf16 from compute capability 8.0, else fp16 (V100). Master weights are always fp32."""
+    """`auto`: fp32 on CPU, bf16 from compute capability 8.0 and on AMD's GPUs, else fp16 (V100). Master weights are
+    always fp32."""
     initial_loss_scale: float = Field(default=2.0**16, gt=0, le=2.0**64)
     """Initial scale of fp16 gradients, computed or sent: doubled after 1000 good steps in a row, halved after 2 bad
     ones, in a row or not (NEZHA's rule)."""

@@ -10,8 +10,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 KINDS = {
-    "attention": "fmha|flash|sdpa|mha|attention",
-    "products": "gemm|nvjet|cutlass|cublas|xmma|splitk",
+    "attention": "fmha|flash|sdpa|mha|attention|attn_fwd|bwd_kernel_d[kq]",
+    "products": "gemm|nvjet|cutlass|cublas|xmma|splitk|^cijk_",
     "compiled": "^triton_",
     "optimiser": "multi_tensor|lpnorm|foreach",
     "norms": "layer_norm|layernorm|gammabeta",
@@ -22,8 +22,8 @@ KINDS = {
     "sums": "reduce",
     "elementwise": "elementwise",
 }
-"""Patterns of kernels' names by kind; the first that fits counts."""
-WAITS = re.compile("cuda(?:Stream|Device|Event)Synchronize")
+"""Patterns of kernels' names by kind, of ROCm too; the first that fits counts."""
+WAITS = re.compile("(?:cuda|hip)(?:Stream|Device|Event)Synchronize")
 
 
 def profiled(step: Callable[[], object], is_gpu: bool) -> dict[str, Any]:

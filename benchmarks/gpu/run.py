@@ -46,6 +46,8 @@ CASE_SECONDS = 90.0
 LEAST_SECONDS = 30.0
 """With less time left no other case is begun."""
 TESTS_SECONDS = 170.0
+DRIVERS = {Path("/proc/driver/nvidia/version"): r"\d+\.\d[\d.]*", Path("/sys/module/amdgpu/version"): r"\S+"}
+"""The files in which a driver states its version, and how it looks."""
 
 
 def precisions() -> tuple[list[str], str]:
@@ -53,9 +55,23 @@ def precisions() -> tuple[list[str], str]:
     if not torch.cuda.is_available():
         return ["fp32"], "fp32, because there is no GPU"
     major, minor = torch.cuda.get_device_capability()
-    if major < 8:
+    if major < 8 and not torch.version.hip:
         return ["fp16"], f"fp16; no bf16 below compute capability 8.0, this is {major}.{minor}"
     return ["bf16", "fp16"], "bf16, then fp16"
+
+
+def machine(count: int) -> str:
+    """The name of this machine's GPUs, how many are used, and the versions of torch, its platform and the driver."""
+    parts = ["CPU"]
+    if torch.cuda.is_available():
+        parts = [f"{count} x {torch.cuda.get_device_name() or 'a GPU without a name'}"]
+    parts.append(f"torch {torch.__version__}")
+    if torch.version.hip or torch.version.cuda:
+        parts.append(f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}")
+    for file, pattern in DRIVERS.items():
+        if file.exists() and (found := re.search(pattern, file.read_text())):
+            parts.append(f"driver {found[0]}")
+    return ", ".join(parts)
 
 
 def run_logged(command: list[str], log: TextIO, seconds: float) -> int | str:
@@ -153,8 +169,7 @@ def run_all(chosen: list[Case], toy: bool, out: Path, deadline: float, tested: b
         with (out / "results.jsonl").open("a") as file:
             file.write(json.dumps(result) + "\n")
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    heading = f"{device}, torch {torch.__version__}, CUDA {torch.version.cuda}{', toy sizes' if toy else ''}"
+    heading = f"{machine(1)}{', toy sizes' if toy else ''}"
     print(heading, flush=True)
     tests = "not run"
     if tested and not toy:

@@ -20,7 +20,7 @@ PyTorch's 0.42 to 0.51; on A100 0.23 to 0.53 (README tables of NVIDIA's DeepLear
 2020-05)."""
 NVLINK_SHARE = 0.7
 """Share of NVLink's bandwidth in one direction that is reached: all-reduces on 8 A100 run at 200 to 208 of 300 GB/s
-(NVIDIA/nccl-tests#149 and #178)."""
+(NVIDIA/nccl-tests#149 and #178). Of AMD's Infinity Fabric, too: an assumption, as is NVLink's latency there."""
 NETWORK_SHARE = 0.9
 """Share of a network card's line rate that is reached: 46 to 48 of 50 GB/s by NVIDIA/nccl-tests#290."""
 MEMORY_SHARE = 0.8
@@ -49,7 +49,7 @@ class Gpu:
     peak: float
     """Half-precision FLOP/s, as stated."""
     memory_gib: float
-    """As CUDA reports it, a little less than what is printed on the box."""
+    """As CUDA or HIP reports it, a little less than what is printed on the box."""
     memory_bandwidth: float
     """Bytes a second, as stated."""
     link_bandwidth: float
@@ -82,6 +82,8 @@ GPUS = {
         _gpu("t4", "T4", 14.75, 320, 16),
         _gpu("l40s", "L40S", 44.4, 864, 32),
         _gpu("rtx-4090", "RTX 4090", 23.6, 1008, 32),
+        _gpu("mi250x-die", "MI250X", 63.98, 1638, 100),  # a device is one of its two dies; two links to a neighbour
+        _gpu("mi300x", "MI300X", 191.98, 5300, 448),
     )
 }
 

@@ -27,7 +27,7 @@ from tests.runs import write_recipe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
-BF16 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+BF16 = torch.cuda.is_available() and (bool(torch.version.hip) or torch.cuda.get_device_capability() >= (8, 0))
 HALF = [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.skipif(not BF16, reason="this GPU has no bf16"))]
 PRECISIONS = ["fp16", pytest.param("bf16", marks=HALF[1].marks)]  # type: ignore[attr-defined]
 

@@ -119,6 +119,8 @@ def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:
         return "apex would use the norm of a part instead of the tensor's"
     if mesh.device.type != "cuda":
         return "apex needs a GPU"
+    if torch.version.hip:
+        return "apex is NVIDIA's and this torch is built for ROCm"
     return _apex_lacks()
 
 

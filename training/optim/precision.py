@@ -19,13 +19,17 @@ log = logging.getLogger("reread")
 
 def resolve_precision(setting: Literal["auto", "fp32", "fp16", "bf16"], device: torch.device) -> torch.dtype:
     """The type of activations and of the model's weights; logs what was chosen and why."""
-    if device.type != "cuda":
-        capability, name = None, "the CPU"
-    else:
-        capability, name = torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device)
+    hip, capability, name = torch.version.hip, None, "the CPU"
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        if not hip:  # there it would be the number of the architecture, 9.0 of gfx90a and of gfx906
+            capability = torch.cuda.get_device_capability(device)
     if setting == "auto":
-        if capability is None:
+        if device.type != "cuda":
             chosen, reason = torch.float32, "auto: no GPU"
+        elif capability is None:
+            chosen = torch.bfloat16
+            reason = f"auto: {name} by ROCm {hip}, which is taken to have bf16; before MI200 set fp16"
         elif capability >= (8, 0):
             chosen, reason = torch.bfloat16, f"auto: {name} has compute capability {_dotted(capability)}, from 8.0 bf16"
         else:

@@ -52,7 +52,7 @@ def start(mesh: Mesh, timeout_minutes: float = 30.0) -> None:
         if mesh.device.type == "cuda" and not hvd.nccl_built():
             raise UserError(
                 "train.parallel.gradients: this Horovod was built without NCCL, so gradients would go through the CPU; "
-                "run `make horovod` where nvcc and NCCL are, or set gradients: nccl-ring"
+                "run `make horovod` where nvcc and NCCL are (not by ROCm), or set gradients: nccl-ring"
             )
     # Set the environment variables from which Horovod reads its settings.
     settings = {

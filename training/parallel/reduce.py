@@ -70,5 +70,5 @@ def in_fp16(reduce: Reduce) -> Reduce:
 def _ring(gradients: str, mesh: Mesh) -> str:
     if mesh.device.type == "cpu":
         return "gloo's ring (nccl-ring: no NCCL on CPU)" if gradients == "nccl-ring" else "gloo's ring"
-    pinned = os.environ.get("NCCL_ALGO")
-    return f"NCCL (NCCL_ALGO={pinned})" if pinned else "NCCL (ring or tree, as it chooses)"
+    library, pinned = "RCCL" if torch.version.hip else "NCCL", os.environ.get("NCCL_ALGO")
+    return f"{library} ({f'NCCL_ALGO={pinned}' if pinned else 'ring or tree, as it chooses'})"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("reread")
 
-PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
+PEAK_TFLOPS = {  # dense fp16 / bf16 peaks of matrix products as the vendor states them
     "V100": 125.0,
     "A100": 312.0,
     "H100": 989.0,
@@ -30,6 +30,8 @@ PEAK_TFLOPS = {  # dense fp16 / bf16 tensor-core peaks as the vendor states them
     "T4": 65.0,
     "L40S": 362.0,
     "RTX 4090": 165.0,
+    "MI250X": 191.5,  # of one of its two dies, each of which is a device
+    "MI300X": 1307.0,
 }
 
 

@@ -242,6 +242,7 @@ def test_the_last_bucket_is_never_hidden() -> None:
         (gpu_named, "v100-32", "did you mean `v100-32g`?"),
         (gpu_named, "V100-32G", "did you mean `v100-32g`?"),
         (gpu_named, "h100", "did you mean `h100-80g`?"),
+        (gpu_named, "mi250x", "did you mean `mi250x-die`?"),
         (gpu_named, "wse", "known: v100-16g"),
         (network_named, "infiniband", "write ib100 or eth25"),
         (network_named, "0xib100", "write ib100 or eth25"),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,17 @@ def test_the_shipped_site_file_has_every_key_and_changes_nothing() -> None:
     for key in SlurmSettings.model_fields:
         assert f"# {key}:" in text
     assert site_settings(SCRIPTS / "site.yaml") == {}
+
+
+def test_the_lines_for_nodes_of_amds_gpus_are_settings(tmp_path: Path) -> None:
+    _, _, lines = (SCRIPTS / "site.yaml").read_text().partition("On nodes of four MI250X")
+    settings = dict(re.findall(r"^# (\w+): (.+?)(?: {3,}.*)?$", lines, re.MULTILINE))
+    site = tmp_path / "site.yaml"
+    site.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    text = rendered("pretrain", nodes=8, **site_settings(site))
+    for line in ("#SBATCH --gpus-per-node=8", "#SBATCH --ntasks-per-node=8", "export NCCL_SOCKET_IFNAME=hsn"):
+        assert f"{line}\n" in text
+    assert "export CONTAINER='apptainer exec --rocm " in text
 
 
 def test_without_slurm_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -135,6 +135,12 @@ def test_state_given_back_continues_the_trajectory(settings):
     assert torch.equal(through, again)
 
 
+def test_by_rocm_apex_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    reason = _why_not_apex(OptimizerSettings(variant="standard", learning_rate=1), Mesh(device=torch.device("cuda")))
+    assert reason == "apex is NVIDIA's and this torch is built for ROCm"
+
+
 @pytest.mark.parametrize(
     ("files", "reason"),
     [

@@ -127,16 +127,20 @@ def test_tied_weights_stay_tied_in_half_precision():
 @pytest.mark.parametrize(
     "case",
     [
-        ("auto", None, torch.float32, "no GPU"),
-        ("auto", (7, 0), torch.float16, "capability 7.0"),
-        ("auto", (8, 0), torch.bfloat16, "capability 8.0"),
-        ("bf16", (7, 0), torch.float16, "no bf16"),
-        ("fp32", (9, 0), torch.float32, "recipe"),
-        ("fp16", None, torch.float16, "recipe"),
+        ("auto", None, None, torch.float32, "no GPU"),
+        ("auto", (7, 0), None, torch.float16, "capability 7.0"),
+        ("auto", (8, 0), None, torch.bfloat16, "capability 8.0"),
+        ("bf16", (7, 0), None, torch.float16, "no bf16"),
+        ("fp32", (9, 0), None, torch.float32, "recipe"),
+        ("fp16", None, None, torch.float16, "recipe"),
+        ("auto", (7, 0), "6.4", torch.bfloat16, "some GPU by ROCm 6.4"),  # whatever the architecture's number is
+        ("bf16", (7, 0), "6.4", torch.bfloat16, "recipe"),
+        ("auto", None, "6.4", torch.float32, "no GPU"),
     ],
 )
 def test_the_chosen_precision_is_logged(monkeypatch, caplog, case):
-    setting, capability, expected, reason = case
+    setting, capability, hip, expected, reason = case
+    monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some GPU")
     caplog.set_level("INFO", logger="reread")

@@ -45,6 +45,14 @@ def test_the_log_names_the_ring_in_use(monkeypatch, caplog, settings, mesh, algo
     assert expected in line
 
 
+def test_by_rocm_the_log_names_its_library(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+    with caplog.at_level(logging.INFO, "reread"):
+        reducer(ParallelSettings(), Mesh(**TWO, device=CUDA))
+    assert "over RCCL (ring or tree, as it chooses), " in caplog.messages[0]
+
+
 def test_nccl_ring_pins_the_ring_before_there_is_a_communicator(monkeypatch) -> None:
     monkeypatch.setenv("NCCL_ALGO", "")
     monkeypatch.delenv("NCCL_ALGO")

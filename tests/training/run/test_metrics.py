@@ -71,6 +71,18 @@ def test_the_peak_of_mfu_is_the_recipes_or_measured_and_is_logged(caplog) -> Non
     assert "MFU peak" in caplog.text and "measured" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [("AMD Instinct MI250X", 191.5), ("AMD Instinct MI300X", 1307), ("NVIDIA H100 80GB HBM3", 989), ("other", None)],
+)
+def test_the_peak_of_a_gpu_is_found_by_its_name(monkeypatch, caplog, name, teraflops) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    with caplog.at_level("INFO", logger="reread"):
+        peak = peak_flops(None, torch.device("cuda"))
+    assert peak == teraflops * 1e12 if teraflops else math.isnan(peak)
+    assert ("unknown for other" in caplog.text) == (teraflops is None)
+
+
 def test_the_progress_line_shows_the_loss_scale_only_in_fp16() -> None:
     values = dict.fromkeys(
         ("loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "gradient_norm", "tokens_per_second"), 1.0
