@@ -25,6 +25,7 @@ from torch import Tensor
 from benchmarks.gpu.cases import ACCUMULATION, CASES, TOKENS, VOCABULARIES, Case
 from benchmarks.harness import heading, parser, row
 from reread.pipeline.estimate.rehearsal import META, Ledger, as_on
+from reread.preprocessing.errors import one_line
 from reread.training.assembly import Assembly, resolve
 from reread.training.config import TrainSettings
 from reread.training.parallel.mesh import Mesh
@@ -142,6 +143,7 @@ def pass_on(assembly: Assembly, settings: TrainSettings) -> None:
     buckets.squared_norm()
 
 
+@one_line()
 def main() -> None:
     arguments = parser(__doc__)
     ours = [case for case in CASES if case.theirs is None and "compile=true" not in case.overrides]
