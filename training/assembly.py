@@ -16,8 +16,8 @@ from reread.training.config import TrainSettings
 from reread.training.data.dataset import Dataset
 from reread.training.data.kinds import KINDS
 from reread.training.data.settings import DataSettings
-from reread.training.kernels.choice import use_kernel
-from reread.training.kernels.layers import check_layers, install
+from reread.training.kernels.choice import by_kernels
+from reread.training.kernels.layers import install
 from reread.training.models import model_spec
 from reread.training.models.bounds import LARGEST
 from reread.training.models.build import build_model, checked_values, freeze, model_config
@@ -100,7 +100,7 @@ class Assembly:
         to_device(self.model, self.spec, mesh)
         if settings.compile:
             compile_layers(self.model, mesh)
-        elif use_kernel("the layers", settings.kernels, mesh.device, check_layers):
+        elif by_kernels(settings.kernels, mesh.device):
             install(self.model)
         for name in first_rows:
             if hasattr(self.model.get_parameter(name), "logical_shape"):
@@ -116,7 +116,9 @@ class Assembly:
         self.buckets = GradientBuckets(
             seldom_first(self.model, self.spec.seldom), mesh, parallel.bucket_bytes, reducer(parallel, mesh)
         )
-        self._by_kernels = flat_update(self.optimizer, self.masters, self.buckets, settings.kernels)
+        self._by_kernels = None
+        if by_kernels(settings.kernels, mesh.device):
+            self._by_kernels = flat_update(self.optimizer, self.masters, self.buckets)
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
 
     def update(self, rate: float, factor: float) -> None:

@@ -176,8 +176,8 @@ class TrainSettings(Settings):
     """Whether torch.compile compiles the layers, which fuses operations between matrix products: it takes some minutes
     at the start and shortens steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""
     kernels: Literal["auto", "plain"] = "auto"
-    """How a GPU computes: by kernels of our own where they run (`auto`; a line says where they do not), or by torch's
-    operations. A CPU always computes by these. Results differ by rounding."""
+    """How a GPU computes: by kernels of our own if all processes can run them (`auto`; a line says which), or by
+    torch's operations. A CPU always computes by torch's operations. Results differ by rounding and dropout."""
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     log_every: int = Field(default=10, ge=1, le=MOST_STEPS)

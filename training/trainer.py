@@ -24,9 +24,12 @@ from reread.training.config import STOPPED, TrainSettings
 from reread.training.data.batch import Rows
 from reread.training.data.kinds import open_dataset
 from reread.training.data.loader import Loader
+from reread.training.kernels.choice import settle_kernels
+from reread.training.kernels.layers import check_layers
 from reread.training.models.build import check_vocabulary
 from reread.training.objectives.plateau import Plateau
 from reread.training.optim.build import set_steps_taken, steps_taken
+from reread.training.optim.flat import check_update
 from reread.training.optim.precision import LossScale, resolve_precision
 from reread.training.optim.schedule import learning_rate
 from reread.training.parallel.mesh import Mesh
@@ -91,6 +94,7 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: 
     auto = AutoSettings(choose_auto, smallest_memory(mesh)) if choose_auto and settings.automatic else None
     attempt = mesh.gather(secrets.randbits(62))[0][0]
     watchdog = Watchdog(run, progress, mesh.rank, mesh.world, 60 * settings.watchdog_minutes, attempt)
+    settings = settle_kernels(settings, mesh, (check_layers, check_update))
     with ExitStack() as stack:
         with mesh.together():
             stack.enter_context(watchdog)

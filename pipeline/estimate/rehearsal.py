@@ -200,8 +200,12 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors, without repetitions along an expanded dimension; one of several on a storage is counted."""
-    return sum({tensor.untyped_storage()._cdata: _once(tensor) for tensor in tensors}.values())
+    """Bytes of the tensors, without repetitions along an expanded dimension; the same one twice counts once."""
+    return sum({_location(tensor): _once(tensor) for tensor in tensors}.values())
+
+
+def _location(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 def _once(tensor: Tensor) -> int:

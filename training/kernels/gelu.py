@@ -34,14 +34,14 @@ def _forward(x, bias, y, rows, columns, TANH: constexpr, REAL: constexpr, WIDTH:
 @jit
 def _backward(
     dy, x, bias, dx, partial, rows, columns,
-    TANH: constexpr, REAL: constexpr, WIDTH: constexpr, PROGRAMS: constexpr,
+    TANH: constexpr, REAL: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = column < columns
     added = tl.load(bias + column, mask=inside, other=0.0).to(REAL)
     of_bias = tl.zeros([WIDTH], dtype=REAL)
-    for row in range(program, rows, PROGRAMS):
+    for row in range(program, rows, tl.num_programs(0)):
         at = tl.cast(row, tl.int64) * columns + column
         value = tl.load(x + at, mask=inside, other=0.0).to(REAL) + added
         if TANH:
@@ -77,7 +77,7 @@ def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     grid = len(partial), triton.cdiv(columns, WIDTH)
     tensors = dy.contiguous(), x.contiguous(), bias, dx, partial
-    _backward[grid](*tensors, rows, columns, TANH=tanh, PROGRAMS=len(partial), **_sizes(x))
+    _backward[grid](*tensors, rows, columns, TANH=tanh, **_sizes(x))
     return dx, partial
 
 

@@ -36,14 +36,14 @@ def _norm(x, weight, bias, y, mean, scale, eps, COLUMNS: constexpr, LEARNED: con
 @jit
 def _norm_backward(
     dy, x, weight, mean, scale, dx, partial, rows,
-    COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr, REAL: constexpr, PROGRAMS: constexpr,
+    COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr, REAL: constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     inside = column < COLUMNS
     of_weight = tl.zeros([WIDTH], dtype=REAL)
     of_bias = tl.zeros([WIDTH], dtype=REAL)
-    for row in range(program, rows, PROGRAMS):
+    for row in range(program, rows, tl.num_programs(0)):
         at = tl.cast(row, tl.int64) * COLUMNS + column
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(REAL)
         value = tl.load(x + at, mask=inside, other=0.0).to(REAL)
@@ -69,7 +69,7 @@ def _rotate(
     HEAD: constexpr, BACK: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
     position = tl.program_id(0)
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     window = tl.program_id(2).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < HEAD
@@ -114,7 +114,6 @@ def ran_norm_backward(
         LEARNED=weight is not None,
         WIDTH=triton.next_power_of_2(x.shape[-1]),
         REAL=tl.float64 if mean.dtype == torch.float64 else tl.float32,
-        PROGRAMS=len(partial),
     )
     return dx, partial
 
@@ -145,16 +144,17 @@ rotate_heads.register_fake(lambda x, turns, back: x.new_empty(x.shape))
 
 
 def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, ctx.weight, *_ = inputs
-    ctx.save_for_backward(x, *output[1:])
+    x, weight, *_ = inputs
+    ctx.save_for_backward(x, *output[1:], *(() if weight is None else (weight,)))
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _norm_back(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    x, mean, scale = ctx.saved_tensors
-    dx, partial = ran_norm_backward(dy, x, ctx.weight, mean, scale)
-    d_weight, d_bias = (None, None) if ctx.weight is None else sum_partials(partial, ctx.weight).unbind(0)
+    x, mean, scale, *learned = ctx.saved_tensors
+    weight = learned[0] if learned else None
+    dx, partial = ran_norm_backward(dy, x, weight, mean, scale)
+    d_weight, d_bias = (None, None) if weight is None else sum_partials(partial, weight).unbind(0)
     return dx, d_weight, d_bias, None
 
 

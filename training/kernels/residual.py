@@ -47,7 +47,7 @@ def _forward(
 @jit
 def _backward(
     dy, h, mean, scale, gamma, dx, dresidual, partial, rows, probability, seed,
-    COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr, REAL: constexpr, PROGRAMS: constexpr,
+    COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr, REAL: constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, WIDTH)
@@ -56,7 +56,7 @@ def _backward(
     of_bias = tl.zeros([WIDTH], dtype=REAL)
     of_gamma = tl.zeros([WIDTH], dtype=REAL)
     of_beta = tl.zeros([WIDTH], dtype=REAL)
-    for row in range(program, rows, PROGRAMS):
+    for row in range(program, rows, tl.num_programs(0)):
         at = tl.cast(row, tl.int64) * COLUMNS + column
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(REAL)
         inverse = tl.load(scale + row)
@@ -126,7 +126,6 @@ def residual_norm_backward(
     _backward[(len(partial),)](
         *(dy.contiguous(), h, mean, scale, gamma, dx, dresidual, partial, len(mean), probability, seed),
         **_sizes(h, probability),
-        PROGRAMS=len(partial),
     )
     return dx, dresidual, partial
 

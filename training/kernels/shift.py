@@ -20,16 +20,16 @@ BLOCK = 64
 @jit
 def _forward(
     product, added, far_query, far_key, bias, rows, heads, queries, keys, row_stride, by_row, by_head, by_query,
-    COUNT: constexpr, BLOCKS: constexpr, ADDED: constexpr, FAR: constexpr, WIDTH: constexpr,
+    count, blocks, ADDED: constexpr, FAR: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
-    query = tl.program_id(0)
-    head = tl.program_id(1)
+    query = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(2)
     key = tl.arange(0, WIDTH)
     inside = key < keys
-    within = query % COUNT
-    line = ((head * BLOCKS + query // COUNT).to(tl.int64) * rows + row) * COUNT + within
-    total = tl.load(product + line * (keys + COUNT) + COUNT - 1 - within + key, mask=inside, other=0.0)
+    within = query % count
+    line = ((head * blocks + query // count).to(tl.int64) * rows + row) * count + within
+    total = tl.load(product + line * (keys + count) + count - 1 - within + key, mask=inside, other=0.0)
     if ADDED:
         at = row.to(tl.int64) * by_row + head * by_head + query * by_query
         total += tl.load(added + at + key, mask=inside, other=0.0)
@@ -46,19 +46,19 @@ def _forward(
 @jit
 def _backward(
     gradient, product, rows, queries, keys, by_row, by_head, by_query,
-    COUNT: constexpr, BLOCKS: constexpr, WIDTH: constexpr,
+    count, blocks, WIDTH: constexpr,
 ):  # fmt: skip
-    query = tl.program_id(0)
-    head = tl.program_id(1)
+    query = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(2)
     column = tl.arange(0, WIDTH)
-    within = query % COUNT
-    key = column - (COUNT - 1 - within)
+    within = query % count
+    key = column - (count - 1 - within)
     at = row.to(tl.int64) * by_row + head * by_head + query.to(tl.int64) * by_query
     inside = (key >= 0) & (key < tl.where(query < queries, keys, 0))
     value = tl.load(gradient + at + key, mask=inside, other=0.0)
-    line = ((head * BLOCKS + query // COUNT).to(tl.int64) * rows + row) * COUNT + within
-    tl.store(product + line * (keys + COUNT) + column, value, mask=column < keys + COUNT)
+    line = ((head * blocks + query // count).to(tl.int64) * rows + row) * count + within
+    tl.store(product + line * (keys + count) + column, value, mask=column < keys + count)
 
 
 @torch.library.custom_op("reread::shifted", mutates_args=())
@@ -74,9 +74,17 @@ def shifted(
         spread = spread.contiguous()
     tensors = [product, spread, *(bias if far is None else far.contiguous() for far in (far_query, far_key)), bias]
     _forward[(queries, heads, rows)](
-        *(*tensors, rows, heads, queries, keys, bias.stride(2), *spread.stride()[:3]),
-        COUNT=product.shape[3],
-        BLOCKS=product.shape[1],
+        *(
+            *tensors,
+            rows,
+            heads,
+            queries,
+            keys,
+            bias.stride(2),
+            *spread.stride()[:3],
+            product.shape[3],
+            product.shape[1],
+        ),
         ADDED=added is not None,
         FAR=far_query is not None,
         WIDTH=triton.next_power_of_2(keys),
@@ -92,9 +100,7 @@ def shifted_backward(gradient: Tensor, blocks: int, count: int) -> Tensor:
     product = _product_like(gradient, blocks, count)
     rows, heads, queries, keys = gradient.shape
     _backward[(blocks * count, heads, rows)](
-        *(gradient, product, rows, queries, keys, *gradient.stride()[:3]),
-        COUNT=count,
-        BLOCKS=blocks,
+        *(gradient, product, rows, queries, keys, *gradient.stride()[:3], count, blocks),
         WIDTH=triton.next_power_of_2(keys + count),
     )
     return product

@@ -30,28 +30,31 @@ def add_up(partial: Tensor, total: Tensor) -> None:
 
 @jit
 def _add_to(table, VALUE: constexpr, SUM: constexpr, WIDTH: constexpr):
-    row = table + 3 * tl.program_id(0)
+    row = table + 3 * tl.program_id(1)
     size = tl.load(row + 2)
-    at = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
-    inside = at < size
-    total = tl.multiple_of(tl.load(row).to(tl.pointer_type(SUM)), 16)
-    value = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(VALUE)), 16)
-    summed = tl.load(total + at, mask=inside, other=0.0) + tl.load(value + at, mask=inside, other=0.0).to(SUM)
-    tl.store(total + at, summed, mask=inside)
+    start = tl.program_id(0).to(tl.int64) * WIDTH
+    at = start + tl.arange(0, WIDTH)
+    total = tl.load(row).to(tl.pointer_type(SUM))
+    value = tl.load(row + 1).to(tl.pointer_type(VALUE))
+    if start + WIDTH <= size:
+        tl.store(total + at, tl.load(total + at) + tl.load(value + at).to(SUM))
+    elif start < size:
+        inside = at < size
+        summed = tl.load(total + at, mask=inside, other=0.0) + tl.load(value + at, mask=inside, other=0.0).to(SUM)
+        tl.store(total + at, summed, mask=inside)
 
 
 @torch.library.custom_op("reread::add_to", mutates_args=("totals",))
 def add_to(totals: list[Tensor], values: list[Tensor]) -> None:
     """Add `values` to `totals` one by one, in one launch; all are contiguous, and no total is there twice."""
     values = [value.contiguous() for value in values]
-    addresses = [
-        [total.data_ptr(), value.data_ptr(), value.numel()] for total, value in zip(totals, values, strict=True)
-    ]
-    table = torch.tensor(addresses).to(totals[0].device, non_blocking=True)
-    most = max(value.numel() for value in values)
+    pairs = zip(totals, values, strict=True)
+    rows = [(total.data_ptr(), value.data_ptr(), value.numel()) for total, value in pairs]
     types = {"VALUE": values[0].dtype, "SUM": totals[0].dtype}
-    _add_to[(len(values), triton.cdiv(most, 4096))](
-        table, **{name: getattr(tl, str(one).removeprefix("torch.")) for name, one in types.items()}, WIDTH=4096
+    _add_to[(triton.cdiv(max(size for *_, size in rows), 4096), len(rows))](
+        torch.tensor(rows, pin_memory=totals[0].is_cuda).to(totals[0].device, non_blocking=True),
+        **{name: getattr(tl, str(one).removeprefix("torch.")) for name, one in types.items()},
+        WIDTH=4096,
     )
 
 

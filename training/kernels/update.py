@@ -17,7 +17,7 @@ from reread.training.kernels.language import constexpr, jit, tl
 @jit
 def _moments(
     weights, gradients, first, second, owners, begins, decays, sums,
-    factor, beta1, beta2, unbias1, unbias2, eps, INSIDE: constexpr, BLOCK: constexpr,
+    factor, beta2, rest1, rest2, unbias1, unbias2, eps, INSIDE: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     owner = tl.load(owners + block)
@@ -26,8 +26,8 @@ def _moments(
     weight = tl.load(weights + at)
     gradient = tl.load(gradients + at) * factor
     m = tl.load(first + at)
-    m += (gradient - m) * (1 - beta1)
-    v = tl.load(second + at) * beta2 + gradient * gradient * (1 - beta2)
+    m += (gradient - m) * rest1
+    v = tl.load(second + at) * beta2 + gradient * gradient * rest2
     tl.store(first + at, m, mask=learns)
     tl.store(second + at, v, mask=learns)
     if INSIDE:
@@ -82,7 +82,7 @@ def _apply_lamb(
 @jit
 def _adam(
     weights, gradients, first, second, halves, owners, begins, decays, rates,
-    factor, rate, beta1, beta2, unbias1, unbias2, eps, HALVES: constexpr, BLOCK: constexpr,
+    factor, rate, beta2, rest1, rest2, unbias1, unbias2, eps, HALVES: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     owner = tl.load(owners + block)
@@ -90,8 +90,8 @@ def _adam(
     learns = at >= tl.load(begins + owner)
     gradient = tl.load(gradients + at) * factor
     m = tl.load(first + at)
-    m += (gradient - m) * (1 - beta1)
-    v = tl.load(second + at) * beta2 + gradient * gradient * (1 - beta2)
+    m += (gradient - m) * rest1
+    v = tl.load(second + at) * beta2 + gradient * gradient * rest2
     tl.store(first + at, m, mask=learns)
     tl.store(second + at, v, mask=learns)
     weight = tl.load(weights + at)
@@ -141,7 +141,8 @@ def lamb_moments(
     """Take `factor` times the gradients into the moments; returns by block the sums of squares [blocks, 2] of weights
     and of the directions m / unbias1 / root + decay w, with eps `inside` the root or beside it."""
     sums = weights.new_empty(len(owners), 2)
-    numbers = factor, beta1, beta2, unbias1, unbias2, eps
+    # 1 - beta is taken here, in double precision: a kernel's numbers are float32
+    numbers = factor, beta2, 1 - beta1, 1 - beta2, unbias1, unbias2, eps
     _moments[(len(owners),)](
         weights,
         gradients,
@@ -227,7 +228,7 @@ def adam_apply(
     given = halves is not None
     _adam[(len(owners),)](
         *(weights, gradients, first, second, halves if given else weights, owners, begins, decays, rates),
-        *(factor, rate, beta1, beta2, unbias1, unbias2, eps),
+        *(factor, rate, beta2, 1 - beta1, 1 - beta2, unbias1, unbias2, eps),
         HALVES=given,
         BLOCK=len(weights) // len(owners),
     )

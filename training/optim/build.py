@@ -25,11 +25,14 @@ def build_optimizer(
     """The optimiser that the settings name, with initialised state. Biases and layer norms are not decayed."""
     common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
     groups = _groups(named_parameters, settings.weight_decay, settings.layer_decay)
-    optimizer = OPTIMIZERS[settings.name].make(groups, common, settings, mesh)
+    return with_state(OPTIMIZERS[settings.name].make(groups, common, settings, mesh), OPTIMIZERS[settings.name].state)
+
+
+def with_state(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> torch.optim.Optimizer:
+    """`optimizer` with tensors of zeros of these names for each parameter, and no steps taken."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            state = {name: torch.zeros_like(parameter) for name in OPTIMIZERS[settings.name].state}
-            optimizer.state[parameter].update(state)
+            optimizer.state[parameter].update({name: torch.zeros_like(parameter) for name in names})
     set_steps_taken(optimizer, 0)
     return optimizer
 
@@ -53,7 +56,7 @@ def _lamb(
             groups, weight_decay=settings.weight_decay, max_grad_norm=float("inf"), **common
         )
         return fused
-    log.info("optimizer: lamb %s, by our own kernels (%s)", settings.variant, missing)
+    log.info("optimizer: lamb %s, our own (%s)", settings.variant, missing)
     common |= {"weight_decay": settings.weight_decay, "variant": settings.variant}
     return Lamb(groups, tensor_group=mesh.tensor_group, **common)
 

@@ -72,6 +72,7 @@ class GradientBuckets:
 
     def zero(self) -> None:
         self.flat.zero_()
+        self._new.clear()
         self._launched, self._reducing = 0, False
         for parameter, view in self._views.items():
             # autograd itself adds to the buffer if the types are equal

@@ -55,11 +55,19 @@ def test_gelu_with_its_bias(shape: tuple[int, ...], approximate: str) -> None:
 
 
 def test_the_check_of_a_device_passes_and_finds_a_kernel_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward, and backward alone."""
     extra("kernels", "triton")
-    from reread.training.kernels import layers
+    from reread.training.kernels import layers, ran, shift
 
-    layers.check_layers(torch.device("cpu"))
-    norm = layers.residual_norm
-    monkeypatch.setattr(layers, "residual_norm", lambda x, bias, *others: norm(x, 2 * bias, *others))
-    with pytest.raises(AssertionError, match="not close"):
-        layers.check_layers(torch.device("cpu"))
+    cpu = torch.device("cpu")
+    layers.check_layers(cpu)
+    norm, shifted_back, norm_back = layers.residual_norm, shift.shifted_backward, ran.ran_norm_backward
+    for module, name, wrong in (
+        (layers, "residual_norm", lambda x, bias, *others: norm(x, 2 * bias, *others)),
+        (shift, "shifted_backward", lambda *given: shifted_back(*given).roll(1, -1)),
+        (ran, "ran_norm_backward", lambda dy, *others: norm_back(1.1 * dy, *others)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, wrong)
+            with pytest.raises(AssertionError, match="not close"):
+                layers.check_layers(cpu)

@@ -10,7 +10,6 @@ from reread.training import assembly as assembled
 from reread.training.assembly import Assembly, resolve
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import open_dataset
-from reread.training.optim import flat
 from reread.training.parallel.mesh import Mesh
 from tests.conftest import document_values, extra, longformer_values, ran_values, train_values
 
@@ -28,8 +27,7 @@ def test_a_step_gives_the_same_weights(name: str, sample_corpus: Path, monkeypat
     dataset = open_dataset(settings.data, settings.seed, "train")
 
     def trained(by_kernels: bool) -> Any:
-        for module in (assembled, flat):
-            monkeypatch.setattr(module, "use_kernel", lambda *_: by_kernels)
+        monkeypatch.setattr(assembled, "by_kernels", lambda *_: by_kernels)
         resolved = resolve(settings, dataset.vocab_size, None, dataset.special)
         assembly = Assembly(resolved, Mesh(), torch.float32, dataset=dataset)
         with assembly.objective.batches(0) as loader:
