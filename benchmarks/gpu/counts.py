@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.gpu.cases import ACCUMULATION, CASES, TOKENS, VOCABULARIES, Case
 from benchmarks.harness import heading, parser, row
-from reread.pipeline.estimate.rehearsal import META, Ledger, as_on
+from reread.pipeline.estimate.rehearsal import META, Ledger, as_on, step_by_lists
 from reread.preprocessing.errors import one_line
 from reread.training.assembly import Assembly, resolve
 from reread.training.config import TrainSettings
@@ -113,8 +113,7 @@ def count(case: Case, kernels: str, precision: torch.dtype = torch.bfloat16) -> 
     counts = Counts()
     with counts, as_on("gpu", counts):
         assembly = Assembly(resolved, Mesh(device=META), precision)
-        for group in assembly.optimizer.param_groups:
-            group.update({"foreach": True} if "foreach" in group else {})
+        step_by_lists(assembly.optimizer)
         counts.done.clear()
         pass_on(assembly, settings)
         seen = len(counts.done)

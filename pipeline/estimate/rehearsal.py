@@ -255,8 +255,7 @@ def rehearse(
         assembly = Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset)
         model, masters = assembly.model, assembly.masters
         if kernels == "gpu":
-            for group in assembly.optimizer.param_groups:
-                group.update({"foreach": True} if "foreach" in group else {})
+            step_by_lists(assembly.optimizer)
         saved = {name: part.shape for name, part in assembly.weights()[1].items()}
         lanes = settings.data.lanes(micro_batch)
         memory = _bytes(assembly.objective.memory.mems) if assembly.objective.memory else 0
@@ -274,6 +273,12 @@ def rehearse(
             checkpoint_bytes=sum(4 * math.prod(shape) for shape in saved.values()),
             **step,
         )
+
+
+def step_by_lists(optimizer: torch.optim.Optimizer) -> None:
+    """Have AdamW work on lists of tensors, as on a GPU."""
+    for group in optimizer.param_groups:
+        group.update({"foreach": True} if "foreach" in group else {})
 
 
 def _step(assembly: Assembly, ledger: Ledger) -> dict[str, int]:

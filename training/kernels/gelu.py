@@ -10,10 +10,20 @@ import torch
 from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, tl, triton
-from reread.training.kernels.residual import sum_partials
-from reread.training.kernels.sums import PROGRAMS
+from reread.training.kernels.sums import new_partials, sum_partials
 
 WIDTH = 1024
+
+
+@jit
+def _share(value, TANH: constexpr):
+    """The share of `value` that is passed on."""
+    if TANH:
+        inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
+        share = 1 - 1 / (1 + tl.exp(2 * inner))  # (1 + tanh(inner)) / 2
+    else:
+        share = 0.5 * (1 + tl.erf(value * 0.7071067811865476))
+    return share
 
 
 @jit
@@ -23,12 +33,7 @@ def _forward(x, bias, y, rows, columns, TANH: constexpr, REAL: constexpr, WIDTH:
     inside = column < columns
     at = row.to(tl.int64) * columns + column
     value = tl.load(x + at, mask=inside, other=0.0).to(REAL) + tl.load(bias + column, mask=inside, other=0.0).to(REAL)
-    if TANH:
-        inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
-        share = 1 - 1 / (1 + tl.exp(2 * inner))  # (1 + tanh(inner)) / 2
-    else:
-        share = 0.5 * (1 + tl.erf(value * 0.7071067811865476))
-    tl.store(y + at, (value * share).to(y.dtype.element_ty), mask=inside)
+    tl.store(y + at, (value * _share(value, TANH)).to(y.dtype.element_ty), mask=inside)
 
 
 @jit
@@ -44,12 +49,10 @@ def _backward(
     for row in range(program, rows, tl.num_programs(0)):
         at = tl.cast(row, tl.int64) * columns + column
         value = tl.load(x + at, mask=inside, other=0.0).to(REAL) + added
+        share = _share(value, TANH)
         if TANH:
-            inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
-            share = 1 - 1 / (1 + tl.exp(2 * inner))
             slope = 2 * share * (1 - share) * 0.7978845608028654 * (1 + 3 * 0.044715 * value * value)
         else:
-            share = 0.5 * (1 + tl.erf(value * 0.7071067811865476))
             slope = 0.3989422804014327 * tl.exp(-0.5 * value * value)
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(REAL) * (share + value * slope)
         tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=inside)
@@ -82,9 +85,7 @@ def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple
 
 
 def _gradients(x: Tensor) -> tuple[Tensor, Tensor]:
-    programs = min(PROGRAMS, x.numel() // x.shape[-1])
-    real = torch.promote_types(x.dtype, torch.float32)
-    return x.new_empty(x.shape), x.new_empty(programs, 1, x.shape[-1], dtype=real)
+    return x.new_empty(x.shape), new_partials(x, 1)
 
 
 bias_gelu.register_fake(lambda x, bias, tanh: x.new_empty(x.shape))

@@ -5,7 +5,7 @@ its own form.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -29,15 +29,14 @@ from reread.training.models.ran.configuration_ran import RanConfig
 
 
 def install(model: nn.Module) -> None:
-    """Replace the `forward` of the layers that have kernels."""
+    """Replace what the layers that have kernels compute by."""
     for module in model.modules():
         row = LAYERS.get(type(module))
         if row and all(type(getattr(module, name)) is nn.Linear for name in row.linear):
-            module.forward = MethodType(row.forward, module)  # type: ignore[method-assign]
-        if type(module) is ErnieDocSelfAttention:
-            module.relative_bias = relative_bias  # type: ignore[method-assign]
-        if type(module) is RanLayer:
-            module.standardise, module.rotate = _standardised, rotate  # type: ignore[method-assign, assignment]
+            if row.forward:
+                module.forward = MethodType(row.forward, module)  # type: ignore[method-assign]
+            for name, function in row.functions.items():
+                setattr(module, name, function)
 
 
 def _residual_output(layer: Any, x: Tensor, residual: Tensor) -> Tensor:
@@ -86,18 +85,22 @@ def _ran_norm(layer: Any, x: Tensor) -> Tensor:
 class Layer(NamedTuple):
     """A layer with kernels."""
 
-    forward: Callable[..., Tensor]
-    """(the layer, what its own `forward` takes) -> what that returns."""
-    linear: tuple[str, ...]
+    forward: Callable[..., Tensor] | None
+    """(the layer, what its own `forward` takes) -> what that returns; None: its own."""
+    linear: tuple[str, ...] = ()
     """The Linear layers whose weights it uses."""
+    functions: Mapping[str, Callable[..., Tensor]] = {}
+    """The functions, by the layer's names for them, that take the place of its own."""
 
 
 LAYERS: dict[type[nn.Module], Layer] = {
     ResidualOutput: Layer(_residual_output, ("dense",)),
     Activated: Layer(_activated, ("dense",)),
     NezhaSelfAttention: Layer(_nezha_attention, ("query", "key", "value")),
-    RanLayerNorm: Layer(_ran_norm, ()),
-    RanCellNorm: Layer(_ran_norm, ()),
+    ErnieDocSelfAttention: Layer(None, functions={"relative_bias": relative_bias}),
+    RanLayer: Layer(None, functions={"standardise": _standardised, "rotate": rotate}),
+    RanLayerNorm: Layer(_ran_norm),
+    RanCellNorm: Layer(_ran_norm),
 }
 
 

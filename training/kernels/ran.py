@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, tl, triton
-from reread.training.kernels.residual import sum_partials
 from reread.training.kernels.rotation import turn
-from reread.training.kernels.sums import PROGRAMS
+from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
 
 @jit
@@ -36,23 +35,24 @@ def _norm(x, weight, bias, y, mean, scale, eps, COLUMNS: constexpr, LEARNED: con
 @jit
 def _norm_backward(
     dy, x, weight, mean, scale, dx, partial, rows,
-    COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr, REAL: constexpr,
+    COLUMNS: constexpr, LEARNED: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
+    real = mean.dtype.element_ty
     program = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     inside = column < COLUMNS
-    of_weight = tl.zeros([WIDTH], dtype=REAL)
-    of_bias = tl.zeros([WIDTH], dtype=REAL)
+    of_weight = tl.zeros([WIDTH], dtype=real)
+    of_bias = tl.zeros([WIDTH], dtype=real)
     for row in range(program, rows, tl.num_programs(0)):
         at = tl.cast(row, tl.int64) * COLUMNS + column
-        gradient = tl.load(dy + at, mask=inside, other=0.0).to(REAL)
-        value = tl.load(x + at, mask=inside, other=0.0).to(REAL)
+        gradient = tl.load(dy + at, mask=inside, other=0.0).to(real)
+        value = tl.load(x + at, mask=inside, other=0.0).to(real)
         inverse = tl.load(scale + row)
         centred = tl.where(inside, value - tl.load(mean + row), 0.0)
         if LEARNED:
             of_weight += gradient * centred * inverse
             of_bias += gradient
-            gradient *= tl.load(weight + column, mask=inside, other=0.0).to(REAL)
+            gradient *= tl.load(weight + column, mask=inside, other=0.0).to(real)
         # y = (x - mean) r with r = (mean of x² + eps)^-1/2, so dr / dx_i = -r³ x_i / D
         through_scale = value * (inverse * inverse * inverse) * (tl.sum(gradient * centred) / COLUMNS)
         result = (gradient - tl.sum(gradient) / COLUMNS) * inverse - through_scale
@@ -97,8 +97,7 @@ def ran_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) 
 
 
 def _norm_outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    real = torch.promote_types(x.dtype, torch.float32)
-    statistics = [x.new_empty(x.numel() // x.shape[-1], dtype=real) for _ in range(2)]
+    statistics = [x.new_empty(x.numel() // x.shape[-1], dtype=real_type(x)) for _ in range(2)]
     return x.new_empty(x.shape), statistics[0], statistics[1]
 
 
@@ -107,19 +106,18 @@ def ran_norm_backward(
     dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x, and partial sums of those of weight and bias [programs, 2, D]."""
-    dx, partial = _norm_gradients(x, mean)
+    dx, partial = _norm_gradients(x)
     _norm_backward[(len(partial),)](
         *(dy.contiguous(), x.contiguous(), x if weight is None else weight, mean, scale, dx, partial, len(mean)),
         COLUMNS=x.shape[-1],
         LEARNED=weight is not None,
         WIDTH=triton.next_power_of_2(x.shape[-1]),
-        REAL=tl.float64 if mean.dtype == torch.float64 else tl.float32,
     )
     return dx, partial
 
 
-def _norm_gradients(x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), mean.new_empty(min(PROGRAMS, len(mean)), 2, x.shape[-1])
+def _norm_gradients(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), new_partials(x, 2)
 
 
 @torch.library.custom_op("reread::rotate_heads", mutates_args=())
@@ -139,7 +137,7 @@ def rotate_heads(x: Tensor, turns: Tensor, back: bool) -> Tensor:
 
 
 ran_norm.register_fake(lambda x, *_: _norm_outputs(x))
-ran_norm_backward.register_fake(lambda dy, x, weight, mean, scale: _norm_gradients(x, mean))
+ran_norm_backward.register_fake(lambda dy, x, weight, mean, scale: _norm_gradients(x))
 rotate_heads.register_fake(lambda x, turns, back: x.new_empty(x.shape))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reread.training.kernels.language import constexpr, jit, tl, triton
-from reread.training.kernels.sums import PROGRAMS, add_up
+from reread.training.kernels.sums import new_partials, real_type, sum_partials
 
 
 @jit
@@ -22,45 +22,47 @@ def _kept(seed, row, column, columns, probability):
 @jit
 def _forward(
     x, bias, residual, gamma, beta, y, h, mean, scale, eps, probability, seed,
-    COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr, REAL: constexpr,
+    COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
+    real = mean.dtype.element_ty
     row = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     inside = column < COLUMNS
     at = row.to(tl.int64) * COLUMNS + column
-    value = tl.load(x + at, mask=inside, other=0.0).to(REAL) + tl.load(bias + column, mask=inside, other=0.0).to(REAL)
+    value = tl.load(x + at, mask=inside, other=0.0).to(real) + tl.load(bias + column, mask=inside, other=0.0).to(real)
     if DROPS:
         value = tl.where(_kept(seed, row, column, COLUMNS, probability), value / (1 - probability), 0.0)
-    summed = (value + tl.load(residual + at, mask=inside, other=0.0).to(REAL)).to(h.dtype.element_ty)
+    summed = (value + tl.load(residual + at, mask=inside, other=0.0).to(real)).to(h.dtype.element_ty)
     tl.store(h + at, summed, mask=inside)
-    value = summed.to(REAL)
+    value = summed.to(real)
     centre = tl.sum(tl.where(inside, value, 0.0)) / COLUMNS
     value = tl.where(inside, value - centre, 0.0)
     inverse = 1 / tl.sqrt(tl.sum(value * value) / COLUMNS + eps)
     tl.store(mean + row, centre)
     tl.store(scale + row, inverse)
-    g = tl.load(gamma + column, mask=inside, other=0.0).to(REAL)
-    b = tl.load(beta + column, mask=inside, other=0.0).to(REAL)
+    g = tl.load(gamma + column, mask=inside, other=0.0).to(real)
+    b = tl.load(beta + column, mask=inside, other=0.0).to(real)
     tl.store(y + at, (value * inverse * g + b).to(y.dtype.element_ty), mask=inside)
 
 
 @jit
 def _backward(
     dy, h, mean, scale, gamma, dx, dresidual, partial, rows, probability, seed,
-    COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr, REAL: constexpr,
+    COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
+    real = mean.dtype.element_ty
     program = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     inside = column < COLUMNS
-    g = tl.load(gamma + column, mask=inside, other=0.0).to(REAL)
-    of_bias = tl.zeros([WIDTH], dtype=REAL)
-    of_gamma = tl.zeros([WIDTH], dtype=REAL)
-    of_beta = tl.zeros([WIDTH], dtype=REAL)
+    g = tl.load(gamma + column, mask=inside, other=0.0).to(real)
+    of_bias = tl.zeros([WIDTH], dtype=real)
+    of_gamma = tl.zeros([WIDTH], dtype=real)
+    of_beta = tl.zeros([WIDTH], dtype=real)
     for row in range(program, rows, tl.num_programs(0)):
         at = tl.cast(row, tl.int64) * COLUMNS + column
-        gradient = tl.load(dy + at, mask=inside, other=0.0).to(REAL)
+        gradient = tl.load(dy + at, mask=inside, other=0.0).to(real)
         inverse = tl.load(scale + row)
-        normal = (tl.load(h + at, mask=inside, other=0.0).to(REAL) - tl.load(mean + row)) * inverse
+        normal = (tl.load(h + at, mask=inside, other=0.0).to(real) - tl.load(mean + row)) * inverse
         normal = tl.where(inside, normal, 0.0)
         of_gamma += gradient * normal
         of_beta += gradient
@@ -79,14 +81,9 @@ def _backward(
     tl.store(target + 2 * COLUMNS, of_beta, mask=inside)
 
 
-def _real(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
 def _sizes(x: Tensor, probability: float) -> dict[str, Any]:
     columns = x.shape[-1]
-    real = tl.float64 if x.dtype == torch.float64 else tl.float32
-    return {"COLUMNS": columns, "DROPS": probability > 0, "WIDTH": triton.next_power_of_2(columns), "REAL": real}
+    return {"COLUMNS": columns, "DROPS": probability > 0, "WIDTH": triton.next_power_of_2(columns)}
 
 
 @torch.library.custom_op("reread::residual_norm", mutates_args=())
@@ -112,7 +109,7 @@ def residual_norm(
 
 
 def _outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    statistics = [x.new_empty(x.numel() // x.shape[-1], dtype=_real(x)) for _ in range(2)]
+    statistics = [x.new_empty(x.numel() // x.shape[-1], dtype=real_type(x)) for _ in range(2)]
     return x.new_empty(x.shape), x.new_empty(x.shape), statistics[0], statistics[1]
 
 
@@ -122,7 +119,7 @@ def residual_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x and of the residual [..., D], the first empty where nothing is dropped and they are equal; and
     partial sums of those of bias, gamma and beta, at least float32 [programs, 3, D]."""
-    dx, dresidual, partial = _gradients(dy, mean, probability)
+    dx, dresidual, partial = _gradients(dy, probability)
     _backward[(len(partial),)](
         *(dy.contiguous(), h, mean, scale, gamma, dx, dresidual, partial, len(mean), probability, seed),
         **_sizes(h, probability),
@@ -130,23 +127,12 @@ def residual_norm_backward(
     return dx, dresidual, partial
 
 
-def _gradients(dy: Tensor, mean: Tensor, probability: float) -> tuple[Tensor, Tensor, Tensor]:
-    programs = min(PROGRAMS, len(mean))
-    dx = dy.new_empty(dy.shape if probability else 0)
-    return dx, dy.new_empty(dy.shape), mean.new_empty(programs, 3, dy.shape[-1])
-
-
-@torch.library.custom_op("reread::sum_partials", mutates_args=())
-def sum_partials(partial: Tensor, like: Tensor) -> Tensor:
-    """`partial` [programs, k, D] summed over programs -> [k, D], in the type of `like`."""
-    total = like.new_empty(partial.shape[1:])
-    add_up(partial, total)
-    return total
+def _gradients(dy: Tensor, probability: float) -> tuple[Tensor, Tensor, Tensor]:
+    return dy.new_empty(dy.shape if probability else 0), dy.new_empty(dy.shape), new_partials(dy, 3)
 
 
 residual_norm.register_fake(lambda x, *_: _outputs(x))
-residual_norm_backward.register_fake(lambda dy, h, mean, s, g, probability, _: _gradients(dy, mean, probability))
-sum_partials.register_fake(lambda partial, like: like.new_empty(partial.shape[1:]))
+residual_norm_backward.register_fake(lambda dy, h, mean, s, g, probability, _: _gradients(dy, probability))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -25,70 +25,64 @@ def turn(x, turns, at, inside, BACK: constexpr, WIDTH: constexpr):
 
 
 @jit
-def _to_heads(qkv, features, turns, q, k, v, length, COLUMNS: constexpr, HEAD: constexpr, WIDTH: constexpr):
+def _of_token(length, COLUMNS: constexpr, HEAD: constexpr, WIDTH: constexpr):
+    """The token of this program; and of each column of its N h: its number, where its position's table has it, and
+    where it lies in the first halves of heads of 2 h columns."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
-    inside = column < COLUMNS
     within = column % HEAD
-    position = (row % length) * HEAD + within
+    return row, column, (row % length) * HEAD + within, row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
+
+
+@jit
+def _to_heads(qkv, features, turns, q, k, v, length, COLUMNS: constexpr, HEAD: constexpr, WIDTH: constexpr):
+    row, column, position, doubled = _of_token(length, COLUMNS, HEAD, WIDTH)
+    inside = column < COLUMNS
     source = qkv + row * (3 * COLUMNS) + column
-    target = row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
     query = tl.load(source, mask=inside, other=0.0)
-    tl.store(q + target, query, mask=inside)
+    tl.store(q + doubled, query, mask=inside)
     turned = turn(query, turns, position, inside, True, WIDTH)
-    tl.store(q + target + HEAD, turned.to(query.dtype), mask=inside)
+    tl.store(q + doubled + HEAD, turned.to(query.dtype), mask=inside)
     feature = tl.load(features + position, mask=inside, other=0.0).to(query.dtype)
-    tl.store(k + target, tl.load(source + COLUMNS, mask=inside, other=0.0), mask=inside)
-    tl.store(k + target + HEAD, feature, mask=inside)
-    tl.store(v + target, tl.load(source + 2 * COLUMNS, mask=inside, other=0.0), mask=inside)
-    tl.store(v + target + HEAD, feature, mask=inside)
+    tl.store(k + doubled, tl.load(source + COLUMNS, mask=inside, other=0.0), mask=inside)
+    tl.store(k + doubled + HEAD, feature, mask=inside)
+    tl.store(v + doubled, tl.load(source + 2 * COLUMNS, mask=inside, other=0.0), mask=inside)
+    tl.store(v + doubled + HEAD, feature, mask=inside)
 
 
 @jit
 def _to_heads_backward(
     dq, dk, dv, turns, dqkv, length, COLUMNS: constexpr, HEAD: constexpr, WIDTH: constexpr
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, WIDTH)
+    row, column, position, doubled = _of_token(length, COLUMNS, HEAD, WIDTH)
     inside = column < COLUMNS
-    within = column % HEAD
-    position = (row % length) * HEAD + within
-    source = row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
     target = dqkv + row * (3 * COLUMNS) + column
-    content = tl.load(dq + source, mask=inside, other=0.0)
-    relative = tl.load(dq + source + HEAD, mask=inside, other=0.0)
+    content = tl.load(dq + doubled, mask=inside, other=0.0)
+    relative = tl.load(dq + doubled + HEAD, mask=inside, other=0.0)
     turned = turn(relative, turns, position, inside, False, WIDTH)
     tl.store(target, (content.to(turned.dtype) + turned).to(content.dtype), mask=inside)
-    tl.store(target + COLUMNS, tl.load(dk + source, mask=inside, other=0.0), mask=inside)
-    tl.store(target + 2 * COLUMNS, tl.load(dv + source, mask=inside, other=0.0), mask=inside)
+    tl.store(target + COLUMNS, tl.load(dk + doubled, mask=inside, other=0.0), mask=inside)
+    tl.store(target + 2 * COLUMNS, tl.load(dv + doubled, mask=inside, other=0.0), mask=inside)
 
 
 @jit
 def _from_heads(z, turns, output, length, COLUMNS: constexpr, HEAD: constexpr, WIDTH: constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, WIDTH)
+    row, column, position, doubled = _of_token(length, COLUMNS, HEAD, WIDTH)
     inside = column < COLUMNS
-    within = column % HEAD
-    position = (row % length) * HEAD + within
-    source = row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
-    content = tl.load(z + source, mask=inside, other=0.0)
-    relative = tl.load(z + source + HEAD, mask=inside, other=0.0)
+    content = tl.load(z + doubled, mask=inside, other=0.0)
+    relative = tl.load(z + doubled + HEAD, mask=inside, other=0.0)
     turned = turn(relative, turns, position, inside, False, WIDTH)
     tl.store(output + row * COLUMNS + column, (content.to(turned.dtype) + turned).to(content.dtype), mask=inside)
 
 
 @jit
 def _from_heads_backward(gradient, turns, dz, length, COLUMNS: constexpr, HEAD: constexpr, WIDTH: constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, WIDTH)
+    row, column, position, doubled = _of_token(length, COLUMNS, HEAD, WIDTH)
     inside = column < COLUMNS
-    within = column % HEAD
-    position = (row % length) * HEAD + within
-    target = dz + row * (2 * COLUMNS) + (column // HEAD) * (2 * HEAD) + within
     content = tl.load(gradient + row * COLUMNS + column, mask=inside, other=0.0)
-    tl.store(target, content, mask=inside)
+    tl.store(dz + doubled, content, mask=inside)
     turned = turn(content, turns, position, inside, True, WIDTH)
-    tl.store(target + HEAD, turned.to(content.dtype), mask=inside)
+    tl.store(dz + doubled + HEAD, turned.to(content.dtype), mask=inside)
 
 
 # The operators. What lies token by token in memory, [B, L, N, 2 h], is seen as attention wants it, [B, N, L, 2 h].

@@ -24,22 +24,22 @@ def _forward(
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(2)
+    row = tl.program_id(2).to(tl.int64)
     key = tl.arange(0, WIDTH)
     inside = key < keys
     within = query % count
-    line = ((head * blocks + query // count).to(tl.int64) * rows + row) * count + within
+    line = ((head * blocks + query // count) * rows + row) * count + within
     total = tl.load(product + line * (keys + count) + count - 1 - within + key, mask=inside, other=0.0)
     if ADDED:
-        at = row.to(tl.int64) * by_row + head * by_head + query * by_query
+        at = row * by_row + head * by_head + query * by_query
         total += tl.load(added + at + key, mask=inside, other=0.0)
     if FAR:
-        of_query = (row.to(tl.int64) * heads + head) * keys
+        of_query = (row * heads + head) * keys
         if query == queries - 1:
             total += tl.load(far_query + of_query + key, mask=inside, other=0.0)
-        of_key = tl.load(far_key + (row.to(tl.int64) * heads + head) * queries + query)
+        of_key = tl.load(far_key + (row * heads + head) * queries + query)
         total += tl.where(key == keys - 1, of_key, 0.0)
-    target = ((row.to(tl.int64) * heads + head) * queries + query) * row_stride
+    target = ((row * heads + head) * queries + query) * row_stride
     tl.store(bias + target + key, total.to(bias.dtype.element_ty), mask=inside)
 
 
@@ -50,14 +50,14 @@ def _backward(
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(2)
+    row = tl.program_id(2).to(tl.int64)
     column = tl.arange(0, WIDTH)
     within = query % count
     key = column - (count - 1 - within)
-    at = row.to(tl.int64) * by_row + head * by_head + query.to(tl.int64) * by_query
+    at = row * by_row + head * by_head + query * by_query
     inside = (key >= 0) & (key < tl.where(query < queries, keys, 0))
     value = tl.load(gradient + at + key, mask=inside, other=0.0)
-    line = ((head * blocks + query // count).to(tl.int64) * rows + row) * count + within
+    line = ((head * blocks + query // count) * rows + row) * count + within
     tl.store(product + line * (keys + count) + column, value, mask=column < keys + count)
 
 
@@ -74,17 +74,8 @@ def shifted(
         spread = spread.contiguous()
     tensors = [product, spread, *(bias if far is None else far.contiguous() for far in (far_query, far_key)), bias]
     _forward[(queries, heads, rows)](
-        *(
-            *tensors,
-            rows,
-            heads,
-            queries,
-            keys,
-            bias.stride(2),
-            *spread.stride()[:3],
-            product.shape[3],
-            product.shape[1],
-        ),
+        *(*tensors, rows, heads, queries, keys, bias.stride(2), *spread.stride()[:3]),
+        *(product.shape[3], product.shape[1]),
         ADDED=added is not None,
         FAR=far_query is not None,
         WIDTH=triton.next_power_of_2(keys),

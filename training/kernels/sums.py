@@ -22,10 +22,28 @@ def _add_up(partial, total, count, columns, ROWS: constexpr, WIDTH: constexpr):
     tl.store(total + column, summed.to(total.dtype.element_ty), mask=inside)
 
 
-def add_up(partial: Tensor, total: Tensor) -> None:
-    """Write the sum of `partial` [programs, ...] over its first dimension into `total` [...], rounded to its type."""
+def real_type(x: Tensor) -> torch.dtype:
+    """float32, or float64 if x is: the type of sums."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def new_partials(x: Tensor, count: int) -> Tensor:
+    """Room for `count` partial sums of each column of x [..., D] by the programs that share its rows
+    [programs, count, D], at least float32."""
+    columns = x.shape[-1]
+    return x.new_empty(min(PROGRAMS, x.numel() // columns), count, columns, dtype=real_type(x))
+
+
+@torch.library.custom_op("reread::sum_partials", mutates_args=())
+def sum_partials(partial: Tensor, like: Tensor) -> Tensor:
+    """`partial` [programs, k, D] summed over programs -> [k, D], in the type of `like`."""
+    total = like.new_empty(partial.shape[1:])
     columns = total.numel()
     _add_up[(triton.cdiv(columns, 64),)](partial, total, len(partial), columns, ROWS=32, WIDTH=64)
+    return total
+
+
+sum_partials.register_fake(lambda partial, like: like.new_empty(partial.shape[1:]))
 
 
 @jit

@@ -15,6 +15,24 @@ from reread.training.kernels.language import constexpr, jit, tl
 
 
 @jit
+def _new_moments(gradient, first, second, at, learns, beta2, rest1, rest2):
+    """The moments at `at` with `gradient` taken in; they are stored where the tensor learns."""
+    m = tl.load(first + at)
+    m += (gradient - m) * rest1
+    v = tl.load(second + at) * beta2 + gradient * gradient * rest2
+    tl.store(first + at, m, mask=learns)
+    tl.store(second + at, v, mask=learns)
+    return m, v
+
+
+@jit
+def _move_to(weight, weights, halves, at, HALVES: constexpr):
+    tl.store(weights + at, weight)
+    if HALVES:
+        tl.store(halves + at, weight.to(halves.dtype.element_ty))
+
+
+@jit
 def _moments(
     weights, gradients, first, second, owners, begins, decays, sums,
     factor, beta2, rest1, rest2, unbias1, unbias2, eps, INSIDE: constexpr, BLOCK: constexpr,
@@ -25,11 +43,7 @@ def _moments(
     learns = at >= tl.load(begins + owner)
     weight = tl.load(weights + at)
     gradient = tl.load(gradients + at) * factor
-    m = tl.load(first + at)
-    m += (gradient - m) * rest1
-    v = tl.load(second + at) * beta2 + gradient * gradient * rest2
-    tl.store(first + at, m, mask=learns)
-    tl.store(second + at, v, mask=learns)
+    m, v = _new_moments(gradient, first, second, at, learns, beta2, rest1, rest2)
     if INSIDE:
         root = tl.sqrt(v / unbias2 + eps)
     else:
@@ -74,9 +88,7 @@ def _apply_lamb(
     step = (ratio * rate).to(weight.dtype) * tl.load(rates + owner)
     direction = tl.load(first + at) / unbias1 / (tl.sqrt(tl.load(second + at) / unbias2) + eps) + decay * weight
     weight = tl.where(at >= tl.load(begins + owner), weight - step * direction, weight)
-    tl.store(weights + at, weight)
-    if HALVES:
-        tl.store(halves + at, weight.to(halves.dtype.element_ty))
+    _move_to(weight, weights, halves, at, HALVES)
 
 
 @jit
@@ -89,18 +101,12 @@ def _adam(
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     learns = at >= tl.load(begins + owner)
     gradient = tl.load(gradients + at) * factor
-    m = tl.load(first + at)
-    m += (gradient - m) * rest1
-    v = tl.load(second + at) * beta2 + gradient * gradient * rest2
-    tl.store(first + at, m, mask=learns)
-    tl.store(second + at, v, mask=learns)
+    m, v = _new_moments(gradient, first, second, at, learns, beta2, rest1, rest2)
     weight = tl.load(weights + at)
     step = rate * tl.load(rates + owner)
     moved = weight - step * tl.load(decays + owner) * weight - step * (m / unbias1 / (tl.sqrt(v / unbias2) + eps))
     weight = tl.where(learns, moved, weight)
-    tl.store(weights + at, weight)
-    if HALVES:
-        tl.store(halves + at, weight.to(halves.dtype.element_ty))
+    _move_to(weight, weights, halves, at, HALVES)
 
 
 # The operators
@@ -144,14 +150,7 @@ def lamb_moments(
     # 1 - beta is taken here, in double precision: a kernel's numbers are float32
     numbers = factor, beta2, 1 - beta1, 1 - beta2, unbias1, unbias2, eps
     _moments[(len(owners),)](
-        weights,
-        gradients,
-        first,
-        second,
-        owners,
-        begins,
-        decays,
-        sums,
+        *(weights, gradients, first, second, owners, begins, decays, sums),
         *numbers,
         INSIDE=inside,
         BLOCK=len(weights) // len(owners),
@@ -195,12 +194,11 @@ def lamb_apply(
     nezha: bool,
 ) -> None:
     """Move the weights by the directions times rate and trust ratio, and round them to `halves`."""
-    given = halves is not None
     _apply_lamb[(len(owners),)](
-        *(weights, first, second, halves if given else weights, owners, begins, decays, rates, squares),
+        *(weights, first, second, weights if halves is None else halves, owners, begins, decays, rates, squares),
         *(rate, unbias1, unbias2, eps),
         NEZHA=nezha,
-        HALVES=given,
+        HALVES=halves is not None,
         BLOCK=len(weights) // len(owners),
     )
 
@@ -225,11 +223,10 @@ def adam_apply(
     eps: float,
 ) -> None:
     """AdamW's step on `factor` times the gradients; rounds the weights to `halves`."""
-    given = halves is not None
     _adam[(len(owners),)](
-        *(weights, gradients, first, second, halves if given else weights, owners, begins, decays, rates),
+        *(weights, gradients, first, second, weights if halves is None else halves, owners, begins, decays, rates),
         *(factor, rate, beta2, 1 - beta1, 1 - beta2, unbias1, unbias2, eps),
-        HALVES=given,
+        HALVES=halves is not None,
         BLOCK=len(weights) // len(owners),
     )
 

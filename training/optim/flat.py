@@ -49,8 +49,8 @@ class FlatUpdate:
                 state[moment] = view.copy_(state[moment])
             self.moments.append(buffer)
         # What the kernels have to know of each tensor
-        self.groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
-        of_each = [self.groups[learning[name]] for name in names]
+        groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+        of_each = [groups[learning[name]] for name in names]
         starts = [*gradients.offsets.values(), len(gradients.flat)]
         device = gradients.flat.device
         blocks = torch.tensor(starts) // BLOCK
