@@ -14,13 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reread.training.kernels.gelu import bias_gelu
+from reread.training.kernels.head import Undecoded
 from reread.training.kernels.ran import ran_norm, rotate
 from reread.training.kernels.residual import residual_norm
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import relative_bias
 from reread.training.models import blocks
-from reread.training.models.blocks import Activated, ResidualOutput
+from reread.training.models.blocks import Activated, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
+from reread.training.models.longformer.modeling_longformer import LongformerLMHead
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention, Positions, Rotations
 from reread.training.models.nezha.configuration_nezha import NezhaConfig
 from reread.training.models.nezha.modeling_nezha import NezhaEncoder
@@ -33,8 +35,8 @@ def install(model: nn.Module) -> None:
     for module in model.modules():
         row = LAYERS.get(type(module))
         if row and all(type(getattr(module, name)) is nn.Linear for name in row.linear):
-            if row.forward:
-                module.forward = MethodType(row.forward, module)  # type: ignore[method-assign]
+            for name, method in row.methods.items():
+                setattr(module, name, MethodType(method, module))
             for name, function in row.functions.items():
                 setattr(module, name, function)
 
@@ -50,6 +52,14 @@ def _activated(layer: Any, x: Tensor) -> Tensor:
     if layer.activation == "relu":
         return Activated.forward(layer, x)
     return bias_gelu(F.linear(x, layer.dense.weight), layer.dense.bias, layer.activation == "gelu_new")
+
+
+def _decode(layer: Any, features: Tensor) -> Undecoded:
+    return Undecoded(features, layer.decoder)
+
+
+def _longformer_predictions(layer: Any, hidden: Tensor) -> Undecoded:
+    return _decode(layer, layer.layer_norm(bias_gelu(F.linear(hidden, layer.dense.weight), layer.dense.bias, False)))
 
 
 def _nezha_attention(
@@ -85,22 +95,24 @@ def _ran_norm(layer: Any, x: Tensor) -> Tensor:
 class Layer(NamedTuple):
     """A layer with kernels."""
 
-    forward: Callable[..., Tensor] | None
-    """(the layer, what its own `forward` takes) -> what that returns; None: its own."""
     linear: tuple[str, ...] = ()
     """The Linear layers whose weights it uses."""
+    methods: Mapping[str, Callable[..., Any]] = {}
+    """The methods that take the place of its own, by name."""
     functions: Mapping[str, Callable[..., Tensor]] = {}
     """The functions, by the layer's names for them, that take the place of its own."""
 
 
 LAYERS: dict[type[nn.Module], Layer] = {
-    ResidualOutput: Layer(_residual_output, ("dense",)),
-    Activated: Layer(_activated, ("dense",)),
-    NezhaSelfAttention: Layer(_nezha_attention, ("query", "key", "value")),
-    ErnieDocSelfAttention: Layer(None, functions={"relative_bias": relative_bias}),
-    RanLayer: Layer(None, functions={"standardise": _standardised, "rotate": rotate}),
-    RanLayerNorm: Layer(_ran_norm),
-    RanCellNorm: Layer(_ran_norm),
+    ResidualOutput: Layer(("dense",), {"forward": _residual_output}),
+    Activated: Layer(("dense",), {"forward": _activated}),
+    Predictions: Layer(("decoder",), {"decode": _decode}),
+    LongformerLMHead: Layer(("dense", "decoder"), {"forward": _longformer_predictions}),
+    NezhaSelfAttention: Layer(("query", "key", "value"), {"forward": _nezha_attention}),
+    ErnieDocSelfAttention: Layer(functions={"relative_bias": relative_bias}),
+    RanLayer: Layer(functions={"standardise": _standardised, "rotate": rotate}),
+    RanLayerNorm: Layer(methods={"forward": _ran_norm}),
+    RanCellNorm: Layer(methods={"forward": _ran_norm}),
 }
 
 

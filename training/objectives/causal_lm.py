@@ -17,7 +17,6 @@ from reread.training.data.rows.trimming import pieces
 from reread.training.objectives.memory import LaneMemory, RecurrentModel
 from reread.training.objectives.objective import Card, Pass, SummedObjective
 from reread.training.parallel.layout import Slice
-from reread.training.parallel.tensor import vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
@@ -150,8 +149,8 @@ class CausalLMObjective(SummedObjective[StreamSettings, StreamDataset]):
             paragraph_ends=self.put(rows["paragraph_ends"]),
             memory_length=memory_length,
         )
-        if output.losses is None:  # the logits may be split over devices
-            losses = vocab_cross_entropy(output.logits.flatten(0, 1), labels.flatten().clamp(min=0), self.mesh)
+        if output.losses is None:
+            losses = self.token_losses(output.logits, labels.flatten().clamp(min=0))
             total = (losses * (labels.flatten() != IGNORED)).sum()
         else:
             total = output.losses.sum()

@@ -21,7 +21,6 @@ from reread.training.data.rows.trimming import pieces
 from reread.training.objectives.memory import LaneMemory, lane_slice
 from reread.training.objectives.objective import Card, Pass, SummedObjective
 from reread.training.parallel.layout import Slice
-from reread.training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 log = logging.getLogger("reread")
 
@@ -203,13 +202,14 @@ class DocumentObjective(SummedObjective[SegmentSettings, SegmentDataset]):
         positions = np.flatnonzero(labels != IGNORED)  # on the host: a device would have to wait for their number
         output = self.model(**self._inputs(rows), mems=mems, masked_positions=self.put(positions))
         targets, order = self.put(labels[positions]), self.put(rows["reorder_label"])
-        masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
+        losses, hits = self.scored(output.logits, targets)
+        masked_lm = losses.sum()
         # Computed for all rows, though few have a label: the head must be used in every forward pass
         logits = output.reorder_logits.float()
         reorder = F.cross_entropy(logits, order, reduction="sum", ignore_index=IGNORED)
         figures = self.sums(
             masked_lm_sum=masked_lm.detach(),
-            correct=(vocab_argmax(output.logits.detach(), self.mesh) == targets).sum(),
+            correct=hits.sum(),
             predicted=len(positions),
             reorder_sum=reorder.detach(),
             reorder_correct=(logits.detach().argmax(-1) == order).sum(),

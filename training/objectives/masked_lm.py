@@ -13,7 +13,6 @@ from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.masking.masking import span_boundaries
 from reread.training.objectives.objective import Card
 from reread.training.objectives.rows import RowObjective
-from reread.training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 
 class MaskedLMObjective(RowObjective):
@@ -86,18 +85,19 @@ class MaskedLMObjective(RowObjective):
         output = self.model(**inputs, masked_positions=self.put(positions))
         # The loss of the masked tokens
         targets = self.put(labels[positions])
-        masked_lm = vocab_cross_entropy(output.logits, targets, self.mesh).sum()
+        losses, hits = self.scored(output.logits, targets)
+        masked_lm = losses.sum()
         loss = masked_lm / counted["predicted"]
         figures = self.sums(
             masked_lm_sum=masked_lm.detach(),
-            correct=(vocab_argmax(output.logits.detach(), self.mesh) == targets).sum(),
+            correct=hits.sum(),
             predicted=len(positions),
             rows=len(batch["labels"]),
             tokens=float(batch["attention_mask"].sum()),
         )
         # The losses that only some models and data have
         if "span_boundaries" in inputs:
-            span = vocab_cross_entropy(output.span_logits, targets, self.mesh).sum()
+            span = self.token_losses(output.span_logits, targets).sum()
             loss = loss + span / counted["predicted"]
             figures += self.sums(span_sum=span.detach(), in_spans=len(positions))
         if "next_sentence_label" in batch:

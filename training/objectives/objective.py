@@ -19,10 +19,12 @@ from reread.training.data.loader import Loader
 from reread.training.data.order import random
 from reread.training.data.rows.trimming import micro_batches, pieces, trimmed
 from reread.training.data.settings import DataSettings
+from reread.training.kernels.head import Undecoded
 from reread.training.models.spec import ModelSpec
 from reread.training.objectives.memory import LaneMemory
 from reread.training.parallel.layout import Slice
 from reread.training.parallel.mesh import Mesh
+from reread.training.parallel.tensor import vocab_argmax, vocab_cross_entropy
 
 AnyData = TypeVar("AnyData", bound=DataSettings)
 AnyDataset = TypeVar("AnyDataset", bound=Dataset[Any])
@@ -203,6 +205,19 @@ class Objective(ABC, Generic[AnyData, AnyDataset, AnyBatch]):
         """Whether padding changes the model's results, as in the official RAN and ERNIE-Doc."""
         config = self.model.config
         return bool(getattr(config, "official_padding", False) or getattr(config, "official_memory", False))
+
+    def token_losses(self, logits: Tensor | Undecoded, targets: Tensor) -> Tensor:
+        """-log p of the targets [n], at least float32, from what the model's head returns: logits [..., V], which may
+        be split over the vocabulary, or by kernels what it has not decoded."""
+        if isinstance(logits, Tensor):
+            return vocab_cross_entropy(logits.flatten(0, -2), targets, self.mesh)
+        return logits.losses(targets)[0]
+
+    def scored(self, logits: Tensor | Undecoded, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """`token_losses`, and whether each target has the greatest logit [n]."""
+        if isinstance(logits, Tensor):
+            return self.token_losses(logits, targets), vocab_argmax(logits.detach(), self.mesh) == targets
+        return logits.losses(targets)
 
     def seed_dropout(self, step: int, *words: int) -> None:
         """Seed dropout by the step and `words`, so that it does not depend on when the run was last resumed."""
