@@ -18,6 +18,7 @@ from reread.training.data.kinds import KINDS
 from reread.training.data.settings import DataSettings
 from reread.training.kernels.choice import by_kernels
 from reread.training.kernels.layers import install
+from reread.training.kernels.products import add_product, adds_products
 from reread.training.models import model_spec
 from reread.training.models.bounds import LARGEST
 from reread.training.models.build import build_model, checked_values, freeze, model_config
@@ -119,6 +120,8 @@ class Assembly:
         self._by_kernels = None
         if by_kernels(settings.kernels, mesh.device):
             self._by_kernels = flat_update(self.optimizer, self.masters, self.buckets)
+            if dtype != torch.float32 and adds_products(dtype, mesh.device):  # float32 is added by autograd in place
+                self.buckets.take_products(add_product)
         self.objective: Objective = learned(self.model, settings, mesh, dataset, held_out)
 
     def update(self, rate: float, factor: float) -> None:

@@ -9,10 +9,10 @@ padded. A program computes a token; in the backward pass, `WIDTH` logits of one.
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reread.training.kernels.language import constexpr, jit, tl, triton
+from reread.training.kernels.products import linear
 from reread.training.kernels.sums import real_type
 
 
@@ -83,24 +83,21 @@ token_losses_backward.register_fake(lambda logits, labels, sums, gradient, words
 
 
 class _Losses(torch.autograd.Function):
-    """(features [n, D], weight [R, D], bias [R], labels [n], words) -> the first two of `token_losses`."""
+    """(logits [n, R], labels [n], words) -> the first two of `token_losses`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, words: int
-    ) -> tuple[Tensor, Tensor]:
-        logits = F.linear(features, weight, bias)
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, words: int) -> tuple[Tensor, Tensor]:
         losses, hits, sums = token_losses(logits, labels, words)
         ctx.words = words
-        ctx.save_for_backward(features, weight, labels, logits, sums)
+        ctx.save_for_backward(logits, labels, sums)
         ctx.mark_non_differentiable(hits)
         return losses, hits
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        features, weight, labels, logits, sums = ctx.saved_tensors
+        logits, labels, sums = ctx.saved_tensors
         token_losses_backward(logits, labels, sums, gradient.contiguous(), ctx.words)
-        return logits @ weight, logits.t() @ features, logits.sum(0), None, None
+        return logits, None, None
 
 
 class Undecoded(NamedTuple):
@@ -114,4 +111,5 @@ class Undecoded(NamedTuple):
         """-log softmax at the labels [n], and 1 where the label has the greatest logit, at least float32 [n]."""
         weight = self.decoder.weight
         words = getattr(weight, "logical_shape", weight.shape)[0]  # rows behind are padding
-        return _Losses.apply(self.features.flatten(0, -2), weight, self.decoder.bias, labels, words)  # type: ignore[no-any-return]
+        logits = linear(self.features.flatten(0, -2), weight, self.decoder.bias)
+        return _Losses.apply(logits, labels, words)  # type: ignore[no-any-return]

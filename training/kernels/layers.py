@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from reread.training.kernels.gelu import bias_gelu
 from reread.training.kernels.head import Undecoded
+from reread.training.kernels.products import linear
 from reread.training.kernels.ran import ran_norm, rotate
 from reread.training.kernels.residual import residual_norm
 from reread.training.kernels.rotation import from_heads, to_heads
@@ -41,9 +42,13 @@ def install(model: nn.Module) -> None:
                 setattr(module, name, function)
 
 
+def _linear(layer: Any, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias)
+
+
 def _residual_output(layer: Any, x: Tensor, residual: Tensor) -> Tensor:
     norm, probability = layer.LayerNorm, layer.dropout.p if layer.training else 0.0
-    product = F.linear(x, layer.dense.weight)
+    product = linear(x, layer.dense.weight)
     seed = dropout_seed(x.device) if probability else 0
     return residual_norm(product, layer.dense.bias, residual, norm.weight, norm.bias, norm.eps, probability, seed)[0]
 
@@ -51,7 +56,7 @@ def _residual_output(layer: Any, x: Tensor, residual: Tensor) -> Tensor:
 def _activated(layer: Any, x: Tensor) -> Tensor:
     if layer.activation == "relu":
         return Activated.forward(layer, x)
-    return bias_gelu(F.linear(x, layer.dense.weight), layer.dense.bias, layer.activation == "gelu_new")
+    return bias_gelu(linear(x, layer.dense.weight), layer.dense.bias, layer.activation == "gelu_new")
 
 
 def _decode(layer: Any, features: Tensor) -> Undecoded:
@@ -59,7 +64,7 @@ def _decode(layer: Any, features: Tensor) -> Undecoded:
 
 
 def _longformer_predictions(layer: Any, hidden: Tensor) -> Undecoded:
-    return _decode(layer, layer.layer_norm(bias_gelu(F.linear(hidden, layer.dense.weight), layer.dense.bias, False)))
+    return _decode(layer, layer.layer_norm(bias_gelu(linear(hidden, layer.dense.weight), layer.dense.bias, False)))
 
 
 def _nezha_attention(
@@ -104,6 +109,7 @@ class Layer(NamedTuple):
 
 
 LAYERS: dict[type[nn.Module], Layer] = {
+    nn.Linear: Layer(methods={"forward": _linear}),
     ResidualOutput: Layer(("dense",), {"forward": _residual_output}),
     Activated: Layer(("dense",), {"forward": _activated}),
     Predictions: Layer(("decoder",), {"decode": _decode}),

@@ -3,6 +3,7 @@ pass."""
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -78,6 +79,13 @@ class GradientBuckets:
             # autograd itself adds to the buffer if the types are equal
             parameter.grad = view if parameter.dtype == torch.float32 else None
 
+    def take_products(self, add: Callable[[Tensor, Tensor, Tensor], None]) -> None:
+        """Let linear layers `add` the gradients of their weights: (sum, gradient [n, O], x [n, I]) -> adds
+        gradient^T x to the sum [O, I]. They find it at the weight as `add_product`, for `kernels.products`."""
+        for parameter, total in self._views.items():
+            if not parameter._backward_hooks:  # such as the sum over tensor-parallel processes, which autograd calls
+                parameter.add_product = partial(add, total)  # type: ignore[attr-defined]
+
     def reduce_as_ready(self) -> None:
         """Start reducing buckets: the next backward pass is the last of this step."""
         self._reducing = self.mesh.data_group is not None
@@ -121,14 +129,14 @@ class GradientBuckets:
 
     def _take(self, parameter: nn.Parameter) -> None:
         view = self._views[parameter]
-        if parameter.grad is not view:
+        if parameter.grad is not view and parameter.grad is not None:  # None: a product added it
             gradient, parameter.grad = parameter.grad, None
             if self.add is None:
-                view.add_(gradient)  # type: ignore[arg-type]
+                view.add_(gradient)
             else:
                 if parameter in self._new:  # the micro-batch before left it
                     self._add_new()
-                self._new[parameter] = gradient  # type: ignore[assignment]
+                self._new[parameter] = gradient
                 if sum(one.numel() for one in self._new.values()) > MOST_NEW:
                     self._add_new()
         if self._reducing:

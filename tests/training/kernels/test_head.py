@@ -16,7 +16,7 @@ def decoder(words: int, rows: int, size: int) -> nn.Linear:
 
 @pytest.mark.parametrize(("tokens", "words", "rows"), [((7,), 50, 50), ((2, 3), 50, 64), ((3,), 9000, 9088)])
 def test_losses_hits_and_gradients(tokens: tuple[int, ...], words: int, rows: int) -> None:
-    """Rows behind the words are padding; 9,000 words are more than a program reads at once. Losses weigh differently."""
+    """Rows behind the words are padding; 9,000 words are more than a program reads at once."""
     extra("kernels", "triton")
     from reread.training.kernels.head import Undecoded
 

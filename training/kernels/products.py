@@ -1,0 +1,64 @@
+"""Linear layers whose weight's gradient is added to a float32 sum by the product itself.
+
+Else the gradient is rounded to half precision, written, read again and added. The product is torch's
+(`addmm(out_dtype=)`, from 2.8 on CUDA). Shapes: n tokens, I inputs, O outputs.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+log = logging.getLogger("reread")
+
+
+AddProduct = Callable[[Tensor, Tensor], None]
+"""(gradient [n, O], x [n, I]) -> adds gradient^T x to the sum of a weight [O, I], which has it as `add_product`."""
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, add: AddProduct) -> Tensor:
+        ctx.add = add
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        flat = gradient.flatten(0, -2)
+        if ctx.needs_input_grad[1]:
+            ctx.add(flat, x.flatten(0, -2))
+        of_x = (flat @ weight).view(x.shape) if ctx.needs_input_grad[0] else None
+        return of_x, None, flat.sum(0) if ctx.needs_input_grad[2] else None, None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., I] -> x W^T + b [..., O]."""
+    add = getattr(weight, "add_product", None)
+    if add is None or not torch.is_grad_enabled():
+        return F.linear(x, weight, bias)
+    return _Linear.apply(x, weight, bias, add)  # type: ignore[no-any-return]
+
+
+def add_product(total: Tensor, gradient: Tensor, x: Tensor) -> None:
+    """Add gradient^T x to `total` [O, I], in half precision or in the type of the total."""
+    if gradient.dtype == total.dtype:
+        total.addmm_(gradient.t(), x)
+    else:
+        torch.addmm(total, gradient.t(), x, out_dtype=total.dtype, out=total)
+
+
+def adds_products(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether products of `dtype` can be added to a float32 sum on `device`; if a GPU cannot, a line says why."""
+    total = torch.ones(8, 8, device=device)
+    ones = torch.ones(8, 8, dtype=dtype, device=device)
+    try:
+        add_product(total, ones, ones)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        log.info("gradients of weights: added after the product, as torch cannot (%s)", str(error).splitlines()[0][:99])
+        return False
+    return device.type == "meta" or bool((total == 9).all())
