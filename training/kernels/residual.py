@@ -47,8 +47,8 @@ def _forward(
 
 @jit
 def _backward(
-    dy, h, mean, scale, gamma, dx, dresidual, partial, rows, probability, seed,
-    COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr,
+    dy, dagain, h, mean, scale, gamma, dx, dresidual, partial, rows, probability, seed,
+    TWICE: constexpr, COLUMNS: constexpr, DROPS: constexpr, WIDTH: constexpr,
 ):  # fmt: skip
     real = mean.dtype.element_ty
     program = tl.program_id(0)
@@ -61,6 +61,8 @@ def _backward(
     for row in range(program, rows, tl.num_programs(0)):
         at = tl.cast(row, tl.int64) * COLUMNS + column
         gradient = tl.load(dy + at, mask=inside, other=0.0).to(real)
+        if TWICE:
+            gradient += tl.load(dagain + at, mask=inside, other=0.0).to(real)
         inverse = tl.load(scale + row)
         normal = (tl.load(h + at, mask=inside, other=0.0).to(real) - tl.load(mean + row)) * inverse
         normal = tl.where(inside, normal, 0.0)
@@ -115,14 +117,18 @@ def _outputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("reread::residual_norm_backward", mutates_args=())
 def residual_norm_backward(
-    dy: Tensor, h: Tensor, mean: Tensor, scale: Tensor, gamma: Tensor, probability: float, seed: int
+    dy: Tensor, dagain: Tensor | None, h: Tensor, mean: Tensor, scale: Tensor, gamma: Tensor, drops: float, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and of the residual [..., D], the first empty where nothing is dropped and they are equal; and
-    partial sums of those of bias, gamma and beta, at least float32 [programs, 3, D]."""
-    dx, dresidual, partial = _gradients(dy, probability)
+    """From one or two gradients of the output, of which the sum counts: those of x and of the residual [..., D], the
+    first empty where nothing is dropped and they are equal; and partial sums of those of bias, gamma and beta, at least
+    float32 [programs, 3, D]. `drops` is the probability."""
+    dx, dresidual, partial = _gradients(dy, drops)
+    dy = dy.contiguous()
     _backward[(len(partial),)](
-        *(dy.contiguous(), h, mean, scale, gamma, dx, dresidual, partial, len(mean), probability, seed),
-        **_sizes(h, probability),
+        *(dy, dy if dagain is None else dagain.contiguous(), h, mean, scale, gamma),
+        *(dx, dresidual, partial, len(mean), drops, seed),
+        TWICE=dagain is not None,
+        **_sizes(h, drops),
     )
     return dx, dresidual, partial
 
@@ -132,21 +138,42 @@ def _gradients(dy: Tensor, probability: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 residual_norm.register_fake(lambda x, *_: _outputs(x))
-residual_norm_backward.register_fake(lambda dy, h, mean, s, g, probability, _: _gradients(dy, probability))
+residual_norm_backward.register_fake(lambda dy, dagain, h, mean, scale, gamma, drops, seed: _gradients(dy, drops))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[1:], inputs[3])
-    ctx.probability, ctx.seed = inputs[6:]
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
+class _ResidualNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        y, h, mean, scale = residual_norm(x, *others)
+        ctx.save_for_backward(h, mean, scale, others[2])
+        ctx.probability, ctx.seed = others[5:]
+        ctx.set_materialize_grads(False)
+        return y, y.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        dy, dagain = sorted(gradients, key=lambda one: one is None)
+        dx, dresidual, partial = residual_norm_backward(dy, dagain, *ctx.saved_tensors, ctx.probability, ctx.seed)
+        dbias, dgamma, dbeta = sum_partials(partial, ctx.saved_tensors[3]).unbind(0)
+        return dx if ctx.probability else dresidual, dbias, dresidual, dgamma, dbeta, None, None, None
 
 
-def _back(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    h, mean, scale, gamma = ctx.saved_tensors
-    dx, dresidual, partial = residual_norm_backward(dy, h, mean, scale, gamma, ctx.probability, ctx.seed)
-    dbias, dgamma, dbeta = sum_partials(partial, gamma).unbind(0)
-    return dx if ctx.probability else dresidual, dbias, dresidual, dgamma, dbeta, None, None, None
+def residual_output(
+    x: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    probability: float,
+    seed: int,
+) -> Tensor:
+    """LN(residual + dropout(x + bias)) [..., D].
 
-
-residual_norm.register_autograd(_back, setup_context=_keep)
+    It is read twice by the next half of a layer, as input and as residual. The second is an alias of it, `again`, so
+    that the gradients of both come to the same kernel, and no other adds them.
+    """
+    residual = getattr(residual, "again", residual)
+    y, again = _ResidualNorm.apply(x, bias, residual, gamma, beta, eps, probability, seed)
+    y.again = again
+    return y  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ def made(*shape: int) -> Tensor:
 def test_residual_and_norm(shape: tuple[int, ...], probability: float) -> None:
     """270 tokens are more than programs; 24 columns no power of two. The kernel's own choice is what is dropped."""
     extra("kernels", "triton")
-    from reread.training.kernels.residual import residual_norm
+    from reread.training.kernels.residual import residual_norm, residual_output
 
     torch.manual_seed(1)
     x, residual = made(*shape), made(*shape)
@@ -24,15 +24,21 @@ def test_residual_and_norm(shape: tuple[int, ...], probability: float) -> None:
     of = x, bias, residual, gamma, beta
     y, h, _, _ = residual_norm(*of, 1e-5, probability, 12345)
     kept = (h != residual).detach()
+    torch.testing.assert_close(residual_output(*of, 1e-5, probability, 12345), y, rtol=0, atol=0)
     plain = F.layer_norm(
         residual + torch.where(kept, (x + bias) / (1 - probability), 0.0), shape[-1:], gamma, beta, 1e-5
     )
     torch.testing.assert_close(y, plain, rtol=1e-12, atol=1e-13)
     assert abs(kept.double().mean().item() - (1 - probability)) < 0.12
-    upstream = torch.randn_like(y)
-    ours, theirs = (torch.autograd.grad(one, of, upstream) for one in (y, plain))
-    for found, expected in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+    # Its readers are what is computed from it, the residual of another half, or both
+    for uses in (1, 2, 3):
+        y = residual_output(*of, 1e-5, probability, 12345)
+        readers = [reader for bit, reader in ((1, y), (2, y.again)) if uses & bit]  # type: ignore[attr-defined]
+        upstreams = [torch.randn_like(plain) for _ in readers]
+        ours = torch.autograd.grad(readers, of, upstreams)
+        theirs = torch.autograd.grad([plain for _ in readers], of, upstreams, retain_graph=True)
+        for found, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
     assert (residual_norm(*of, 1e-5, probability, 12347)[1] != h).any() == (probability > 0)
 
 
@@ -61,9 +67,9 @@ def test_the_check_of_a_device_passes_and_finds_a_kernel_that_differs(monkeypatc
 
     cpu = torch.device("cpu")
     layers.check_layers(cpu)
-    norm, shifted_back, norm_back = layers.residual_norm, shift.shifted_backward, ran.ran_norm_backward
+    output, shifted_back, norm_back = layers.residual_output, shift.shifted_backward, ran.ran_norm_backward
     for module, name, wrong in (
-        (layers, "residual_norm", lambda x, bias, *others: norm(x, 2 * bias, *others)),
+        (layers, "residual_output", lambda x, bias, *others: output(x, 2 * bias, *others)),
         (shift, "shifted_backward", lambda *given: shifted_back(*given).roll(1, -1)),
         (ran, "ran_norm_backward", lambda dy, *others: norm_back(1.1 * dy, *others)),
     ):
