@@ -100,7 +100,7 @@ class Assembly:
             (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
         to_device(self.model, self.spec, mesh)
         if settings.compile:
-            compile_layers(self.model, mesh)
+            compile_layers(self.model, self.spec, mesh)
         elif by_kernels(settings.kernels, mesh.device):
             install(self.model)
         for name in first_rows:
@@ -168,11 +168,17 @@ def to_device(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     model.to(mesh.device)  # type: ignore[arg-type]
 
 
-def compile_layers(model: PreTrainedModel, mesh: Mesh) -> None:
+def compile_layers(model: PreTrainedModel, spec: ModelSpec, mesh: Mesh) -> None:
     """Have torch.compile compile each layer when it first runs; nothing on the device `meta`.
 
-    Raises `UserError` with tensor parallelism, whose sums over processes it cannot compile.
+    Raises `UserError` for a model that needs a graph for each shape, and with tensor parallelism, whose sums over
+    processes cannot be compiled.
     """
+    if not spec.compiles:
+        raise UserError(
+            f"train.compile: layers of {spec.name} need a graph for each shape of rows, and torch would soon run them "
+            "uncompiled; leave it false: on a GPU kernels of our own (train.kernels) do what it is for"
+        )
     if mesh.tensor_size > 1:
         raise UserError("train.compile does not work with tensor parallelism; set compile=false or parallel.tensor=1")
     for module in model.modules() if mesh.device.type != "meta" else ():

@@ -173,8 +173,8 @@ class TrainSettings(Settings):
     programs do not use, divided by the processes there; a run goes on with the number that it began with. Results
     differ by rounding."""
     compile: bool = False
-    """Whether torch.compile compiles the layers, which fuses operations between matrix products: it takes some minutes
-    at the start and shortens steps on a GPU. Not with `parallel.tensor`. Results differ by rounding."""
+    """Whether torch.compile compiles NEZHA's layers, in place of `kernels`, which does the same for all models without
+    compiling at the start. Not with `parallel.tensor`. Results differ by rounding."""
     kernels: Literal["auto", "plain"] = "auto"
     """How a GPU computes: by kernels of our own if all processes can run them (`auto`; a line says which), or by
     torch's operations. A CPU always computes by torch's operations. Results differ by rounding and dropout."""

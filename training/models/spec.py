@@ -28,6 +28,9 @@ class ModelSpec:
     """Globs of parameters that only some rows reach. The gradients of others do not wait for theirs to be reduced."""
     one_token_type: bool = False
     """Whether it takes token types, but is pretrained with type 0 alone."""
+    compiles: bool = False
+    """Whether torch.compile makes a few graphs of its layers that serve rows of all shapes (`train.compile`). Of a
+    layer with more graphs than torch's limit it runs the rest uncompiled."""
     usage: Mapping[str, str] = field(default_factory=dict)
     """Objective -> how an exported model is used, in Markdown, if that differs from the default."""
 

@@ -56,4 +56,5 @@ SPEC = ModelSpec(
     },
     TENSOR_PLAN,
     flops,
+    compiles=True,
 )
