@@ -153,8 +153,9 @@ class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         dy, dagain = sorted(gradients, key=lambda one: one is None)
-        dx, dresidual, partial = residual_norm_backward(dy, dagain, *ctx.saved_tensors, ctx.probability, ctx.seed)
-        dbias, dgamma, dbeta = sum_partials(partial, ctx.saved_tensors[3]).unbind(0)
+        kept = ctx.saved_tensors  # asked for once, as activation checkpointing wants it
+        dx, dresidual, partial = residual_norm_backward(dy, dagain, *kept, ctx.probability, ctx.seed)
+        dbias, dgamma, dbeta = sum_partials(partial, kept[3]).unbind(0)
         return dx if ctx.probability else dresidual, dbias, dresidual, dgamma, dbeta, None, None, None
 
 

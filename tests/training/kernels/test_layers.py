@@ -1,11 +1,18 @@
 """The kernels of a layer's halves, run by Triton's interpreter, equal the operations of models/blocks.py."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from reread.training.models.nezha.configuration_nezha import NezhaConfig
+from reread.training.models.nezha.modeling_nezha import NezhaEncoder
 from tests.conftest import extra
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 
 def made(*shape: int) -> Tensor:
@@ -40,6 +47,27 @@ def test_residual_and_norm(shape: tuple[int, ...], probability: float) -> None:
         for found, expected in zip(ours, theirs, strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
     assert (residual_norm(*of, 1e-5, probability, 12347)[1] != h).any() == (probability > 0)
+
+
+def test_layers_by_kernels_can_be_computed_again_in_the_backward_pass() -> None:
+    """Activation checkpointing; what is dropped is the same the second time."""
+    extra("kernels", "triton")
+    from reread.training.kernels.layers import install
+
+    results = []
+    for again in (False, True):
+        torch.manual_seed(3)
+        encoder = NezhaEncoder(NezhaConfig(vocab_size=8, **SIZES)).double().train()  # type: ignore[arg-type]
+        install(encoder)
+        if again:
+            for layer in encoder.layer:
+                layer.gradient_checkpointing = True
+                layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        hidden = torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True)
+        output = encoder(hidden, None)[-1]
+        results.append([output, *torch.autograd.grad(output.square().sum(), [hidden, *encoder.parameters()])])
+    for plain, found in zip(*results, strict=True):
+        assert torch.equal(plain, found)
 
 
 @pytest.mark.parametrize(
