@@ -8,12 +8,12 @@ first occurs; after that its tokens come from a cache.
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from reread.preprocessing.text.characters import codes_of
 from reread.preprocessing.tokens.piece_cache import PieceCache
@@ -47,6 +47,28 @@ class FastWordPiece:
         self._backend = backend
         self._kinds = _character_kinds(backend)
         self._cache = PieceCache(self._encode_runs)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "FastWordPiece | None":
+        """The encoder of texts without added tokens, such as [MASK]; None for a tokenizer with another pipeline or
+        without a token for unknown words, or one whose added tokens are found in normalised text."""
+        parts = tokenizer.model, tokenizer.normalizer, tokenizer.pre_tokenizer
+        kinds = models.WordPiece, normalizers.BertNormalizer, pre_tokenizers.BertPreTokenizer
+        if not all(map(isinstance, parts, kinds)):
+            return None
+        knows = tokenizer.model.unk_token in tokenizer.get_vocab(with_added_tokens=False)
+        if not knows or any(token.normalized for token in tokenizer.get_added_tokens_decoder().values()):
+            return None
+        bare = Tokenizer(tokenizer.model)
+        bare.normalizer, bare.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+        encoder = cls(bare)
+        return encoder if encoder.agrees() else None
+
+    def encode_each(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """The ids [n] of each text. All are encoded at once, since a line end parts words and has no token."""
+        ids, starts = self.encode("\n".join(texts))
+        ends = np.cumsum([len(text) + 1 for text in texts])
+        return np.split(ids, np.searchsorted(starts, ends[:-1]))
 
     def agrees(self) -> bool:
         """Whether a short text of difficult characters gives the same tokens as `backend`."""

@@ -154,3 +154,20 @@ def test_real_text_is_encoded_as_tokenizers_does(name: str, lowercase: bool) -> 
     assert fast.agrees()
     for file in ("zh_novels/红楼梦.txt.xz", "zh_wiki_bertformat/cn_wiki_sample.txt.xz", "en_books/pg84.txt.xz"):
         assert_same(fast, lzma.decompress(shared(file).read_bytes()).decode()[:200_000])
+
+
+def test_the_encoder_of_a_tokenizer_and_of_many_texts(fast: FastWordPiece) -> None:
+    """Its added tokens stay out. A tokenizer with another pipeline has no such encoder."""
+    tokenizer = Tokenizer.from_str(fast._backend.to_str())
+    tokenizer.add_special_tokens(["[MASK]"])
+    of = FastWordPiece.of(tokenizer)
+    assert of is not None
+    texts = ["a\nab", "", *NASTY.split("\n"), "[MASK]"]
+    for text, ids in zip(texts, of.encode_each(texts), strict=True):
+        np.testing.assert_array_equal(ids, encode_by_tokenizers(fast._backend, text)[0], err_msg=repr(text))
+    tokenizer.add_tokens(["ab"])  # which are found in normalised text
+    assert FastWordPiece.of(tokenizer) is None
+    without = backend({"a": 0, "b": 1}, lowercase=True)
+    assert FastWordPiece.of(without) is None
+    without.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert FastWordPiece.of(without) is None

@@ -10,7 +10,8 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.answer import NOWHERE, AnswerExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset, TaskDocument
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.reach import within_reach
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.answers import answer_f1
@@ -22,7 +23,7 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     is_question = True
 
     def encode(self, examples: Sequence[AnswerExample]) -> list[TaskDocument]:
-        questions = self.tokens([example.question for example in examples])
+        questions = self.ids([example.question for example in examples])
         texts = self.tokens([example.text for example in examples])
         choices = [number for ids in self._choices.values() for number in ids]
         room = self.settings.other_length or self.settings.sequence_length // 4  # the least without other_length
@@ -31,15 +32,14 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
                 f"task.other_length: {room} leaves no room beside {len(choices)} tokens of task.choices; raise it"
             )
         return [
-            self.document(text, np.array(text.offsets).reshape(-1, 2), [[[*choices, *question.ids]]])
+            self.document(text.ids, [[[*choices, *question]]], text.offsets)
             for question, text in zip(questions, texts, strict=True)
         ]
 
     @cached_property
-    def _choices(self) -> dict[str, list[int]]:
+    def _choices(self) -> dict[str, Sequence[int]]:
         """The tokens of each choice, which stand before the question."""
-        found = self.tokens(self.settings.choices)
-        return {choice: one.ids for choice, one in zip(self.settings.choices, found, strict=True)}
+        return dict(zip(self.settings.choices, self.ids(self.settings.choices), strict=True))
 
     def _choice_positions(self, window: int) -> dict[str, tuple[int, int]]:
         """The first and the last token of each choice in a row whose window has `window` tokens."""

@@ -10,7 +10,8 @@ from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.classify import softmax
-from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, TaskDocument
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset
+from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.settings import PooledSettings, TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import longest_option, majority, most_shared_option
@@ -34,14 +35,13 @@ class ChooseSettings(PooledSettings):
 
 class ChooseDataset(TaskDataset[ChooseSettings, ChooseExample]):
     def encode(self, examples: Sequence[ChooseExample]) -> list[TaskDocument]:
-        options = iter(self.tokens([option for example in examples for option in example.options]))
-        questions = self.tokens([example.question for example in examples])
-        texts = self.tokens([example.text for example in examples])
+        options = iter(self.ids([option for example in examples for option in example.options]))
+        questions = self.ids([example.question for example in examples])
+        texts = self.ids([example.text for example in examples])
         documents = []
         for example, question, text in zip(examples, questions, texts, strict=True):
-            asked = [question.ids] if question.ids else []
-            parts = [[*asked, next(options).ids] for _ in example.options]
-            documents.append(self.document(text, np.array(text.offsets).reshape(-1, 2), parts))
+            asked = [question] if len(question) else []
+            documents.append(self.document(text, [[*asked, next(options)] for _ in example.options]))
         return documents
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:

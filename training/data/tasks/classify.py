@@ -14,7 +14,8 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.settings import Retired
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import BagOfGrams, majority
@@ -62,10 +63,10 @@ class ClassifySettings(PooledSettings):
 
 class ClassifyDataset(TaskDataset[ClassifySettings, ClassifyExample]):
     def encode(self, examples: Sequence[ClassifyExample]) -> list[TaskDocument]:
-        others = iter(self.tokens([example.second for example in examples if example.second is not None]))
+        others = iter(self.ids([example.second for example in examples if example.second is not None]))
         return [
-            self.document(encoding, np.array(encoding.offsets), [[] if example.second is None else [next(others).ids]])
-            for example, encoding in zip(examples, self.tokens([one.text for one in examples]), strict=True)
+            self.document(ids, [[] if example.second is None else [next(others)]])
+            for example, ids in zip(examples, self.ids([one.text for one in examples]), strict=True)
         ]
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:

@@ -6,7 +6,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property, lru_cache
 from hashlib import md5
 from pathlib import Path
@@ -22,13 +22,14 @@ from reread.preprocessing.labelled.file import STANDARD_INPUT
 from reread.preprocessing.labelled.read import read_examples
 from reread.preprocessing.labelled.splits import labels_of, with_labels
 from reread.preprocessing.tokens.base import read_backend, read_config
+from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 from reread.training.data.batch import Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
+from reread.training.data.tasks.documents import Documents, TaskDocument
 from reread.training.data.tasks.settings import TaskSettings
-from reread.training.data.tasks.windows import Framing, Row, longest_of, padded, room_beside, window_count
-from reread.training.scoring.spans import max_context
+from reread.training.data.tasks.windows import Framing, Row, longest_of, padded, room_beside
 from reread.training.scoring.task_scores import scores
 
 log = logging.getLogger("reread")
@@ -42,37 +43,6 @@ LITTLE = 0.9
 
 Outputs = Mapping[tuple[int, int], NDArray[np.float64]]
 """(option, window) -> the model's output for that row, without padding."""
-
-
-@dataclass(frozen=True)
-class TaskDocument:
-    """A tokenised example."""
-
-    ids: list[int]
-    """The text that is cut into windows."""
-    offsets: NDArray[np.int64]
-    """[n, 2]: the characters of the text, or the word, that each token comes from."""
-    options: list[list[list[int]]]
-    """The other parts of the rows of each option; a task without options has one, without parts."""
-    room: int
-    """Tokens of the text in a window."""
-    step: int
-    unread: int
-    """Tokens that no window shows."""
-
-    @property
-    def windows(self) -> int:
-        return window_count(len(self.ids), self.room, self.step)
-
-    def window(self, number: int) -> slice:
-        begin = number * self.step
-        return slice(begin, min(begin + self.room, len(self.ids)))
-
-    @cached_property
-    def owners(self) -> NDArray[np.int64]:
-        """The window [n] in which each token has most context, and from which it is predicted."""
-        windows = [self.window(number) for number in range(self.windows)]
-        return max_context([one.start for one in windows], [one.stop - one.start for one in windows])
 
 
 class Member(NamedTuple):
@@ -102,6 +72,8 @@ class Mistake(NamedTuple):
 
 
 Names = Collection[tuple[Any, ...]]
+ENCODED_AT_ONCE = 1000
+"""Examples: what `tokenizers` returns takes 130 bytes a token."""
 SHOWN = 400
 """Characters of a text in a list of mistakes."""
 
@@ -164,9 +136,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         _ = self.documents
 
     @cached_property
-    def documents(self) -> list[TaskDocument]:
+    def documents(self) -> Documents:
         """All examples, tokenised."""
-        return self.encode(self.examples)
+        few = range(0, len(self), ENCODED_AT_ONCE)
+        return Documents(one for first in few for one in self.encode(self.examples[first : first + ENCODED_AT_ONCE]))
 
     @abstractmethod
     def encode(self, examples: Sequence[AnyExample]) -> list[TaskDocument]: ...
@@ -221,16 +194,14 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """Raise `UserError` for examples that can be read, but are of another kind than the model learned from."""
 
     def document(
-        self, encoding: Encoding | list[int], offsets: NDArray[np.int64], options: list[list[list[int]]]
+        self, ids: Sequence[int], options: list[list[Sequence[int]]], offsets: Sequence[tuple[int, int]] = ()
     ) -> TaskDocument:
         """Raises `UserError` if question and option leave no room in a window."""
-        ids = encoding if isinstance(encoding, list) else encoding.ids
         settings = self.settings
         longest = len(ids) if settings.longest is None else settings.longest
         shown = [self._shown(option, min(len(ids), longest)) for option in options]
         unread = max(0, len(ids) - longest) + _tokens(options) - _tokens(shown)
-        options = shown
-        occupied = max(self.framing.special(len(option)) + sum(map(len, option)) for option in options)
+        occupied = max(self.framing.special(len(option)) + sum(map(len, option)) for option in shown)
         room = settings.sequence_length - occupied
         if room < 1:
             raise UserError(
@@ -238,9 +209,14 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
                 "question, option and special tokens; raise it, or lower task.other_length"
             )
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
-        return TaskDocument(ids[:longest], offsets[:longest], options, room, min(step, room), unread)
+        return TaskDocument(
+            np.array(ids[:longest], np.int32),
+            np.array(offsets[:longest], np.int32).reshape(-1, 2),
+            [[np.array(part, np.int32) for part in option] for option in shown],
+            *(room, min(step, room), unread),
+        )
 
-    def _shown(self, parts: list[list[int]], text: int) -> list[list[int]]:
+    def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
         """Each part cut to the room beside a window of `text` tokens."""
         limit = self.settings.other_length
         if limit is None:
@@ -250,6 +226,23 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def tokens(self, texts: Sequence[str]) -> list[Encoding]:
         return self._encoded(list(texts))
+
+    def ids(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """The tokens of texts whose offsets nobody needs."""
+        fast = self._fast if len(self) > ENCODED_AT_ONCE else None
+        if fast is None or not texts:
+            return [encoding.ids for encoding in self._encoded(list(texts))]
+        found: list[Any] = fast.encode_each(texts)
+        added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+        slow = [number for number, text in enumerate(texts) if any(token in text for token in added)]
+        for number, encoding in zip(slow, self._encoded([texts[one] for one in slow]), strict=True):
+            found[number] = encoding.ids
+        return found
+
+    @cached_property
+    def _fast(self) -> FastWordPiece | None:
+        """Made where there are many examples: that takes a second, and gives the same tokens."""
+        return FastWordPiece.of(self._tokenizer)
 
     def words(self, texts: Sequence[Sequence[str]]) -> list[Encoding]:
         """The encodings of texts that are split into words already."""
@@ -281,17 +274,17 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def groups(self, examples: NDArray[np.int64], size: int) -> list[list[int]]:
         """`examples`, the shortest first, in groups of at most `size` with little padding."""
         examples = np.sort(examples)
-        lengths = np.array([len(self.documents[example].ids) for example in examples.tolist()])
+        lengths = self.documents.lengths[examples]
         return [group.tolist() for group in micro_batches(examples, lengths, self.settings.sequence_length, size)]
 
     def longest(self, size: int, global_batch: int) -> Iterator[list[Rows]]:
         """The forward passes over the `size` longest examples, all of whose windows learn, then over the next shorter
         ones. No pass of a step of `global_batch` examples in groups of `size` has more tokens than the largest of the
         first group: an example is in it as often as a step can hold it."""
+        documents = self.documents
         every = copy(self)
         every.settings = self.settings.model_copy(update={"learns": "all", "retrospective": False})
-        others = [max(sum(map(len, option)) for option in document.options) for document in self.documents]
-        lengths = np.array([len(one.ids) for one in self.documents]) + np.array(others)
+        lengths = documents.lengths + documents.longest_others
         # The first of a step's examples has any position of an epoch that is a multiple of this.
         start = math.gcd(global_batch, len(self))
         epochs = 1 + (len(self) - start + global_batch - 1) // len(self)  # that one step can reach into
@@ -364,12 +357,14 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _row(self, member: Member) -> Row:
         document = self.documents[member.example]
-        window = document.ids[document.window(member.window)]
-        return self.framing.row(window, document.options[member.option], self.is_question)
+        window = document.ids[document.window(member.window)].tolist()
+        others = [part.tolist() for part in document.options[member.option]]
+        return self.framing.row(window, others, self.is_question)
 
     def _content(self, member: Member) -> int:
         """The position of the window's first token in its row."""
-        return self.framing.row([], self.documents[member.example].options[member.option], self.is_question).content
+        others = [part.tolist() for part in self.documents[member.example].options[member.option]]
+        return self.framing.row([], others, self.is_question).content
 
     def preview(self) -> Iterator[tuple[str, Rows]]:
         """Titles and rows [1, L] with targets: the windows of each example in the order in which they are read."""
@@ -407,8 +402,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _read(self) -> tuple[int, int]:
         """The numbers of tokens of all examples that are in rows, and that are in none."""
-        read = sum(len(document.ids) + _tokens(document.options) for document in self.documents)
-        return read, sum(document.unread for document in self.documents)
+        return int(self.documents.lengths.sum()) + self.documents.others, int(self.documents.unread.sum())
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         return self.coverage()
@@ -416,23 +410,17 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def coverage(self) -> list[tuple[str, str]]:
         """(name, value) of figures on how much of the text is read, and how often."""
         read, unread = self._read()
-        texts = sum(len(document.ids) for document in self.documents)
-        windows = [document.windows for document in self.documents]
-        seen = sum(
-            document.window(number).stop - document.window(number).start
-            for document in self.documents
-            for number in range(document.windows)
-        )
-        cut = sum(document.unread > 0 for document in self.documents)
+        documents, windows = self.documents, self.documents.windows
+        texts, cut = int(documents.lengths.sum()), np.count_nonzero(documents.unread)
         return [
             ("examples", f"{len(self):,}"),
             ("tokens read", f"{percentage(read, read + unread)} of {read + unread:,}; {cut:,} examples are cut"),
-            ("windows an example", f"{np.mean(windows):.2f}, {max(windows):,} at most"),
-            ("times a token is read", f"{seen / max(texts, 1):.2f}"),
+            ("windows an example", f"{np.mean(windows):.2f}, {windows.max():,} at most"),
+            ("times a token is read", f"{documents.shown / max(texts, 1):.2f}"),
         ]
 
 
-def _tokens(options: list[list[list[int]]]) -> int:
+def _tokens(options: list[list[Sequence[int]]]) -> int:
     return sum(len(part) for option in options for part in option)
 
 

@@ -11,7 +11,8 @@ from pydantic import Field
 from reread.preprocessing.labelled.checks import FEW
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, TaskDocument, examples_of
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, examples_of
+from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.ranking import Bm25
@@ -57,10 +58,10 @@ class RankDataset(TaskDataset[RankSettings, RankExample]):
 
     def encode(self, examples: Sequence[RankExample]) -> list[TaskDocument]:
         """The query is the text, and each passage stands beside it; one that is too long is cut."""
-        passages = iter(self.tokens([passage for example in examples for passage in example.passages]))
-        queries = self.tokens([example.query for example in examples])
+        passages = iter(self.ids([passage for example in examples for passage in example.passages]))
+        queries = self.ids([example.query for example in examples])
         return [
-            self.document(query, np.array(query.offsets).reshape(-1, 2), [[next(passages).ids] for _ in one.passages])
+            self.document(query, [[next(passages)] for _ in one.passages])
             for one, query in zip(examples, queries, strict=True)
         ]
 

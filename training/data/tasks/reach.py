@@ -8,7 +8,7 @@ import numpy as np
 
 from reread.preprocessing.labelled.tasks.answer import AnswerExample
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.dataset import TaskDocument
+from reread.training.data.tasks.documents import TaskDocument
 from reread.training.scoring.answers import answer_f1, exact_match
 from reread.training.scoring.task_scores import scores
 

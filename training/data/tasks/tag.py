@@ -10,7 +10,8 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given, Split
 from reread.preprocessing.labelled.tasks.tag import TagExample, split_of
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Names, Outputs, TaskDataset, TaskDocument
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import KnownEntities
@@ -67,7 +68,7 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
             for word, found in enumerate(pieces):
                 ids += found or [self.special["unk"]]
                 offsets += [(word, int(piece == 0)) for piece in range(max(1, len(found)))]
-            documents.append(self.document(ids, np.array(offsets), [[]]))
+            documents.append(self.document(ids, [[]], offsets))
         return documents
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
