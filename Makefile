@@ -14,7 +14,7 @@ TORCH ?= torch==2.13.0
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart $(OVERRIDES)
 
-# Two workers more than cores, since tests wait for what they start, Slurm's above all. TESTS=tests/pipeline runs some.
+# Two workers more than cores, since many tests wait, Slurm's most. TESTS=tests/pipeline runs some of them.
 test: $(READY)
 	$(PYTHON) -m pytest -n $$(($$(nproc) < 6 ? $$(nproc) + 2 : 8)) --dist loadfile --no-loadscope-reorder $(TESTS)
 

@@ -32,8 +32,8 @@ def rows_by_step(
     """The rows of `lanes` from `step` on, without end.
 
     Row `lane` of step t is position first_position + t * global_batch + lane of the stream, so only the step must be
-    saved, and the rows of a lane do not depend on the rank that owns it. Each draw has twice the steps of the one before,
-    so that a short run does not draw many times what it reads.
+    saved, and the rows of a lane do not depend on the rank that owns it. Each draw has twice the steps of the one
+    before, so that a short run does not draw many times what it reads.
     """
     numbers = np.arange(lanes.start, lanes.stop, dtype=np.int64)
     steps = 1
