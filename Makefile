@@ -14,9 +14,9 @@ TORCH ?= torch==2.13.0
 quickstart: $(READY)
 	$(VENV)/bin/reread run quickstart $(OVERRIDES)
 
-# One worker more than cores, since Slurm's tests mostly wait. TESTS=tests/pipeline runs some of them.
+# Two workers more than cores, since many tests wait, Slurm's most. TESTS=tests/pipeline runs some of them.
 test: $(READY)
-	$(PYTHON) -m pytest -n $$(($$(nproc) < 8 ? $$(nproc) + 1 : 8)) --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(PYTHON) -m pytest -n $$(($$(nproc) < 6 ? $$(nproc) + 2 : 8)) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 # While changing something: no processes are started, and hypothesis tries few examples.
 test-fast: $(READY)

@@ -31,7 +31,6 @@ _PRELOAD = [
     "reread.training.models.transformer_xl",
     "reread.training.models.ran",
     "reread.training.models.longformer",
-    "tests.few_rows",
 ]
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS")
 

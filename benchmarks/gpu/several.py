@@ -73,7 +73,6 @@ TINY = (
     "precision=fp32",
     "global_batch=8",
     "micro_batch=2",
-    f"steps={STEPS}",
     "log_every=1",
     "checkpoint.every_steps=5",
     "optimizer.learning_rate=0.003",
@@ -150,6 +149,10 @@ class Place:
         self.run([sys.executable, "-m", "reread", "train", "nezha-base", f"name={name}", *overrides], name, until)
         return self.metrics(name)
 
+    def train_tiny(self, name: str, *overrides: str, until: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
+        """The same of the tiny model."""
+        return self.train(name, *TINY, f"steps={STEPS}", *overrides, until=until)
+
     def metrics(self, name: str) -> list[dict[str, Any]]:
         return [line for line in read_metrics(self.work / "runs" / name) if "loss" in line]
 
@@ -167,24 +170,24 @@ def reduction(place: Place, by: str) -> Outcome:
 
 def tensor(place: Place) -> Outcome:
     """Tensor parallelism over two processes beside one process."""
-    one = place.train("one", *TINY, "parallel.processes=1")
-    two = place.train("tensor", *TINY, "parallel.processes=2", "parallel.tensor=2")
+    one = place.train_tiny("one", "parallel.processes=1")
+    two = place.train_tiny("tensor", "parallel.processes=2", "parallel.tensor=2")
     return compared(two, one, f"{STEPS} steps")
 
 
 def killed(place: Place) -> Outcome:
     """A run that is killed twice and goes on at other splits, beside one that nothing happened to."""
-    whole = place.train("whole", *TINY, "parallel.processes=2")
+    whole = place.train_tiny("whole", "parallel.processes=2")
     split, last = ("parallel.processes=2", "parallel.tensor=2"), []
     for begin, of in zip(KILLED_FROM, (split[:1], split), strict=True):
 
         def reached(step: int = begin) -> bool:
             return any(line["step"] >= step for line in place.metrics("killed"))
 
-        last.append(place.train("killed", *TINY, *of, until=reached)[-1]["step"])
+        last.append(place.train_tiny("killed", *of, until=reached)[-1]["step"])
     if last[-1] >= STEPS:
         raise FailedError(f"the run was at its end before it could be killed (steps {last})")
-    moved = place.train("killed", *TINY, *split[:1])
+    moved = place.train_tiny("killed", *split[:1])
     return compared(moved, whole, f"killed at steps {last[0]} and {last[1]} of {STEPS}")
 
 

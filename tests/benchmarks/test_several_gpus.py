@@ -1,5 +1,6 @@
 """`make gpus` at toy sizes on CPU: this runs the code; only several GPUs show whether they agree."""
 
+import os
 import re
 import subprocess
 import sys
@@ -15,34 +16,56 @@ import torch.distributed as dist
 
 from benchmarks.gpu import run, several
 from benchmarks.gpu.several import Outcome, Place
-from tests.forks import Job
+from tests.forks import Job, context, free_port
 
 
 class Forked:
-    """A `subprocess.Popen` whose `python -m reread` is forked from a server that has imported it."""
+    """A `subprocess.Popen` whose `python -m reread` is forked from a server that has imported it, as are the processes
+    that sum by Horovod. Those that sum by gloo are started."""
 
-    def __init__(self, command: list[str], cwd: Path, **options: Any) -> None:
+    def __init__(self, command: list[str], cwd: Path, stdout: Any, **options: Any) -> None:
         if command[1:3] == ["-m", "reread"]:
             self.job = Job(cwd, *command[3:], processes=1)
             self.pid = self.job.pids[0]
             self.poll, self.wait = lambda: self.job.statuses(timeout=0)[0], self.job.statuses
+        elif command[-1] == "horovod":
+            port = free_port()
+            forked = [
+                context().Process(target=sum_by_horovod, args=(rank, port, stdout.name), daemon=True) for rank in (0, 1)
+            ]
+            for process in forked:
+                process.start()
+            self.pid = forked[0].pid
+            self.poll = lambda: None if any(one.is_alive() for one in forked) else max(one.exitcode for one in forked)
+            self.wait = lambda: [one.join() for one in forked]
         else:
-            process = subprocess.Popen(command, cwd=cwd, **options)
-            self.pid, self.poll, self.wait = process.pid, process.poll, process.wait
+            started = subprocess.Popen(command, cwd=cwd, stdout=stdout, **options)
+            self.pid, self.poll, self.wait = started.pid, started.poll, started.wait
+
+
+def sum_by_horovod(rank: int, port: int, log: str) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", CUDA_VISIBLE_DEVICES="")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    several.as_rank("horovod")
 
 
 def test_toy_sizes_agree_on_two_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(several, "subprocess", SimpleNamespace(Popen=Forked, STDOUT=subprocess.STDOUT))
+    monkeypatch.setattr(several, "STEPS", 40)
+    monkeypatch.setattr(several, "KILLED_FROM", (8, 20))
     assert several.check(Place(tmp_path, tmp_path, 0, True))
     table = (tmp_path / "table.md").read_text()
     assert table in capsys.readouterr().out
     assert re.match(r"CPU, torch \S+, toy sizes\n", table)
     for part in ("gradients summed by gloo", "tensor-parallel 2 as 1", "killed, data-parallel 2 to tensor-parallel 2"):
         assert re.search(rf"^\| {part}.* \| equal \| ", table, re.MULTILINE), table
-    first, second = map(int, re.findall(r"killed at steps (\d+) and (\d+) of 60", table)[0])
-    assert 15 <= first < 35 <= second < 60
+    first, second = map(int, re.findall(r"killed at steps (\d+) and (\d+) of 40", table)[0])
+    assert 8 <= first < 20 <= second < 40
     assert "| gradients summed by NCCL | left out | fewer than two GPUs" in table
     assert "| speed at 4 | left out | 2 processes here |" in table
     assert [line.split()[1] for line in table.splitlines()[-2:]] == ["1", "2"]

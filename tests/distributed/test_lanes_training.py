@@ -30,12 +30,12 @@ def values_of(kind: str, corpus: Path, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, kind) -> None:
-    """Splits 1x1, 2x1, 1x2 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes. At 1x1
-    segments are not trimmed.
+    """Splits 1x1 and 2x2 (tensor x data) with accumulation, and 1x3, which does not divide the lanes. At 1x1 segments
+    are not trimmed.
 
     Adaptive word vectors are one more model of RAN's, and mixtures one more dataset, so 1x1 and 2x2 do for them.
     """
-    splits = ((1, 1, 4), (2, 2, 1), (2, 1, 3), (1, 2, 1), (1, 3, 2))
+    splits = ((1, 1, 4), (2, 2, 1), (1, 3, 2))
     for tensor, data, micro_batch in splits[:2] if kind in FEW_SPLITS else splits:
         values = values_of(kind, sample_corpus, parallel={"tensor": tensor}, micro_batch=micro_batch)
         values |= {"steps": 3, "validate_every": 2, "global_batch": 4}
@@ -69,7 +69,7 @@ def test_processes_that_have_no_lane_wait_for_the_one_that_reads(ranks, sample_c
 @pytest.mark.parametrize(
     ("kind", "splits"),
     [
-        ("documents", ((2, 2), (1, 3), (4, 1), (1, 1), (2, 2))),
+        ("documents", ((1, 1), (2, 2), (1, 3), (4, 1))),
         ("stream", ((2, 2), (1, 3), (2, 1))),
         ("ran", ((2, 2), (1, 3), (2, 1))),
         ("ran words", ((2, 2), (1, 1))),

@@ -71,9 +71,12 @@ def no_dropout(values: dict[str, Any]) -> dict[str, Any]:
     [(model, True) for model in ("nezha", "spans", "ran", "longformer")] + [("nezha", False), ("mixture", False)],
 )
 def test_same_loss_curve_at_every_split(ranks_in_float64, sample_corpus, tmp_path, model, accumulate) -> None:
-    """Splits 2x1, 1x2 and 2x2 (tensor x data) with accumulation, 2x2 without, and 1x1 with all rows untrimmed."""
+    """Splits 1x1, with all rows untrimmed, and 2x2 (tensor x data), with accumulation and without; 2x1 and 1x2, which
+    are alike for all models, of NEZHA.
+    """
     curves = {}
-    for tensor, data in ((1, 1), (2, 1), (1, 2), (2, 2)) if accumulate else ((1, 1), (2, 2)):
+    splits = ((1, 1), (2, 2), (2, 1), (1, 2))
+    for tensor, data in splits if (model, accumulate) == ("nezha", True) else splits[:2]:
         values = no_dropout({**MODELS, "mixture": mixture_values}[model](sample_corpus, parallel={"tensor": tensor}))
         values |= {"steps": 3, "validate_every": 2, "global_batch": 4, "micro_batch": 1 if accumulate else 4}
         run = tmp_path / f"{tensor}x{data}"
@@ -92,23 +95,22 @@ def test_dropout_of_full_rows_is_the_same_on_any_number_of_data_parallel_ranks(
     ranks_in_float64, sample_corpus, tmp_path
 ) -> None:
     """Rows of unequal length are sorted within each rank's share, so other rows share a micro-batch and its dropout."""
-    for data in (1, 2, 4):
+    for data in (1, 4):
         run = tmp_path / str(data)
         run.mkdir()
         ranks_in_float64(data, train_in_process, longformer_values(sample_corpus), run)
-    assert curve(tmp_path / "2") == pytest.approx(curve(tmp_path / "1"), rel=1e-9)
     assert curve(tmp_path / "4") == pytest.approx(curve(tmp_path / "1"), rel=1e-9)
 
 
 def test_a_run_goes_on_at_any_split_and_back(ranks_in_float64, sample_corpus, tmp_path) -> None:
-    """A run at 2x2 (tensor x data), then 1x4, 4x1, 1x1 and 2x2, equals a run of one process."""
+    """A run at 1x1 (tensor x data), then 2x2, 1x4, 4x1 and 2x2, equals a run of one process."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     for run in (whole, moved):
         run.mkdir()
     last = 9
     values = train_values(sample_corpus, steps=last, validate_every=last, schedule={"decay": "constant"})
     ranks_in_float64(1, train_in_process, no_dropout(values), whole)
-    for steps, tensor, processes in ((2, 2, 4), (4, 1, 4), (5, 4, 4), (7, 1, 1), (last, 2, 4)):
+    for steps, tensor, processes in ((2, 1, 1), (4, 2, 4), (5, 1, 4), (7, 4, 4), (last, 2, 4)):
         ranks_in_float64(processes, train_in_process, {**values, "steps": steps, "parallel": {"tensor": tensor}}, moved)
     assert curve(moved, "tokens") == curve(whole, "tokens")
     assert curve(moved) == pytest.approx(curve(whole), rel=1e-9)

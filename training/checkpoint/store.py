@@ -271,7 +271,8 @@ class CheckpointStore:
     def _commit(self, step: int, index: dict[str, Any]) -> None:
         temporary, path = self._temporary(step), self._path(step)
         with (temporary / "index.json").open("w", encoding="utf-8") as file:
-            json.dump({**index, "crc32": zlib.crc32(json.dumps(index).encode())}, file)
+            # not json.dump, which writes thousands of entries one by one
+            file.write(json.dumps({**index, "crc32": zlib.crc32(json.dumps(index).encode())}))
             file.flush()
             os.fsync(file.fileno())
         sync_folder(temporary)

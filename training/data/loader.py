@@ -32,7 +32,8 @@ def rows_by_step(
     """The rows of `lanes` from `step` on, without end.
 
     Row `lane` of step t is position first_position + t * global_batch + lane of the stream, so only the step must be
-    saved, and the rows of a lane do not depend on the rank that owns it.
+    saved, and the rows of a lane do not depend on the rank that owns it. Each draw has twice the steps of the one
+    before, so that a short run does not draw many times what it reads.
     """
     numbers = np.arange(lanes.start, lanes.stop, dtype=np.int64)
     steps = 1
@@ -43,7 +44,7 @@ def rows_by_step(
             yield {name: values[begin : begin + len(lanes)] for name, values in rows.items()}
         step += steps
         row = max(values[0].size for values in rows.values())
-        steps = max(1, _VALUES_AT_ONCE // row // len(lanes))
+        steps = max(1, min(2 * steps, _VALUES_AT_ONCE // row // len(lanes)))
 
 
 class Loader(Generic[Batch]):

@@ -15,6 +15,8 @@ from reread.preprocessing.corpus import Corpus
 from reread.preprocessing.errors import UserError
 from reread.training.run.metrics import read_evaluations
 from tests.conftest import ROOT, preprocess_values
+from tests.forks import Job
+from tests.runs import finish
 
 
 def python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -92,6 +94,7 @@ def test_the_error_of_a_command_is_raised_with_its_line(capfd: pytest.CaptureFix
 
 @pytest.mark.slow
 def test_a_program_goes_from_text_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preprocessing and the first training are commands that are started; those after them are forked."""
     monkeypatch.chdir(tmp_path)
     values = preprocess_values(tmp_path / "corpus")
     paths = values.pop("input")["paths"]
@@ -109,6 +112,9 @@ def test_a_program_goes_from_text_to_a_model(tmp_path: Path, monkeypatch: pytest
     }
     run = reread.train("nezha-small", **settings)
     assert run.folder == Path("runs/mine") and run.metrics[-1]["step"] == 2
+    monkeypatch.setattr(
+        "reread.pipeline.library.runs.run_command", lambda arguments: finish(Job(tmp_path, *arguments, processes=1))
+    )
     figures = run.evaluate()
     (kept,) = read_evaluations(run.folder)
     assert figures == kept["figures"] and figures["loss"] > 0

@@ -23,6 +23,7 @@ def test_a_step_gives_the_same_weights(name: str, sample_corpus: Path, monkeypat
     values = MODELS[name](sample_corpus)
     values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_hidden_layers": 1}
     values |= {"global_batch": 2, "micro_batch": 2}
+    values["data"]["sequence_length"] = 24  # two windows of RAN's
     settings = TrainSettings.parse(values, "test")
     dataset = open_dataset(settings.data, settings.seed, "train")
 

@@ -37,12 +37,6 @@ ALTERED = 4
 Documents = list[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 
 
-@pytest.fixture(autouse=True)
-def few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep lanes from drawing many more steps than are read here."""
-    monkeypatch.setattr("reread.training.data.rows.lanes.ROWS_AT_ONCE", 32)
-
-
 def documents(lengths: list[int], altered: int | None = None) -> Documents:
     """Random words in sentences of about 10 tokens; document `altered` has other text and the same flags."""
     made = []

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,6 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "stream": stream_values,
 }
 EXAMPLES = ["a [MASK]"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_rows() -> Iterator[None]:
-    """Each validation of documents draws anew, by default 1,024 rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reread.training.data.rows.lanes.ROWS_AT_ONCE", 64)
-        yield
 
 
 @pytest.fixture(scope="module", params=["segments"])

@@ -74,6 +74,8 @@ class Lanes:
         self.cursors = self._cursors()
         """int64 [n, 3]: cursors after the rows returned last."""
         self._drawn: deque[tuple[Rows, NDArray[np.int64]]] = deque()
+        self._steps = 1
+        """Steps of the next draw: twice as many each time, so no more are drawn than twice what is read."""
 
     def __iter__(self) -> "Lanes":
         return self
@@ -81,7 +83,8 @@ class Lanes:
     def __next__(self) -> tuple[Rows, NDArray[np.int64]]:
         """The next rows and cursors; raises `UserError` if a block was altered on disk."""
         if not self._drawn:
-            self._draw(max(1, ROWS_AT_ONCE // len(self._lanes)))
+            self._draw(self._steps)
+            self._steps = max(1, min(2 * self._steps, ROWS_AT_ONCE // len(self._lanes)))
         rows, self.cursors = self._drawn.popleft()
         return rows, self.cursors
 

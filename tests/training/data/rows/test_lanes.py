@@ -25,12 +25,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return make_corpus(tmp_path_factory.mktemp("lanes") / "corpus", LENGTHS)
 
 
-@pytest.fixture(autouse=True)
-def few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few lanes still draw several steps in one call."""
-    monkeypatch.setattr("reread.training.data.rows.lanes.ROWS_AT_ONCE", 64)
-
-
 def take(lanes: Lanes, steps: int) -> list[tuple[Rows, NDArray[np.int64]]]:
     return [next(lanes) for _ in range(steps)]
 

@@ -101,9 +101,9 @@ def test_fewer_long_rows_are_drawn_at_once(corpus: Corpus, monkeypatch: pytest.M
     draw = dataset.rows
     monkeypatch.setattr(dataset, "rows", lambda positions: asked.append(len(positions)) or draw(positions))
     batches = rows_by_step(dataset, 8, range(8), 0)
-    for _ in range(15):
+    for _ in range(16):
         next(batches)
-    assert asked == [8, 104, 104]  # the most steps below 2**19 tokens
+    assert asked == [8, 16, 32, 64, 104]  # twice as many each time, up to the most steps below 2**19 tokens
 
 
 def test_passes_come_in_another_order_and_copies_come_again(corpus: Corpus) -> None:
