@@ -3,19 +3,23 @@
 import json
 import logging
 import sys
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from hashlib import md5
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+import numpy as np
+import torch
 from transformers import PreTrainedModel
 
-from reread.preprocessing.errors import UserError, first_line, writing
-from reread.preprocessing.files import unfinished
+from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.input.fields import json_type
 from reread.preprocessing.labelled.examples import Example
 from reread.training.assembly import Resolved, resolve, to_device
 from reread.training.config import TrainSettings
+from reread.training.continued_file import Continued, continued_file
 from reread.training.data.kinds import KINDS, open_task
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.settings import task_of
@@ -36,31 +40,48 @@ from reread.training.trainer import local_device
 
 log = logging.getLogger("reread")
 
+PART = 10_000
+"""Examples that are predicted before their lines are written."""
+
 
 def predict(
     model: Path, settings: TrainSettings, output: Path | None, step: int | None = None, echo: bool = False
 ) -> None:
     """Write a JSON line for each example of `settings.data.train`, in the file's order, to `output` or standard output;
-    with `echo` the example's texts, too.
+    with `echo` the example's texts, too. If it is interrupted, the same call goes on with the file.
 
     Each of the processes that are running does a share. Raises `UserError` for a model without a task's head.
     """
     mesh = init_mesh(settings.parallel.tensor, local_device(), "torch", 60.0)
     try:
         with mesh.together():
-            objective, dataset = _prepare(model, settings, mesh, step)
+            objective, dataset, checksum = _prepare(model, settings, mesh, step)
         use_threads(settings, model, RunFile.CHECKPOINTS.of(model).exists(), mesh)
         for name, value in dataset.coverage():
             log.info("%s: %s", name, value)
-        predictions = objective.predict(dataset)
-        if mesh.rank == 0:
-            with _lines(output) as file:
-                for number, example in enumerate(dataset.examples):
-                    echoed = {"input": texts_of(example)} if echo else {}
-                    line = {"id": example.id, **echoed, **dataset.written(number, predictions[number])}
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        reading = settings.data.model_dump_json()
+        key = md5(f"{dataset.fingerprint} {reading} {checksum} {echo} {PART}".encode()).hexdigest()
+        with ExitStack() as stack:
+            with mesh.together():
+                file = stack.enter_context(_lines(output, key)) if mesh.rank == 0 else None
+            begin = mesh.gather(file.lines if file else 0)[0][0]
+            if begin:
+                log.info("%s: an interrupted command wrote %s predictions; going on after them", output, f"{begin:,}")
+            for first in range(begin, len(dataset), PART):
+                part = np.arange(first, min(first + PART, len(dataset)))
+                predictions = objective.predict(dataset, part)
+                with mesh.together():
+                    if file:
+                        file.write(_line(dataset, number, predictions[number], echo) for number in part.tolist())
     finally:
         close_mesh()
+
+
+def _line(dataset: TaskDataset[Any, Any], number: int, prediction: Any, echo: bool) -> str:
+    example = dataset.examples[number]
+    echoed = {"input": texts_of(example)} if echo else {}
+    values = {"id": example.id, **echoed, **dataset.written(number, prediction)}
+    return json.dumps(values, ensure_ascii=False)
 
 
 def texts_of(example: Example) -> dict[str, Any]:
@@ -152,7 +173,8 @@ def _kinds(config: dict[str, Any]) -> Iterator[tuple[str, Any, type]]:
 
 def _prepare(
     model: Path, settings: TrainSettings, mesh: Mesh, step: int | None
-) -> tuple[TaskObjective[Any], TaskDataset[Any, Any]]:
+) -> tuple[TaskObjective[Any], TaskDataset[Any, Any], int]:
+    """The objective and the examples, and the checksum of the weights."""
     task = task_of(settings.data)
     if task is None:
         raise UserError(f"{model}: pretrained, not fine-tuned; `reread finetune` gives it the head of a task")
@@ -175,8 +197,9 @@ def _prepare(
             "the run again"
         )
     dataset.check_predicted()
+    checksum = _checksum(weights)
     to_device(weights, resolved.spec, mesh)
-    return as_task(resolved.objective)(weights, settings, mesh, dataset), dataset
+    return as_task(resolved.objective)(weights, settings, mesh, dataset), dataset, checksum
 
 
 def exported_model(head: type[PreTrainedModel], config: Any, folder: Path) -> PreTrainedModel:
@@ -188,11 +211,17 @@ def exported_model(head: type[PreTrainedModel], config: Any, folder: Path) -> Pr
 
 
 @contextmanager
-def _lines(output: Path | None) -> Iterator[TextIO]:
+def _lines(output: Path | None, key: str) -> Iterator[Continued]:
     if output is None:
-        yield sys.stdout
+        yield Continued(0, lambda lines: sys.stdout.writelines(f"{line}\n" for line in lines))
         return
-    temporary = unfinished(output)
-    with writing(output), temporary.open("w", encoding="utf-8") as file:
+    with continued_file(output, key, PART) as file:
         yield file
-        temporary.replace(output)
+
+
+def _checksum(model: PreTrainedModel) -> int:
+    """Of the weights."""
+    crc = 0
+    for parameter in model.parameters():
+        crc = zlib.crc32(parameter.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+    return crc

@@ -16,11 +16,13 @@ from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.run_folder.export import export
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.training import prediction
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import KINDS
 from reread.training.models import model_spec
 from reread.training.models.build import vocabulary_of
 from reread.training.objectives import OBJECTIVES
+from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
 from reread.training.prediction import task_of_export, texts_of
 from reread.training.trainer import Trainer
@@ -368,3 +370,53 @@ def test_columns_of_the_training_file_are_not_asked_of_plain_text(
     for overrides in ([], ["task.format=document-per-line"], ["task.format=csv"], stated):
         predict(tmp_path, tmp_path / "new", overrides, None, None)
     assert seen == [{"text": "review"}, {}, {"text": "review"}, {"text": "x"}]
+
+
+def test_a_command_goes_on_after_the_parts_that_an_interrupted_one_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed in its third part, in the middle of a line. Another file or another way to predict begins anew."""
+    caplog.set_level("INFO", "reread")
+    monkeypatch.setattr(prediction, "PART", 4)
+    generator = np.random.default_rng(1)
+    lines = [example("one", number, generator) for number in range(11)]
+    file = write_lines(tmp_path / "some.jsonl", lines)
+    values = task_values(
+        "nezha", "classify", write_tokenizer(tmp_path / "tokenizer"), labels=["u", "v"], train=str(file)
+    )
+    run = trained(tmp_path, "run", values)
+    expected = predictions(run, file)
+    written = (tmp_path / "predicted.jsonl").read_bytes()
+    assert [one["id"] for one in expected] == [str(number) for number in range(1, 12)]
+    original, asked = TaskObjective.predict, []
+
+    def killed(objective: Any, dataset: Any, examples: Any) -> Any:
+        asked.append(examples.tolist())
+        if examples[0] == 8 and len(asked) == 3:
+            raise KeyboardInterrupt
+        return original(objective, dataset, examples)
+
+    def interrupt() -> Path:
+        (tmp_path / "predicted.jsonl").unlink(missing_ok=True)
+        asked.clear()
+        with pytest.raises(KeyboardInterrupt):
+            predictions(run, file)
+        assert not (tmp_path / "predicted.jsonl").exists()
+        (left,) = tmp_path.glob(".predicted.jsonl.*.reread-tmp")
+        with left.open("ab") as lines:
+            lines.write(written.splitlines(keepends=True)[8][:9])
+        return left
+
+    monkeypatch.setattr(TaskObjective, "predict", killed)
+    interrupt()
+    assert predictions(run, file) == expected and asked[3:] == [[8, 9, 10]]
+    assert (tmp_path / "predicted.jsonl").read_bytes() == written
+    assert "an interrupted command wrote 8 predictions; going on after them" in caplog.text
+    assert list(tmp_path.glob(".predicted*")) == []
+    for change in ("task.predict=last", "task.sequence_length=19"):
+        left = interrupt()
+        assert len(predictions(run, file, change)) == 11 and len(asked) == 6
+        assert not left.exists()
+    interrupt()
+    write_lines(file, lines[:10])
+    assert len(predictions(run, file)) == 10 and len(asked) == 6

@@ -150,11 +150,12 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return analysis(self.held_out, self.predictions)
 
     @torch.no_grad()
-    def predict(self, dataset: TaskDataset[Any, Any]) -> dict[int, Any]:
-        """The prediction for every example, on all ranks (collective)."""
+    def predict(self, dataset: TaskDataset[Any, Any], examples: NDArray[np.int64] | None = None) -> dict[int, Any]:
+        """The prediction for each of the `examples`, by default for all, on all ranks (collective)."""
         self.model.eval()
         mine: dict[int, Any] = {}
-        groups = dataset.groups(np.arange(len(dataset)), self.settings.micro_batch)
+        examples = np.arange(len(dataset)) if examples is None else examples
+        groups = dataset.groups(examples, self.settings.micro_batch)
         for group in groups[self.mesh.data_rank :: self.mesh.data_size]:
             mine.update(self._predict(dataset, group))
         self.model.train()
