@@ -18,41 +18,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import logging
 import traceback
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from benchmarks.gpu.cases import ACCUMULATION, CASES, TOKENS, VOCABULARIES, Case
 from benchmarks.harness import heading, parser, row
 from reread.pipeline.estimate.rehearsal import META, Ledger, as_on, step_by_lists
+from reread.pipeline.estimate.work import Work, summed
 from reread.preprocessing.errors import one_line
 from reread.training.assembly import Assembly, resolve
 from reread.training.config import TrainSettings
 from reread.training.parallel.mesh import Mesh
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
-LAUNCHES = {
-    "native_layer_norm_backward": 2,
-    "_scaled_dot_product_efficient_attention_backward": 2,
-    "embedding_dense_backward": 14,  # it sorts the ids
-    "nll_loss_backward": 2,
-    "sort": 6,
-    "argsort": 6,
-}
-"""Kernels of an operation, where they are not one; from profiles and torch's sources."""
-LISTS = {1: 110, 2: 64, 3: 48, 4: 36}
-"""Tensors that one launch of an operation on lists takes, by the number of lists."""
-
 
 class Done(NamedTuple):
     """An operation that wrote memory."""
 
     kind: str
     line: str
-    launches: int
-    bytes: int
+    work: Work
 
 
 class Counts(Ledger):
@@ -62,35 +48,8 @@ class Counts(Ledger):
         super().__init__()
         self.done: list[Done] = []
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        operations, traffic = self.operations, self.traffic
-        output = super().__torch_dispatch__(function, types, args, kwargs)
-        name = function._schema.name.partition("::")[2]
-        if self.operations > operations and not name.startswith(("empty", "new_empty")):
-            self.done.append(Done(kind_of(function), line(), launches(name, args), self.traffic - traffic))
-        return output
-
-
-def kind_of(function: Any) -> str:
-    library, _, name = function._schema.name.partition("::")
-    if library == "reread":
-        return "our kernels"
-    if name in PRODUCTS:
-        return "products"
-    if "scaled_dot_product" in name:
-        return "attention"
-    return "others"
-
-
-def launches(name: str, args: tuple[Any, ...]) -> int:
-    if not name.startswith("_foreach"):
-        return LAUNCHES.get(name, 1)
-    lists = [one for one in args if isinstance(one, list | tuple) and one and isinstance(one[0], Tensor)]
-    if any(a.shape != b.shape for other in lists[1:] for a, b in zip(lists[0], other, strict=True)):
-        return len(lists[0])  # a number for each tensor has no kernel for lists
-    return -(-len(lists[0]) // LISTS[min(len(lists), 4)])
+    def _note(self, kind: str, work: Work) -> None:
+        self.done.append(Done(kind, line(), work))
 
 
 def line() -> str:
@@ -118,14 +77,12 @@ def count(case: Case, kernels: str, precision: torch.dtype = torch.bfloat16) -> 
         pass_on(assembly, settings)
         seen = len(counts.done)
         assembly.update(1e-4, 1.0)
-    update = sum(one.bytes for one in counts.done[seen:])
-    parameters = sum(one.numel() for one in assembly.model.parameters())
-    whole = sum(one.bytes for one in counts.done)
+    whole, update = (summed([one.work for one in done]) for done in (counts.done, counts.done[seen:]))
     return counts, {
-        "launches": sum(one.launches for one in counts.done),
-        "of the update": sum(one.launches for one in counts.done[seen:]),
-        "bytes a token": whole / (ACCUMULATION * TOKENS),
-        "bytes a parameter of the update": update / parameters,
+        "launches": whole.launches,
+        "of the update": update.launches,
+        "bytes a token": whole.bytes / (ACCUMULATION * TOKENS),
+        "bytes a parameter of the update": update.bytes / sum(one.numel() for one in assembly.model.parameters()),
     }
 
 
@@ -167,8 +124,8 @@ def main() -> None:
         heading("line", "launches", "GB")
         size, number = Counter[str](), Counter[str]()
         for one in counts.done:
-            size[f"{one.line} ({one.kind})"] += one.bytes
-            number[f"{one.line} ({one.kind})"] += one.launches
+            size[f"{one.line} ({one.kind})"] += one.work.bytes
+            number[f"{one.line} ({one.kind})"] += one.work.launches
         for name, moved in size.most_common(options.lines):
             row(name, number[name], f"{moved / 1e9:.2f}")
 
