@@ -33,6 +33,7 @@ from reread.training.parallel.mesh import Mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 
+
 class Done(NamedTuple):
     """An operation that wrote memory."""
 

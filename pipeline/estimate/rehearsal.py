@@ -70,8 +70,10 @@ class Footprint:
     """Tensors of the optimiser's step, in which no activations exist any more."""
     update_work: Work
     """What the gradients' norm, the update and clearing the gradients ask for."""
+    slots: int
+    """Tokens of the micro-batch, with padding."""
     work: Mapping[str, Work]
-    """What a micro-batch asks for, by kind of operation."""
+    """What the micro-batch asks for, by kind of operation."""
     tensor_bytes: int
     """Bytes that are all-reduced over the tensor group in a micro-batch."""
     tensor_calls: int
@@ -293,7 +295,8 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
     reduced, calls, kept = ledger.reduced, ledger.calls, 0
     ledger.work.clear()
     ones = dict.fromkeys(assembly.objective.counted, 1.0)
-    for loss, _, is_last in assembly.objective.losses(assembly.objective.largest(), ones, 0):
+    batch = assembly.objective.largest()
+    for loss, _, is_last in assembly.objective.losses(batch, ones, 0):
         if is_last:
             buckets.reduce_as_ready()
         if loss is not None:
@@ -305,6 +308,9 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
         "activations": at_encoder[0] - begin,
         "head": kept + begin - at_encoder[0],
         "working": ledger.since(begin) - kept,
+        "slots": sum(
+            rows["input_ids"].size for rows in ([batch] if isinstance(batch, dict) else [r for _, r in batch])
+        ),
         "work": dict(ledger.work),
         "tensor_bytes": ledger.reduced - reduced,
         "tensor_calls": ledger.calls - calls,
@@ -314,6 +320,12 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
     assembly.update(1.0, 1.0)
     buckets.zero()
     return micro_batch | {"update": ledger.since(begin), "update_work": summed([*ledger.work.values()])}
+
+
+def _slots(batch: Any) -> int:
+    """Tokens of a batch with padding; a task's is a list of passes."""
+    passes = [rows for _, rows in batch] if isinstance(batch, list) else [batch]
+    return sum(rows["input_ids"].size for rows in passes)
 
 
 @contextmanager
