@@ -1,6 +1,6 @@
 """What a training step asks of a GPU, counted without one: launches and bytes, by kind and by line.
 
-    python benchmarks/gpu/counts.py                          # the cases of `make gpu` that are ours
+    python benchmarks/gpu/counts.py                          # the models that `make gpu` trains
     python benchmarks/gpu/counts.py --only "nezha-base 512" --lines 30
     python benchmarks/gpu/counts.py --kernels plain          # by torch's operations, without kernels of our own
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu.cases import ACCUMULATION, CASES, TOKENS, VOCABULARIES, Case
+from benchmarks.gpu.models import ACCUMULATION, OURS, TOKENS, VOCABULARIES, Model
 from benchmarks.harness import heading, parser, row
 from reread.pipeline.estimate.rehearsal import META, Ledger, as_on, step_by_lists
 from reread.pipeline.estimate.work import Work, summed
@@ -63,13 +63,13 @@ def line() -> str:
     return f"backward of {node.name()}" if node else "elsewhere"
 
 
-def count(case: Case, kernels: str, precision: torch.dtype = torch.bfloat16) -> tuple[Counts, dict[str, float]]:
-    """A step of `case`, and its figures: launches, bytes a token, bytes a parameter of the update."""
+def count(model: Model, kernels: str, precision: torch.dtype = torch.bfloat16) -> tuple[Counts, dict[str, float]]:
+    """A step of `model`, and its figures: launches, bytes a token, bytes a parameter of the update."""
     name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[precision]
-    settings = case.settings(Path("unused"), name, TOKENS // case.length, False)
+    settings = model.settings(Path("unused"), name, TOKENS // model.length, False)
     settings = settings.model_copy(update={"kernels": kernels, "compile": False})
     special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    resolved = resolve(settings, VOCABULARIES[case.recipe], None, special)
+    resolved = resolve(settings, VOCABULARIES[model.recipe], None, special)
     counts = Counts()
     with counts, as_on("gpu", counts):
         assembly = Assembly(resolved, Mesh(device=META), precision)
@@ -104,8 +104,7 @@ def pass_on(assembly: Assembly, settings: TrainSettings) -> None:
 @one_line()
 def main() -> None:
     arguments = parser(__doc__)
-    ours = [case for case in CASES if case.theirs is None and "compile=true" not in case.overrides]
-    arguments.add_argument("--only", nargs="+", choices=[case.name for case in ours], metavar="CASE")
+    arguments.add_argument("--only", nargs="+", choices=[model.name for model in OURS], metavar="MODEL")
     arguments.add_argument("--kernels", nargs="+", choices=("auto", "plain"), default=["auto", "plain"])
     arguments.add_argument("--precision", choices=("bf16", "fp16"), default="bf16")
     arguments.add_argument("--lines", type=int, default=0, help="the lines that move most bytes")
@@ -113,13 +112,13 @@ def main() -> None:
     logging.disable()
     precision = {"bf16": torch.bfloat16, "fp16": torch.float16}[options.precision]
     names = ["launches", "of the update", "bytes a token", "bytes a parameter of the update"]
-    heading("case", "train.kernels", *names)
+    heading("model", "train.kernels", *names)
     details = []
-    for case in ours:
-        for kernels in options.kernels if not options.only or case.name in options.only else ():
-            counts, figures = count(case, kernels, precision)
-            row(case.name, kernels, *(f"{figures[name]:,.0f}" for name in names))
-            details.append((f"{case.name}, {kernels}", counts))
+    for model in OURS:
+        for kernels in options.kernels if not options.only or model.name in options.only else ():
+            counts, figures = count(model, kernels, precision)
+            row(model.name, kernels, *(f"{figures[name]:,.0f}" for name in names))
+            details.append((f"{model.name}, {kernels}", counts))
     for title, counts in details if options.lines else ():
         print(f"\n{title}\n")
         heading("line", "launches", "GB")
