@@ -36,11 +36,10 @@ def measure(case: Case, place: Place, deadline: float) -> Iterator[Figures]:
     """A line for each side of the case's comparisons; after `deadline` no other comparison is begun."""
     for comparison in case.comparisons(place):
         if time.monotonic() > deadline:
-            yield {"comparison": comparison.name, "side": "all", "error": "left out: the case's time was up"}
+            yield {"case": case.name, "comparison": comparison.name, "error": "left out: the case's time was up"}
             continue
         for figures in compare(comparison, place, deadline):
             yield {"case": case.name, "precision": place.precision, **figures}
-            torch.cuda.empty_cache()
 
 
 def main() -> None:

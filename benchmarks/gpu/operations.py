@@ -6,6 +6,7 @@ nothing. GB/s and TFLOP/s are of the bytes and FLOPs that `reread plan` counts.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAtt
 from reread.training.models.nezha import NezhaConfig, NezhaForPreTraining
 from reread.training.models.ran.attention_ran import standardise
 from reread.training.models.ran.configuration_ran import RanConfig
+from reread.training.optim.build import set_steps_taken
 from reread.training.optim.flat import flat_update
 from reread.training.parallel.mesh import Mesh
 
@@ -41,7 +43,7 @@ CALLS = 10
 PAUSE_CYCLES = 10_000_000
 """About 5 ms."""
 
-Function = Callable[..., Tensor]
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 class Operation:
@@ -75,12 +77,14 @@ class Operation:
 
 
 def _run(function: Function, given: Sequence[Tensor]) -> list[Tensor]:
-    """The output and the gradients of its sum."""
+    """The outputs and the gradients of their sum."""
     learning = [one for one in given if one.requires_grad]
     with torch.set_grad_enabled(bool(learning)):
         output = function(*given)
-    gradients = torch.autograd.grad(output, learning, torch.ones_like(output)) if learning else ()
-    return [output.detach(), *gradients]
+    outputs = output if isinstance(output, tuple) else (output,)
+    ones = [torch.ones_like(one) for one in outputs]
+    gradients = torch.autograd.grad(outputs, learning, ones) if learning else ()
+    return [*(one.detach() for one in outputs), *gradients]
 
 
 def _counted(function: Function, given: Sequence[Tensor]) -> Work:
@@ -157,25 +161,18 @@ def products(place: Place) -> Iterator[Comparison]:
     width, inner = (32, 64) if place.toy else (768, 3072)
     tokens = place.tokens
 
-    def three(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return torch.stack([F.linear(x, a), F.linear(x, b), F.linear(x, c)])
+    def three(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        return tuple(F.linear(x, weight) for weight in weights)
 
-    def separate(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return F.linear(x, a) + F.linear(x, b) + F.linear(x, c)
+    def one(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        return F.linear(x, torch.cat(weights)).chunk(3, dim=-1)
 
-    def together(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        first, second, third = F.linear(x, torch.cat([a, b, c])).chunk(3, dim=-1)
-        return first + second + third
-
-    def side(function: Function, *shapes: tuple[int, ...], is_forward: bool = False) -> Callable[[Place], Side]:
-        return lambda place: Operation(
-            place, function, [_random(place, *one) for one in shapes], is_forward=is_forward, is_compared=False
-        )
+    def side(function: Function, *shapes: tuple[int, ...]) -> Callable[[Place], Side]:
+        return lambda place: Operation(place, function, [_random(place, *shape) for shape in shapes])
 
     of_three = (tokens, width), (width, width), (width, width), (width, width)
     yield Comparison(
-        "query, key and value, added up",
-        {f"3 x {width}": side(separate, *of_three), f"1 x {3 * width}": side(together, *of_three)},
+        "query, key and value", {f"3 x {width}": side(three, *of_three), f"1 x {3 * width}": side(one, *of_three)}
     )
 
     def added(dy: Tensor, x: Tensor, total: Tensor) -> Tensor:
@@ -196,15 +193,13 @@ def products(place: Place) -> Iterator[Comparison]:
 
     yield Comparison("a weight's gradient, added in float32", {"mm + add_": gradient(added), "addmm": gradient(fused)})
 
-    def twice(x: Tensor, weight: Tensor) -> Tensor:
-        return torch.stack([F.linear(half, weight).sum() for half in x.chunk(2)])
-
-    def once(x: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(x, weight).sum()
+    def twice(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return tuple(F.linear(half, weight) for half in x.chunk(2))
 
     shapes = (2 * tokens, width), (inner, width)
     yield Comparison(
-        f"{width} to {inner} columns", {f"2 x {tokens}": side(twice, *shapes), f"1 x {2 * tokens}": side(once, *shapes)}
+        f"{width} to {inner} columns",
+        {f"2 x {tokens}": side(twice, *shapes), f"1 x {2 * tokens}": side(F.linear, *shapes)},
     )
 
 
@@ -254,7 +249,7 @@ def _operation(place: Place, one: Own, function: Function) -> Side:
 
 
 def _own(place: Place) -> Iterator[Own]:
-    length, heads, size, inner = (32, 2, 16, 64) if place.toy else (512, 12, 64, 3072)
+    length, heads, size, inner = (8, 2, 16, 64) if place.toy else (512, 12, 64, 3072)
     rows = 1 if place.toy else max(1, place.tokens // length)
     width, tokens = heads * size, rows * length
     wide, column = (tokens, width), (width,)
@@ -272,14 +267,11 @@ def _own(place: Place) -> Iterator[Own]:
 
         return plain, ours
 
-    def plain_heads(qkv: Tensor, features: Tensor, turns: Tensor) -> Tensor:
+    def plain_heads(qkv: Tensor, features: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
         q, k, v = (one.unflatten(-1, (heads, size)).transpose(1, 2) for one in qkv.chunk(3, dim=-1))
         shared = features.to(k.dtype).expand_as(k)
         back = blocks.rotate(q, turns, back=True)
-        return torch.stack([torch.cat(pair, dim=-1) for pair in ((q, back), (k, shared), (v, shared))])
-
-    def our_heads(qkv: Tensor, features: Tensor, turns: Tensor) -> Tensor:
-        return torch.stack(to_heads(qkv, features, turns))
+        return tuple(torch.cat(pair, dim=-1) for pair in ((q, back), (k, shared), (v, shared)))
 
     def plain_output(z: Tensor, turns: Tensor) -> Tensor:
         content, relative = z.chunk(2, dim=-1)
@@ -294,44 +286,45 @@ def _own(place: Place) -> Iterator[Own]:
     def our_gelu(x: Tensor, bias: Tensor) -> Tensor:
         return bias_gelu(x, bias, False)
 
-    def plain_sum(total: Tensor, value: Tensor) -> Tensor:
-        return total.float().add_(value)
+    def plain_sum(value: Tensor, total: Tensor) -> Tensor:
+        return total.add_(value)
 
-    def our_sum(total: Tensor, value: Tensor) -> Tensor:
-        add_to([total := total.float()], [value])
+    def our_sum(value: Tensor, total: Tensor) -> Tensor:
+        add_to([total], [value])
         return total
 
     of_norm = wide, column, wide, column, column
     yield Own("residual and norm", *norm(0.0), of_norm)
     yield Own("residual, dropout and norm", *norm(0.1), of_norm, is_compared=False)
     yield Own("bias and GELU", lambda x, bias: F.gelu(x + bias), our_gelu, ((tokens, inner), (inner,)))
-    yield Own("NEZHA's heads, and stacked", plain_heads, our_heads, ((rows, length, 3 * width),), (features, turns))
+    yield Own("NEZHA's heads", plain_heads, to_heads, ((rows, length, 3 * width),), (features, turns))
     yield Own("NEZHA's output", plain_output, from_heads, ((rows, heads, length, 2 * size),), (turns,))
-    keys = length + (16 if place.toy else 128)
+    keys = length + length // 4
     shapes = (rows, length, heads, size), (keys + length, heads, size), (rows, heads, 1, keys)
     yield Own("ERNIE-Doc's bias", ErnieDocSelfAttention.relative_bias, relative_bias, shapes)
     yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
     windows = rows, 2, heads, length, size
     yield Own("RAN's rotation", blocks.rotate, rotate_windows, (windows,), (turns,))
-    yield Own("a sum in float32", plain_sum, our_sum, ((inner, width), (inner, width)), is_forward=True)
+    total = torch.zeros(inner, width, device=place.device)
+    yield Own("a sum in float32", plain_sum, our_sum, ((inner, width),), (total,), is_compared=False, is_forward=True)
 
 
 # The update
 
 
 class Update:
-    """LAMB's step on the weights of nezha-base; the gradients are the same numbers each time."""
+    """LAMB's second step on the weights of nezha-base; the gradients are the same numbers each time."""
 
     def __init__(self, place: Place, how: str) -> None:
         self.place = place
         assembly, update = _updating(place, place.device, how == "ours")
         assembly.buckets.flat.copy_(torch.arange(assembly.buckets.flat.numel(), device=place.device).sin())
         self.masters = assembly.masters.masters
-        step = update or partial(assembly.masters.step, assembly.optimizer, assembly.buckets)
-        if how == "compiled":
-            step = torch.compile(step)
+        plain = assembly.masters.step if how != "compiled" else torch.compile(assembly.masters.step, dynamic=False)
+        self.optimizer = assembly.optimizer
         self.gradients = assembly.buckets.flat
-        self.kept, self.step = self.gradients.clone(), step
+        self.kept = self.gradients.clone()
+        self.step = update or partial(plain, assembly.optimizer, assembly.buckets)
         with Ledger() as ledger, as_on("gpu", ledger):
             counted, update = _updating(place, META, how == "ours")
             ledger.work.clear()
@@ -340,6 +333,7 @@ class Update:
 
     def turn(self) -> Figures:
         self.gradients.copy_(self.kept)
+        set_steps_taken(self.optimizer, 1)  # the number is a constant in compiled code
         if not self.place.is_gpu:
             return {"ms": _milliseconds(lambda: self.step(1e-4, 1.0), self.place)}
         torch.cuda.synchronize()  # as a step begins its update: with nothing queued
@@ -360,9 +354,11 @@ class Update:
 
 def _updating(place: Place, device: torch.device, by_kernels: bool) -> tuple[Assembly, Callable[..., None] | None]:
     """A model with its optimiser on `device`, and the update by kernels."""
-    settings = NEZHA_512.settings(place.folder / "unused", place.precision, 1, place.toy)
+    tiny = "model.hidden_size=32", "model.num_hidden_layers=1", "model.intermediate_size=32"
+    model = replace(NEZHA_512, toy=tiny)
+    settings = model.settings(place.folder / "unused", place.precision, 1, place.toy)
     settings = settings.model_copy(update={"kernels": "plain"})
-    vocabulary = 500 if place.toy else VOCABULARIES[NEZHA_512.recipe]
+    vocabulary = 64 if place.toy else VOCABULARIES[model.recipe]
     special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     assembly = Assembly(resolve(settings, vocabulary, None, special), Mesh(device=device), place.dtype)
     flat = flat_update(assembly.optimizer, assembly.masters, assembly.buckets) if by_kernels else None

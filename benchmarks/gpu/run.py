@@ -8,9 +8,9 @@
 
 The cases are in `cases.py`. Each is a process of its own (`measure.py`) with a limit, so one that fails leaves the
 others alone; one that runs out of memory is tried again with half the rows. Its sides take turns, three to warm up and
-ten that count, fewer if time runs out; the median counts. Results are appended to OUT/results.jsonl as a case ends, what
-a case printed is in OUT/*.log, and OUT/table.md is printed at the end. When the minutes are nearly up no other case is
-begun, and those left are named. tests/gpu come last. Without a GPU it prints what it would run.
+ten that count, fewer if time runs out; the median counts. Results are appended to OUT/results.jsonl as a case ends,
+what a case printed is in OUT/*.log, and OUT/table.md is printed at the end. When the minutes are nearly up no other
+case is begun, and those left are named. tests/gpu come last. Without a GPU it prints what it would run.
 """
 
 import sys
@@ -174,7 +174,7 @@ def run_all(
 def outcome(lines: Sequence[Figures]) -> str:
     """The sides and how many times as fast as the first each is, in a line."""
     return "; ".join(
-        f"{one['side']}: {one['error']}" if "error" in one else f"{one['side']} {one.get('times', 1):.2f}x"
+        f"{one.get('side', 'all')}: {one['error']}" if "error" in one else f"{one['side']} {one.get('times', 1):.2f}x"
         for one in lines[:8]
     ) + (f"; {len(lines) - 8} more" if len(lines) > 8 else "")
 

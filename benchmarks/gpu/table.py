@@ -10,29 +10,27 @@ Column = tuple[str, Callable[[Figures], str]]
 
 
 def tables(results: Sequence[Figures]) -> str:
-    """Whole steps, their kernels, and single operations."""
-    whole = [one for one in results if "mfu" in one or ("error" in one and "whole steps" in one.get("comparison", ""))]
-    single = [one for one in results if one not in whole]
-    profiled = [one for one in whole if "milliseconds" in one]
+    """Whole steps, their kernels, and single operations, and a line for each side that was left out or failed."""
+    done = [one for one in results if "ms" in one]
+    whole, single = ([one for one in done if ("mfu" in one) == is_step] for is_step in (True, False))
     parts = [
         _table(STEPS, whole),
-        _table(_kernel_columns(), profiled),
+        _table(_kernel_columns(), [one for one in whole if "milliseconds" in one]),
         _table(OPERATIONS, single),
+        "\n".join(f"- {_names(one)}: {one['error']}" for one in results if "error" in one),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _names(one: Figures) -> str:
+    return ", ".join(one[name] for name in ("case", "comparison", "side") if name in one)
 
 
 def _table(columns: Sequence[Column], results: Sequence[Figures]) -> str:
     if not results:
         return ""
     lines = [f"| {' | '.join(name for name, _ in columns)} |", f"|{'---|' * len(columns)}"]
-    for one in results:
-        cells = [cell(one) for _, cell in columns]
-        if "error" in one:
-            names = {"case", "comparison", "side"}
-            cells = [text if name in names else "" for (name, _), text in zip(columns, cells, strict=True)]
-            cells[-1] = one["error"]
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    lines += [f"| {' | '.join(cell(one).replace('|', '/') for _, cell in columns)} |" for one in results]
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.gpu.counts import count
 from benchmarks.gpu.models import OURS
+from reread.pipeline.estimate.work import KINDS
 
 MOST = {
     "nezha-base 512": {"launches": 1100, "bytes a token": 3.15e6, "bytes a parameter of the update": 44},
@@ -28,4 +29,4 @@ def test_the_kernels_save_what_they_are_for() -> None:
     (counts, ours), (_, plain) = count(model, "auto"), count(model, "plain")
     assert ours["launches"] < 0.41 * plain["launches"] and ours["of the update"] == 3
     assert ours["bytes a token"] < 0.67 * plain["bytes a token"]
-    assert {"our kernels", "products", "attention", "others"} == {one.kind for one in counts.done}
+    assert {"our kernels", "products", "attention", "others"} <= {one.kind for one in counts.done} <= set(KINDS)
