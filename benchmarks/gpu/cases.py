@@ -28,7 +28,7 @@ CASES = (
     Case("attention", attention),
     Case("products", products, 30.0),
     Case("update", update, 30.0),
-    Case("update compiled", compiled_update, 40.0),
+    Case("update compiled", compiled_update, 60.0),
     Case("compiled static", steps(BERT_512, NEZHA_512, NEZHA_512.as_compiled("static"))),
     Case("compiled dynamic", steps(BERT_512, NEZHA_512, NEZHA_512.as_compiled("dynamic"))),
     Case("own kernels", own_kernels, 60.0),

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -383,6 +384,7 @@ def _our_update(place: Place) -> Side:
 def _compiled_update(place: Place) -> Side:
     if not place.is_gpu:
         raise LeftOutError("is compiled on a GPU alone")
+    torch._dynamo.config.specialize_float = True  # rate and factor are constants; as symbols torch 2.13 fails
     return Update(place, "compiled")
 
 
@@ -440,5 +442,8 @@ class Few:
 
 def graphs(place: Place) -> Iterator[Comparison]:
     for rows in (2,) if place.toy else (8, 16, 32):
-        sides = {"one by one": partial(Few, rows=rows, is_graph=False), "graph": partial(Few, rows=rows, is_graph=True)}
+        sides: dict[str, Callable[[Place], Side]] = {
+            "one by one": partial(Few, rows=rows, is_graph=False),
+            "graph": partial(Few, rows=rows, is_graph=True),
+        }
         yield Comparison(f"{rows} rows of {16 if place.toy else 128} tokens", sides)

@@ -92,7 +92,8 @@ def compare(comparison: Comparison, place: Place, deadline: float) -> Iterator[F
                 break
             for name, side in sides.items():
                 turns[name].append(side.turn())
-        base, first, expected = next(iter(comparison.sides)), None, ()
+        base, first = next(iter(comparison.sides)), None
+        expected: Sequence[Tensor] = ()
         for name, side in sides.items():
             results = side.results()
             figures = _medians(turns[name]) | {"turns": len(turns[name]), "first_turn_s": first_turn[name]}
