@@ -18,9 +18,9 @@ from reread.pipeline.estimate.hardware import cluster, gpu_named, network_named
 from reread.pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from reread.pipeline.estimate.speed import Ring, exposed_seconds, ring
 from reread.pipeline.estimate.summary import _count, _size, expected_config, print_estimate
+from reread.pipeline.estimate.work import Work
 from reread.pipeline.recipe.layers import available_recipes
 from reread.pipeline.recipe.load import load_recipe
-from reread.pipeline.estimate.work import Work
 from reread.preprocessing.errors import UserError
 from reread.training.assembly import head_of
 from reread.training.config import TrainSettings
