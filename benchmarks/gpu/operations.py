@@ -371,8 +371,9 @@ def update(place: Place) -> Iterator[Comparison]:
 
 
 def compiled_update(place: Place) -> Iterator[Comparison]:
-    sides = {"plain": partial(Update, how="plain"), "compiled": _compiled_update}
-    yield Comparison("LAMB, its launches included", sides)
+    yield Comparison(
+        "LAMB, its launches included", {"plain": partial(Update, how="plain"), "compiled": _compile_update}
+    )
 
 
 def _our_update(place: Place) -> Side:
@@ -381,7 +382,7 @@ def _our_update(place: Place) -> Side:
     return Update(place, "ours")
 
 
-def _compiled_update(place: Place) -> Side:
+def _compile_update(place: Place) -> Side:
     if not place.is_gpu:
         raise LeftOutError("is compiled on a GPU alone")
     torch._dynamo.config.specialize_float = True  # rate and factor are constants; as symbols torch 2.13 fails
