@@ -111,12 +111,15 @@ dist:
 		print('the wheel holds', *sorted(tops)); \
 		sys.exit({top for top in tops if not top.endswith('.dist-info')} != {'reread'})" dist/*.whl
 
-# What a GPU can show, in under nine minutes: tests/gpu, then speed, memory and kernels of each model beside
-# transformers' (benchmarks/gpu). PYTHON=python3 takes an interpreter that has a CUDA torch and what the package
-# imports, and installs nothing; OUT is the folder of the results. Without a GPU it prints what it would run.
+# What a GPU can show, in under nine minutes, what decides most first (benchmarks/gpu): whole steps beside transformers'
+# BERT, then attention, products, the update, our kernels; tests/gpu last. ONLY="'steps*' ran" runs some cases,
+# WITHOUT="gelu" trains each model of ours also without that kernel, in turns. PYTHON=python3 takes an interpreter that
+# has a CUDA torch and what the package imports, and installs nothing; OUT is the folder of the results. Without a GPU
+# it prints what it would run.
 gpu: OUT ?= runs/gpu
 gpu: $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(READY))
-	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)"
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) benchmarks/gpu/run.py --out "$(OUT)" $(if $(ONLY),--only $(ONLY)) \
+		$(if $(WITHOUT),--without $(WITHOUT))
 
 # Whether several GPUs compute what one does, and how fast, as a table for an issue. PYTHON and OUT are as for `make gpu`;
 # TOY=1 runs it at small sizes, on CPU without two GPUs.

@@ -220,8 +220,14 @@ def plan(
         str, typer.Option(help="Network between machines: ib100, eth25, 4xib100 (cards x Gbit/s)")
     ] = "ib100",
     share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Assumed share of a GPU's peak FLOP/s, which a run's log calls MFU")
-    ] = 0.4,
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of a GPU's peak FLOP/s, which a run's log calls MFU, instead of times "
+            "from the bytes and FLOPs of a step",
+        ),
+    ] = None,
     allow_pipe: AllowPipe = False,
 ) -> None:
     """Estimate a recipe's memory on a GPU, its best parallel split, its time and its disk space before it runs."""

@@ -1,4 +1,4 @@
-"""`reread plan` against figures of other people's runs, with the one share of the peak that it assumes.
+"""`reread plan` against figures of other people's runs, with the shares that it takes from one step on an H100.
 
     python benchmarks/estimate/published.py
 
@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.harness import heading, row
 from reread.pipeline.estimate.arrangement import Estimator
-from reread.pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster, cluster, gpu_named, network_named
+from reread.pipeline.estimate.hardware import GIB, Cluster, cluster, gpu_named, network_named
 from reread.pipeline.estimate.speed import exposed_seconds, ring
 from reread.training.config import TrainSettings
 from reread.training.models import model_spec
@@ -77,12 +77,12 @@ FITTING = [  # what fitted and what did not, by the tables' notes: GPU, dtype, l
 def bert_large(corpus: Path, length: int, micro_batch: int, where: Cluster, **others: Any) -> Estimator:
     settings = settings_of(corpus, {**BERT, **LARGE}, {"sequence_length": length}, micro_batch * where.gpus, **others)
     spec = model_spec("nezha")
-    return Estimator(settings, spec, model_config(spec, settings.model, 30522, None), where, FLOP_SHARE)
+    return Estimator(settings, spec, model_config(spec, settings.model, 30522, None), where, None)
 
 
 def throughput(corpus: Path) -> list[tuple[float, float]]:
     """BERT-large's sequences a second; returns those published and predicted by row of `PUBLISHED`."""
-    print(f"BERT-large, {FLOP_SHARE:.0%} of every GPU's peak\n")
+    print("BERT-large, by the bytes and FLOPs of its step\n")
     predicted = "sequences/s published", "predicted", "predicted / published"
     heading("source", "GPUs", "length", *predicted, "exposed ring")
     rates = []

@@ -193,7 +193,7 @@ def time(cases: list[tuple[str, TrainSettings]], rounds: int = 5) -> None:
         totals = step_totals(settings.data, settings.global_batch)
         again = 4 / 3 if settings.activation_checkpointing else 1.0
         flops = model_spec(settings.model["type"]).flops(config_of(settings), settings.data.sequence_length, totals)
-        work, update = again * flops / peak, predicted(settings).update_traffic / bandwidth
+        work, update = again * flops / peak, predicted(settings).update_work.bytes / bandwidth
         share = share or work / (taken - update)
         expected = work / share + update
         errors.append(expected / taken)

@@ -1,6 +1,6 @@
 """What a training step asks of a GPU, counted without one: launches and bytes, by kind and by line.
 
-    python benchmarks/gpu/counts.py                          # the cases of `make gpu` that are ours
+    python benchmarks/gpu/counts.py                          # the models that `make gpu` trains
     python benchmarks/gpu/counts.py --only "nezha-base 512" --lines 30
     python benchmarks/gpu/counts.py --kernels plain          # by torch's operations, without kernels of our own
 
@@ -18,32 +18,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import logging
 import traceback
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from benchmarks.gpu.cases import ACCUMULATION, CASES, TOKENS, VOCABULARIES, Case
+from benchmarks.gpu.models import ACCUMULATION, OURS, TOKENS, VOCABULARIES, Model
 from benchmarks.harness import heading, parser, row
 from reread.pipeline.estimate.rehearsal import META, Ledger, as_on, step_by_lists
+from reread.pipeline.estimate.work import Work, summed
 from reread.preprocessing.errors import one_line
 from reread.training.assembly import Assembly, resolve
 from reread.training.config import TrainSettings
 from reread.training.parallel.mesh import Mesh
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
-LAUNCHES = {
-    "native_layer_norm_backward": 2,
-    "_scaled_dot_product_efficient_attention_backward": 2,
-    "embedding_dense_backward": 14,  # it sorts the ids
-    "nll_loss_backward": 2,
-    "sort": 6,
-    "argsort": 6,
-}
-"""Kernels of an operation, where they are not one; from profiles and torch's sources."""
-LISTS = {1: 110, 2: 64, 3: 48, 4: 36}
-"""Tensors that one launch of an operation on lists takes, by the number of lists."""
 
 
 class Done(NamedTuple):
@@ -51,8 +39,7 @@ class Done(NamedTuple):
 
     kind: str
     line: str
-    launches: int
-    bytes: int
+    work: Work
 
 
 class Counts(Ledger):
@@ -62,35 +49,8 @@ class Counts(Ledger):
         super().__init__()
         self.done: list[Done] = []
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        operations, traffic = self.operations, self.traffic
-        output = super().__torch_dispatch__(function, types, args, kwargs)
-        name = function._schema.name.partition("::")[2]
-        if self.operations > operations and not name.startswith(("empty", "new_empty")):
-            self.done.append(Done(kind_of(function), line(), launches(name, args), self.traffic - traffic))
-        return output
-
-
-def kind_of(function: Any) -> str:
-    library, _, name = function._schema.name.partition("::")
-    if library == "reread":
-        return "our kernels"
-    if name in PRODUCTS:
-        return "products"
-    if "scaled_dot_product" in name:
-        return "attention"
-    return "others"
-
-
-def launches(name: str, args: tuple[Any, ...]) -> int:
-    if not name.startswith("_foreach"):
-        return LAUNCHES.get(name, 1)
-    lists = [one for one in args if isinstance(one, list | tuple) and one and isinstance(one[0], Tensor)]
-    if any(a.shape != b.shape for other in lists[1:] for a, b in zip(lists[0], other, strict=True)):
-        return len(lists[0])  # a number for each tensor has no kernel for lists
-    return -(-len(lists[0]) // LISTS[min(len(lists), 4)])
+    def _note(self, kind: str, work: Work) -> None:
+        self.done.append(Done(kind, line(), work))
 
 
 def line() -> str:
@@ -103,13 +63,13 @@ def line() -> str:
     return f"backward of {node.name()}" if node else "elsewhere"
 
 
-def count(case: Case, kernels: str, precision: torch.dtype = torch.bfloat16) -> tuple[Counts, dict[str, float]]:
-    """A step of `case`, and its figures: launches, bytes a token, bytes a parameter of the update."""
+def count(model: Model, kernels: str, precision: torch.dtype = torch.bfloat16) -> tuple[Counts, dict[str, float]]:
+    """A step of `model`, and its figures: launches, bytes a token, bytes a parameter of the update."""
     name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[precision]
-    settings = case.settings(Path("unused"), name, TOKENS // case.length, False)
+    settings = model.settings(Path("unused"), name, TOKENS // model.length, False)
     settings = settings.model_copy(update={"kernels": kernels, "compile": False})
     special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    resolved = resolve(settings, VOCABULARIES[case.recipe], None, special)
+    resolved = resolve(settings, VOCABULARIES[model.recipe], None, special)
     counts = Counts()
     with counts, as_on("gpu", counts):
         assembly = Assembly(resolved, Mesh(device=META), precision)
@@ -118,14 +78,12 @@ def count(case: Case, kernels: str, precision: torch.dtype = torch.bfloat16) -> 
         pass_on(assembly, settings)
         seen = len(counts.done)
         assembly.update(1e-4, 1.0)
-    update = sum(one.bytes for one in counts.done[seen:])
-    parameters = sum(one.numel() for one in assembly.model.parameters())
-    whole = sum(one.bytes for one in counts.done)
+    whole, update = (summed([one.work for one in done]) for done in (counts.done, counts.done[seen:]))
     return counts, {
-        "launches": sum(one.launches for one in counts.done),
-        "of the update": sum(one.launches for one in counts.done[seen:]),
-        "bytes a token": whole / (ACCUMULATION * TOKENS),
-        "bytes a parameter of the update": update / parameters,
+        "launches": whole.launches,
+        "of the update": update.launches,
+        "bytes a token": whole.bytes / (ACCUMULATION * TOKENS),
+        "bytes a parameter of the update": update.bytes / sum(one.numel() for one in assembly.model.parameters()),
     }
 
 
@@ -146,8 +104,7 @@ def pass_on(assembly: Assembly, settings: TrainSettings) -> None:
 @one_line()
 def main() -> None:
     arguments = parser(__doc__)
-    ours = [case for case in CASES if case.theirs is None and "compile=true" not in case.overrides]
-    arguments.add_argument("--only", nargs="+", choices=[case.name for case in ours], metavar="CASE")
+    arguments.add_argument("--only", nargs="+", choices=[model.name for model in OURS], metavar="MODEL")
     arguments.add_argument("--kernels", nargs="+", choices=("auto", "plain"), default=["auto", "plain"])
     arguments.add_argument("--precision", choices=("bf16", "fp16"), default="bf16")
     arguments.add_argument("--lines", type=int, default=0, help="the lines that move most bytes")
@@ -155,20 +112,20 @@ def main() -> None:
     logging.disable()
     precision = {"bf16": torch.bfloat16, "fp16": torch.float16}[options.precision]
     names = ["launches", "of the update", "bytes a token", "bytes a parameter of the update"]
-    heading("case", "train.kernels", *names)
+    heading("model", "train.kernels", *names)
     details = []
-    for case in ours:
-        for kernels in options.kernels if not options.only or case.name in options.only else ():
-            counts, figures = count(case, kernels, precision)
-            row(case.name, kernels, *(f"{figures[name]:,.0f}" for name in names))
-            details.append((f"{case.name}, {kernels}", counts))
+    for model in OURS:
+        for kernels in options.kernels if not options.only or model.name in options.only else ():
+            counts, figures = count(model, kernels, precision)
+            row(model.name, kernels, *(f"{figures[name]:,.0f}" for name in names))
+            details.append((f"{model.name}, {kernels}", counts))
     for title, counts in details if options.lines else ():
         print(f"\n{title}\n")
         heading("line", "launches", "GB")
         size, number = Counter[str](), Counter[str]()
         for one in counts.done:
-            size[f"{one.line} ({one.kind})"] += one.bytes
-            number[f"{one.line} ({one.kind})"] += one.launches
+            size[f"{one.line} ({one.kind})"] += one.work.bytes
+            number[f"{one.line} ({one.kind})"] += one.work.launches
         for name, moved in size.most_common(options.lines):
             row(name, number[name], f"{moved / 1e9:.2f}")
 

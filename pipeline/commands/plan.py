@@ -8,9 +8,10 @@ from reread.pipeline.recipe.then import following
 
 
 def plan(
-    name: str, overrides: list[str], machines: tuple[int, str, int, str], share: float, allow_pipe: bool = False
+    name: str, overrides: list[str], machines: tuple[int, str, int, str], share: float | None, allow_pipe: bool = False
 ) -> None:
-    """Print the estimate for `machines` (GPUs, GPU, GPUs a machine, network) that reach `share` of a GPU's peak.
+    """Print the estimate for `machines` (GPUs, GPU, GPUs a machine, network) whose time follows from bytes and
+    FLOPs, or from a stated `share` of the peak.
 
     Raises `UserError` for a corpus that a command reads, unless `allow_pipe`.
     """

@@ -80,11 +80,12 @@ class Estimator:
         spec: ModelSpec,
         config: PretrainedConfig,
         cluster: Cluster,
-        flop_share: float,
+        flop_share: float | None,
         kernels: Literal["gpu", "cpu"] = "gpu",
         dataset: Dataset[Any] | None = None,
     ) -> None:
-        """`dataset`: the training examples of a task; memory is that of the longest."""
+        """`flop_share`: the share of the peak that a step reaches, or None for the time of its bytes and FLOPs.
+        `dataset`: the training examples of a task; memory is that of the longest."""
         self.train, self.spec, self.config, self.dataset = train, spec, config, dataset
         self.cluster, self.flop_share, self.kernels = cluster, flop_share, kernels
         self.most_tokens = MANY_TOKENS if kernels == "gpu" else FEW_TOKENS
@@ -187,11 +188,21 @@ class Estimator:
             self.cluster,
             arrangement.footprint,
             self.flops * arrangement.rows * arrangement.data / self.train.global_batch,  # the fullest GPU's, on all
+            micro_batches=self.micro_batches(arrangement),
             wire_bytes=arrangement.wire,
             accumulation=arrangement.accumulation,
             bucket_bytes=self.train.parallel.bucket_bytes,
             flop_share=self.flop_share,
         )
+
+    def micro_batches(self, arrangement: Arrangement) -> float:
+        """How many micro-batches like the rehearsed one a GPU's rows are."""
+        return arrangement.rows / arrangement.footprint.micro_batch
+
+    def mfu(self, arrangement: Arrangement) -> float:
+        """The share of the peak that the micro-batches reach."""
+        seconds = self.cluster.gpus * self.time(arrangement).compute
+        return self.flops / (seconds * self.cluster.gpu.peak)
 
     @cached_property
     def tokens(self) -> float:

@@ -34,7 +34,8 @@ def choose_auto(
     """
     cluster = Cluster(gpu_like(memory, dtype), mesh.world, mesh.tensor_size, network_named("ib100"))
     kernels: Literal["cpu", "gpu"] = "cpu" if mesh.device.type == "cpu" else "gpu"
-    estimator = Estimator(settings, spec_of(settings), config, cluster, FLOP_SHARE, kernels, dataset)
+    share = FLOP_SHARE if kernels == "cpu" else None
+    estimator = Estimator(settings, spec_of(settings), config, cluster, share, kernels, dataset)
     try:
         found = estimator.as_stated()
     except UserError as error:

@@ -6,6 +6,7 @@ same for all devices of a kind and is not fitted to any single measurement.
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -15,20 +16,45 @@ from reread.training.run.metrics import PEAK_TFLOPS
 GIB = 2**30
 
 FLOP_SHARE = 0.40
-"""Share of the peak that the matrix products reach which MFU counts. Published for BERT on V100: 0.25 to 0.51,
-PyTorch's 0.42 to 0.51; on A100 0.23 to 0.53 (README tables of NVIDIA's DeepLearningExamples; DeepSpeed's BERT post of
-2020-05)."""
+"""Share of the peak that the matrix products reach which MFU counts, where one is assumed for all operations together,
+as for a CPU. Published for BERT on V100: 0.25 to 0.51, PyTorch's 0.42 to 0.51; on A100 0.23 to 0.53 (README tables of
+NVIDIA's DeepLearningExamples; DeepSpeed's BERT post of 2020-05)."""
+
+
+class Reached(NamedTuple):
+    """Shares of what is stated that a kind of operation reaches on a GPU."""
+
+    bandwidth: float
+    peak: float
+
+
+REACHED = {
+    "products": Reached(0.67, 0.67),
+    "attention": Reached(0.47, 0.19),
+    "copies": Reached(0.43, 1.0),
+    "elementwise": Reached(0.78, 1.0),
+    "norms": Reached(0.25, 1.0),
+    "sums": Reached(0.33, 1.0),
+    "our kernels": Reached(0.78, 1.0),
+    "others": Reached(0.34, 1.0),
+}
+"""By the kinds of work.py. One step of nezha-base at 512 tokens on an H100 by torch's operations (docs/lab-log.md): the
+least time of the bytes and FLOPs counted, by the time measured; attention's bandwidth from the same at 128 tokens. Not
+measured: products bound by bytes, taken to be as those by FLOPs, and our kernels, as torch's elementwise ones."""
+UPDATE_SHARE = 0.90
+"""Share of the memory's bandwidth that the optimiser reaches, from the same step."""
 NVLINK_SHARE = 0.7
 """Share of NVLink's bandwidth in one direction that is reached: all-reduces on 8 A100 run at 200 to 208 of 300 GB/s
 (NVIDIA/nccl-tests#149 and #178). Of AMD's Infinity Fabric, too: an assumption, as is NVLink's latency there."""
 NETWORK_SHARE = 0.9
 """Share of a network card's line rate that is reached: 46 to 48 of 50 GB/s by NVIDIA/nccl-tests#290."""
-MEMORY_SHARE = 0.8
-"""Share of the memory's bandwidth that the optimiser reaches. An assumption."""
 
 LAUNCH_SECONDS = 8e-6
 """Time for the host to issue one operation in eager PyTorch: a step takes at least that for all of its operations. An
 assumption."""
+GAP_SECONDS = 6e-6
+"""Time that a GPU waits, on average, before it begins a kernel. On an H100 steps of four models were 4.5 to 10 us a
+launch longer than all of their kernels (docs/lab-log.md)."""
 
 LATENCY = {"nvlink": 3.4e-6, "pcie": 5.7e-6, "ib": 14e-6, "eth": 50e-6}
 """Seconds a step of a ring: the constants that NCCL chooses its algorithms by (tuning.cc, Ring/Simple). `ib` is any

@@ -8,7 +8,7 @@ works on lists of tensors. What a kernel takes for itself is not seen.
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import PretrainedConfig
 
 from reread.pipeline.estimate.disk import quiet
+from reread.pipeline.estimate.work import Work, kind_of, summed, work_of
 from reread.training.assembly import Assembly, resolved_with
 from reread.training.config import TrainSettings
 from reread.training.data.batch import IGNORED
@@ -67,10 +68,12 @@ class Footprint:
     """Other tensors that exist at the peak of the micro-batch."""
     update: int
     """Tensors of the optimiser's step, in which no activations exist any more."""
-    update_traffic: int
-    """Bytes that the optimiser reads and writes."""
-    operations: int
-    """Number of operations of a micro-batch."""
+    update_work: Work
+    """What the gradients' norm, the update and clearing the gradients ask for."""
+    slots: int
+    """Tokens of the micro-batch, with padding."""
+    work: Mapping[str, Work]
+    """What the micro-batch asks for, by kind of operation."""
     tensor_bytes: int
     """Bytes that are all-reduced over the tensor group in a micro-batch."""
     tensor_calls: int
@@ -104,10 +107,8 @@ class Ledger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self.traffic = 0
-        """Bytes that operations read and wrote."""
-        self.operations = 0
-        """The number of operations that wrote memory."""
+        self.work: dict[str, Work] = {}
+        """What the operations that wrote memory asked for, by kind."""
         self.reduced = self.calls = 0
         """Bytes and number of all-reduces."""
         self._known: set[int] = set()
@@ -125,14 +126,22 @@ class Ledger(TorchDispatchMode):
                 return self._values[args[0]].clone() if args[0] in self._values else torch.zeros(args[0].shape)
             if function is aten.nonzero.default:
                 found = math.ceil(args[0].numel() * RARE_SHARE)
-                return self._made(torch.empty(found, args[0].dim(), dtype=torch.int64, device=META))
+                indices = torch.empty(found, args[0].dim(), dtype=torch.int64, device=META)
+                self._note("others", Work(1, _bytes(args[:1]) + self._count_all([indices])))
+                return indices
         inputs = _tensors((args, kwargs))
         changed = _bytes(_tensors(_written(function._schema, args, kwargs)))
         output = function(*args, **kwargs)
         made = _tensors(output)
         if made and not any(one.is_floating_point() or one.is_complex() for one in made):
             self._compute(function, args, kwargs, made)
-        return self._made(output, inputs, changed)
+        written = changed + self._count_all(made)
+        if written and not function._schema.name.startswith(("aten::empty", "aten::new_empty")):  # else a view
+            self._note(kind_of(function), work_of(function, args, kwargs, output, _bytes(inputs) + written))
+        return output
+
+    def _note(self, kind: str, work: Work) -> None:
+        self.work[kind] = self.work.get(kind, Work()).plus(work)
 
     def _compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[Tensor]) -> None:
         """Compute the values of the tensors that a function `made`, if those of its arguments are known."""
@@ -146,13 +155,9 @@ class Ledger(TorchDispatchMode):
             found = function(*tree_map(value, args), **tree_map(value, kwargs))
             self._values.update(zip(made, tree_leaves(found), strict=True))
 
-    def _made(self, output: Any, inputs: Sequence[Tensor] = (), changed: int = 0) -> Any:
-        """`changed`: bytes of inputs that were written in place."""
-        written = changed + sum(self._count(tensor.untyped_storage()) for tensor in _tensors(output))
-        if written:  # else a view
-            self.traffic += _bytes(inputs) + written
-            self.operations += 1
-        return output
+    def _count_all(self, made: Iterable[Tensor]) -> int:
+        """The bytes of storages that are new."""
+        return sum(self._count(tensor.untyped_storage()) for tensor in made)
 
     def _count(self, storage: torch.UntypedStorage) -> int:
         """The bytes of a storage if it is new, else 0."""
@@ -281,17 +286,17 @@ def step_by_lists(optimizer: torch.optim.Optimizer) -> None:
         group.update({"foreach": True} if "foreach" in group else {})
 
 
-def _step(assembly: Assembly, ledger: Ledger) -> dict[str, int]:
+def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
     """Run a micro-batch and the optimiser's step; the fields of `Footprint` that follow from them."""
     buckets, at_encoder = assembly.buckets, [0]
     assembly.model.base_model.register_forward_hook(lambda *_: at_encoder.__setitem__(0, ledger.live))
     begin = ledger.live
     ledger.since(begin)
-    reduced, calls, operations = ledger.reduced, ledger.calls, ledger.operations
-    kept = 0
-    buckets.zero()
+    reduced, calls, kept = ledger.reduced, ledger.calls, 0
+    ledger.work.clear()
     ones = dict.fromkeys(assembly.objective.counted, 1.0)
-    for loss, _, is_last in assembly.objective.losses(assembly.objective.largest(), ones, 0):
+    batch = assembly.objective.largest()
+    for loss, _, is_last in assembly.objective.losses(batch, ones, 0):
         if is_last:
             buckets.reduce_as_ready()
         if loss is not None:
@@ -299,18 +304,28 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, int]:
             loss.backward()
     del loss
     buckets.finish()
-    micro_batch = {
+    micro_batch: dict[str, Any] = {
         "activations": at_encoder[0] - begin,
         "head": kept + begin - at_encoder[0],
         "working": ledger.since(begin) - kept,
-        "operations": ledger.operations - operations,
+        "slots": sum(
+            rows["input_ids"].size for rows in ([batch] if isinstance(batch, dict) else [r for _, r in batch])
+        ),
+        "work": dict(ledger.work),
         "tensor_bytes": ledger.reduced - reduced,
         "tensor_calls": ledger.calls - calls,
     }
+    ledger.work.clear()
     buckets.squared_norm()
-    before = ledger.traffic
     assembly.update(1.0, 1.0)
-    return micro_batch | {"update": ledger.since(begin), "update_traffic": ledger.traffic - before}
+    buckets.zero()
+    return micro_batch | {"update": ledger.since(begin), "update_work": summed([*ledger.work.values()])}
+
+
+def _slots(batch: Any) -> int:
+    """Tokens of a batch with padding; a task's is a list of passes."""
+    passes = [rows for _, rows in batch] if isinstance(batch, list) else [batch]
+    return sum(rows["input_ids"].size for rows in passes)
 
 
 @contextmanager

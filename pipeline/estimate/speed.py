@@ -1,11 +1,18 @@
-"""The time of a step: FLOPs at a share of the peak, and the part of the all-reduces that the backward pass does not
+"""The time of a step: a roofline by kind of operation, and the part of the all-reduces that the backward pass does not
 hide."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reread.pipeline.estimate.hardware import LAUNCH_SECONDS, MEMORY_SHARE, Cluster
+from reread.pipeline.estimate.hardware import GAP_SECONDS, LAUNCH_SECONDS, REACHED, UPDATE_SHARE, Cluster, Gpu
 from reread.pipeline.estimate.rehearsal import Footprint
+from reread.pipeline.estimate.work import Work
+
+PRODUCTS, MEMORY = "products", "memory"
+_BOUND_OF = {"products": PRODUCTS, "attention": "attention"}
+BOUNDS = (*_BOUND_OF.values(), MEMORY)
+"""What bounds the operations of a micro-batch; all kinds but products and attention read and write memory."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,10 @@ def ring(cluster: Cluster, ranks_a_node: int, nodes: int, sharing: int = 1) -> R
 class StepTime:
     """Seconds of the parts of a step."""
 
-    compute: float
-    """Seconds of matrix products and other operations; at least the time to issue them."""
+    passes: Mapping[str, float]
+    """Seconds of the micro-batches' operations by `BOUNDS`; of one part alone at a stated share of the peak."""
+    host: float
+    """Seconds in which the GPU waits for the host to launch."""
     tensor: float
     """All-reduces of tensor parallelism; nothing hides them."""
     reduction: float
@@ -52,7 +61,12 @@ class StepTime:
     exposed: float
     """The part of the reduction that the backward pass does not hide."""
     update: float
-    """Seconds of the optimiser's step."""
+    """Seconds of the gradients' norm and the optimiser's step."""
+
+    @property
+    def compute(self) -> float:
+        """Seconds of the micro-batches without their all-reduces."""
+        return sum(self.passes.values()) + self.host
 
     @property
     def total(self) -> float:
@@ -64,32 +78,64 @@ def step_time(
     footprint: Footprint,
     flops: float,
     *,
+    micro_batches: float,
     wire_bytes: float,
     accumulation: int,
     bucket_bytes: int,
-    flop_share: float,
+    flop_share: float | None,
 ) -> StepTime:
-    """Seconds of a step. flops: of the whole global batch, without what activation checkpointing computes again.
-    wire_bytes: of the gradients as they are sent."""
-    tensor = footprint.tensor
-    again = (
-        4 / 3 if footprint.checkpointing else 1.0
-    )  # the forward pass once more; the backward pass takes twice as long as it
-    compute = again * flops / (cluster.gpus * cluster.gpu.peak * flop_share)
-    compute = max(compute, accumulation * footprint.operations * LAUNCH_SECONDS)
+    """Seconds of a step.
+
+    flops: of the whole global batch, without what activation checkpointing computes again, which take the time if a
+    share of the peak is stated; otherwise the work of `micro_batches` like the rehearsed one takes it, in
+    `accumulation` passes. wire_bytes: of the gradients as they are sent.
+    """
+    tensor, gpu = footprint.tensor, cluster.gpu
+    if flop_share is None:
+        passes = {bound: micro_batches * seconds for bound, seconds in seconds_by_bound(footprint.work, gpu).items()}
+    else:
+        # with checkpointing the forward pass once more; the backward pass takes twice as long as it
+        again = 4 / 3 if footprint.checkpointing else 1.0
+        passes = {PRODUCTS: again * flops / (cluster.gpus * gpu.peak * flop_share)}
+    update = footprint.update_work.bytes / (gpu.memory_bandwidth * UPDATE_SHARE)
+    launches = accumulation * sum(one.launches for one in footprint.work.values())
+    waits = waiting(launches, sum(passes.values()), flop_share) + waiting(
+        footprint.update_work.launches, update, flop_share
+    )
     inside = ring(cluster, tensor, 1)
     tensor_seconds = accumulation * inside.seconds(footprint.tensor_bytes, footprint.tensor_calls)
 
     data = ring(cluster, cluster.per_node // tensor, cluster.nodes, sharing=tensor)
     buckets = math.ceil(footprint.gradients / bucket_bytes)
+    compute = sum(passes.values()) + waits
     backward = (compute + tensor_seconds) / accumulation * (3 / 4 if footprint.checkpointing else 2 / 3)
     return StepTime(
-        compute,
+        passes,
+        waits,
         tensor_seconds,
         data.seconds(wire_bytes, buckets),
         exposed_seconds(data, wire_bytes, buckets, backward),
-        footprint.update_traffic / (cluster.gpu.memory_bandwidth * MEMORY_SHARE),
+        update,
     )
+
+
+def seconds_by_bound(work: Mapping[str, Work], gpu: Gpu) -> dict[str, float]:
+    """Seconds of operations on one GPU by `BOUNDS`: of each kind those of its bytes or of its FLOPs, whichever are
+    more, at the shares of bandwidth and peak that the kind reaches."""
+    seconds = dict.fromkeys(BOUNDS, 0.0)
+    for kind, one in work.items():
+        reached = REACHED[kind]
+        by_bytes = one.bytes / (gpu.memory_bandwidth * reached.bandwidth)
+        by_flops = one.flops / (gpu.peak * reached.peak)
+        seconds[_BOUND_OF.get(kind, MEMORY)] += max(by_bytes, by_flops)
+    return seconds
+
+
+def waiting(launches: int, busy: float, flop_share: float | None = None) -> float:
+    """Seconds that the GPU waits for launches, beside `busy` seconds of kernels. A stated share of the peak has the
+    gaps in it already."""
+    gaps = 0.0 if flop_share else launches * GAP_SECONDS
+    return max(gaps, launches * LAUNCH_SECONDS - busy)
 
 
 def exposed_seconds(ring: Ring, size: float, buckets: int, backward: float) -> float:

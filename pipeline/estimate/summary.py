@@ -12,7 +12,8 @@ from transformers import PretrainedConfig
 
 from reread.pipeline.estimate.arrangement import Arrangement, Estimator
 from reread.pipeline.estimate.disk import corpus_size, tokens_read, vocabulary
-from reread.pipeline.estimate.hardware import FLOP_SHARE, GIB, Cluster
+from reread.pipeline.estimate.hardware import GIB, Cluster
+from reread.pipeline.estimate.speed import StepTime
 from reread.pipeline.estimate.tuning import task_estimator
 from reread.pipeline.estimate.whole import hours_of, whole
 from reread.pipeline.recipe.load import load_recipe
@@ -28,9 +29,16 @@ log = logging.getLogger("reread")
 
 AddRow = Callable[..., None]
 
+BY_BOUND = {
+    "products": "matrix products",
+    "attention": "attention",
+    "memory": "between them, by memory",
+}
+"""Names of `BOUNDS` in the table."""
+
 
 def print_estimate(
-    recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE, finetunings: Sequence[Recipe] = ()
+    recipe: Recipe, cluster: Cluster, flop_share: float | None = None, finetunings: Sequence[Recipe] = ()
 ) -> None:
     """Print the recipe's own arrangement beside the one that would be chosen: memory, time and disk.
 
@@ -50,7 +58,7 @@ def print_estimate(
         console.print(whole(recipe, finetunings, estimator, own or best))
 
 
-def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: float = FLOP_SHARE) -> None:
+def print_finetuning_estimate(recipe: Recipe, cluster: Cluster, flop_share: float | None = None) -> None:
     """The same for a recipe from `finetune_recipe`; the tokens are those of the windows of its examples.
 
     Raises `UserError` for a recipe that the cluster cannot train.
@@ -88,6 +96,8 @@ def _print_arrangements(
     console.print(_heading(recipe, estimator, chosen, rows), soft_wrap=True)
     columns = {"as the recipe says": own, "chosen": chosen}
     console.print(_arrangements(estimator, {name: one for name, one in columns.items() if one is not None}))
+    if estimator.flop_share is None:
+        console.print(f"a chosen step is bound by {bounds(estimator.time(chosen))}", soft_wrap=True)
     console.print(_assumed(estimator), soft_wrap=True)
     if own and train.automatic:
         console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
@@ -175,7 +185,12 @@ def _add_times(row: AddRow, estimator: Estimator, shown: list[Arrangement]) -> N
     times = [estimator.time(one) for one in shown]
     train = estimator.train
     tokens = train.steps * estimator.tokens
-    row("matrix products and the like", [f"{time.compute:.3f} s" for time in times])
+    if estimator.flop_share:
+        row("matrix products and the like", [f"{time.compute:.3f} s" for time in times])
+    else:
+        for bound, name in BY_BOUND.items():
+            row(name, [f"{time.passes[bound]:.3f} s" for time in times])
+        row("waiting for the host", [f"{time.host:.3f} s" for time in times])
     if any(time.tensor for time in times):
         row("tensor-parallel all-reduces", [f"{time.tensor:.3f} s" for time in times])
     row("gradients' ring, exposed of all", [f"{time.exposed:.3f} of {time.reduction:.3f} s" for time in times])
@@ -187,6 +202,14 @@ def _add_times(row: AddRow, estimator: Estimator, shown: list[Arrangement]) -> N
         [_duration(train.steps * time.total) for time in times],
         "bold",
     )
+
+
+def bounds(time: StepTime) -> str:
+    """What a step waits for, in per cent of it, the most first."""
+    parts = {**time.passes, "host": time.host, "update": time.update, "network": time.tensor + time.exposed}
+    shares = {name: round(100 * seconds / time.total) for name, seconds in parts.items()}
+    ordered = sorted(shares.items(), key=lambda one: -one[1])
+    return ", ".join(f"{name} {share} %" for name, share in ordered if share)
 
 
 Part = tuple[str, list[bool], list[float]]
@@ -214,8 +237,10 @@ def _parts(shown: list[Arrangement]) -> Iterator[Part]:
 
 
 def _assumed(estimator: Estimator) -> str:
-    cluster = estimator.cluster
-    text = f"assumed: {estimator.flop_share:.0%} of {cluster.gpu.peak / 1e12:g} TFLOP/s"
+    cluster, gpu = estimator.cluster, estimator.cluster.gpu
+    text = f"assumed: {f'{estimator.flop_share:.0%} of ' if estimator.flop_share else ''}{gpu.peak / 1e12:g} TFLOP/s"
+    if estimator.flop_share is None:
+        text += f" and {gpu.memory_bandwidth / 1e9:,.0f} GB/s at the shares that one H100 reached (docs/plan.md)"
     if cluster.gpus > 1:
         text += f"; rings of {cluster.gpu.link_bandwidth / 1e9:.0f} GB/s inside a machine"
     if cluster.nodes > 1:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from reread.pipeline.estimate.arrangement import Estimator
+from reread.pipeline.estimate.arrangement import Arrangement, Estimator
 from reread.pipeline.estimate.hardware import Cluster
 from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.training.assembly import resolve
@@ -18,13 +18,17 @@ class TaskEstimator(Estimator):
     """Arrangements of a fine-tuning: memory by its longest examples, time by the mean of all."""
 
     def __init__(
-        self, train: TrainSettings, cluster: Cluster, flop_share: float, examples: TaskDataset[Any, Any]
+        self, train: TrainSettings, cluster: Cluster, flop_share: float | None, examples: TaskDataset[Any, Any]
     ) -> None:
         # beside the tokenizer, as `train.init` may be an export that is not made yet
         resolved = resolve(train, examples.vocab_size, examples.tokenizer_folder, examples.special)
         resolved.check()
         super().__init__(train, resolved.spec, resolved.config, cluster, flop_share, dataset=examples)
         self.examples = examples
+
+    def micro_batches(self, arrangement: Arrangement) -> float:
+        """By their tokens, as the rehearsed one has the longest examples."""
+        return self.tokens * arrangement.rows / self.train.global_batch / arrangement.footprint.slots
 
     @cached_property
     def tokens(self) -> float:
@@ -39,7 +43,7 @@ class TaskEstimator(Estimator):
         )
 
 
-def task_estimator(recipe: Recipe, cluster: Cluster, flop_share: float) -> TaskEstimator:
+def task_estimator(recipe: Recipe, cluster: Cluster, flop_share: float | None) -> TaskEstimator:
     """The estimator of a recipe from `finetune_recipe`. Raises `UserError` for what training would refuse."""
     train = train_section(recipe)
     examples = open_task(task_section(recipe), train.seed, "train")

@@ -21,16 +21,17 @@ too high."""
 def whole(recipe: Recipe, finetunings: Sequence[Recipe], estimator: Estimator, pretraining: Arrangement) -> Table:
     """GPU-hours of pretraining and of each fine-tuning.
 
-    A fine-tuning is counted by the FLOPs of its windows, at the share of the peak that pretraining is assumed to reach.
+    A fine-tuning is counted by the FLOPs of its windows, at the share of the peak of pretraining's estimate.
     """
     train, cluster = train_section(recipe), estimator.cluster
     hours = {
         f"pretraining, {train.steps:,} steps": train.steps * estimator.time(pretraining).total * cluster.gpus / 3600
     }
+    share = estimator.mfu(pretraining)
     for one in finetunings:
         tuned = train_section(one)
         seeds = one.finetune.seeds if one.finetune else 1
-        seconds = seeds * _flops(estimator, tuned, task_section(one)) / (cluster.gpu.peak * estimator.flop_share)
+        seconds = seeds * _flops(estimator, tuned, task_section(one)) / (cluster.gpu.peak * share)
         runs = f"{seeds} seeds of {tuned.steps:,} steps" if seeds > 1 else f"{tuned.steps:,} steps"
         hours[f"{one.name}, {runs}"] = seconds / 3600
     table = Table(caption="Fine-tunings by the FLOPs of their windows; evaluation and a `start` are left out.")

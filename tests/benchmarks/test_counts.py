@@ -2,8 +2,9 @@
 
 import pytest
 
-from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.counts import count
+from benchmarks.gpu.models import OURS
+from reread.pipeline.estimate.work import KINDS
 
 MOST = {
     "nezha-base 512": {"launches": 1062, "bytes a token": 2.98e6, "bytes a parameter of the update": 44},
@@ -16,16 +17,16 @@ MOST = {
 
 @pytest.mark.parametrize("name", list(MOST))
 def test_a_step_asks_for_no_more_than_it_did(name: str) -> None:
-    (case,) = [case for case in CASES if case.name == name]
-    _, figures = count(case, "auto")
+    (model,) = [model for model in OURS if model.name == name]
+    _, figures = count(model, "auto")
     for figure, most in MOST[name].items():
         assert figures[figure] < 1.05 * most, figure
 
 
 def test_the_kernels_save_what_they_are_for() -> None:
     """Of nezha-base three fifths of the launches and a third of the bytes, and of the update all but three launches."""
-    (case,) = [case for case in CASES if case.name == "nezha-base 512"]
-    (counts, ours), (_, plain) = count(case, "auto"), count(case, "plain")
+    (model,) = [model for model in OURS if model.name == "nezha-base 512"]
+    (counts, ours), (_, plain) = count(model, "auto"), count(model, "plain")
     assert ours["launches"] < 0.41 * plain["launches"] and ours["of the update"] == 3
     assert ours["bytes a token"] < 0.67 * plain["bytes a token"]
-    assert {"our kernels", "products", "attention", "others"} == {one.kind for one in counts.done}
+    assert {"our kernels", "products", "attention", "others"} <= {one.kind for one in counts.done} <= set(KINDS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LongformerConfig
 
-from benchmarks.gpu.kernels import profiled
+from benchmarks.gpu.profiles import profiled
 from reread.training.config import TrainSettings
 from reread.training.models.ernie_doc import ErnieDocConfig, ErnieDocForPreTraining
 from reread.training.models.longformer import LongformerForMaskedLM

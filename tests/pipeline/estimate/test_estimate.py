@@ -18,6 +18,7 @@ from reread.pipeline.estimate.hardware import cluster, gpu_named, network_named
 from reread.pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from reread.pipeline.estimate.speed import Ring, exposed_seconds, ring
 from reread.pipeline.estimate.summary import _count, _size, expected_config, print_estimate
+from reread.pipeline.estimate.work import Work
 from reread.pipeline.recipe.layers import available_recipes
 from reread.pipeline.recipe.load import load_recipe
 from reread.preprocessing.errors import UserError
@@ -276,11 +277,11 @@ def pretended(state_gib: float, row_gib: float, monkeypatch, operations: int = 0
     def rehearse(*_: Any, tensor: int, micro_batch: int, checkpointing: bool, **__: Any) -> Footprint:
         if 12 % tensor:
             raise UserError(f"12 heads do not divide by {tensor}")
-        numbers = dict.fromkeys(Footprint.__dataclass_fields__, 0)
+        numbers: dict[str, Any] = dict.fromkeys(Footprint.__dataclass_fields__, 0)
         numbers["weights"] = int(state_gib * 2**30 / tensor)
         a_row = row_gib * (0.5 + 0.5 / tensor) * (0.1 if checkpointing else 1.0)
         numbers["activations"] = int(a_row * 2**30 * micro_batch)
-        numbers |= {"gradients": 2**20, "operations": operations}
+        numbers |= {"gradients": 2**20, "update_work": Work(), "work": {"others": Work(launches=operations)}}
         numbers |= {"tensor": tensor, "micro_batch": micro_batch, "checkpointing": checkpointing}
         return Footprint(**numbers)
 
