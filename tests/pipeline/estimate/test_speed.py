@@ -11,6 +11,7 @@ from reread.pipeline.estimate.summary import bounds, expected_config
 from reread.pipeline.estimate.work import Work, kind_of
 from reread.pipeline.recipe.load import load_recipe
 from reread.training.assembly import spec_of
+from reread.training.kernels.products import add_product
 from tests.pipeline.estimate.test_estimate import Estimator
 
 
@@ -31,6 +32,16 @@ def test_the_work_of_a_layer_is_that_of_its_shapes() -> None:
     }
     assert ledger.work["products"] == Work(1, 4 * (48 + 24 + 32), 2 * 6 * 4 * 8), "x needs no gradient"
     assert ledger.work["norms"].launches == 2 and ledger.work["sums"].bytes == 4 * (48 + 1) + 4 * (48 + 8)
+
+
+def test_a_product_that_adds_to_a_float32_sum_has_its_flops() -> None:
+    """[8, 6] [6, 4] in bf16 added to [8, 4]: the sum is read and written."""
+    with Ledger() as ledger, as_on("gpu", ledger):
+        total = torch.empty(8, 4, device=META)
+        gradient, x = (torch.empty(6, size, device=META, dtype=torch.bfloat16) for size in (8, 4))
+        ledger.work.clear()
+        add_product(total, gradient, x)
+    assert ledger.work == {"products": Work(1, 2 * (48 + 24) + 4 * (32 + 32), 2 * 8 * 6 * 4)}
 
 
 def test_attention_counts_its_products_twice_and_two_and_a_half_times_back() -> None:
