@@ -57,7 +57,8 @@ class Shares:
         """The part that this process holds of a tensor whose tensor-parallel part is `part`, without the rows of the
         parameter before `first_row`."""
         rows = tuple(max(row - first_row, 0) for row in self.rows(parameter))
-        return replace(part, rows=rows, part=self.mesh.data_rank * part.parts + part.part)
+        number = self.mesh.data_rank * part.parts + (0 if part.dim is None else part.part)
+        return replace(part, rows=rows, part=number)
 
     def gather(self, flat: Tensor) -> None:
         """Give all processes each other's share of `flat` (collective)."""
