@@ -78,9 +78,7 @@ class FlatUpdate:
         nezha = self.optimizer.variant == "nezha"  # type: ignore[attr-defined]
         owners, ends, begins, decays, rates = self.tables
         numbers = factor, beta1, beta2, unbias1, unbias2, eps, nezha
-        sums = lamb_moments(
-            self.weights, self.flat, *self.moments, owners, begins, self.norm_decays, *numbers
-        )
+        sums = lamb_moments(self.weights, self.flat, *self.moments, owners, begins, self.norm_decays, *numbers)
         squares = self._of_whole_tensors(sum_by_tensor(sums, ends))
         tables = owners, begins, decays, rates, squares
         lamb_apply(self.weights, *self.moments, self.halves, *tables, rate, unbias1, unbias2, eps, nezha)

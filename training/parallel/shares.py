@@ -29,8 +29,13 @@ class Shares:
     def __init__(self, offsets: Mapping[nn.Parameter, int], size: int, ranks: int, mesh: Mesh) -> None:
         """`offsets`: the first element of each parameter in the buffer of `size` elements, in its order.
 
-        Raises `UserError` if there are too few weights for so many processes.
+        Raises `UserError` if there are too few weights for so many processes, or one that cannot be divided.
         """
+        if not all(parameter.dim() for parameter in offsets):
+            raise UserError(
+                "train.parallel.shard_state: a parameter of this model has no dimension to be divided by; set it to "
+                "false, or give the parameter the shape [1]"
+            )
         self.offsets, self.mesh = offsets, mesh
         self.cuts = [_nearest(offsets, size, size * rank // ranks) for rank in range(ranks)] + [size]
         """Bounds of the shares, in elements."""
