@@ -85,7 +85,7 @@ def test_in_half_precision_with_a_skipped_step_and_a_resume(ranks, sample_corpus
         folder = tmp_path / str(shard)
         folder.mkdir()
         moved = [ranks(2, train_with_overflow, {**values, "steps": steps}, folder) for steps in stops]
-        moves.append([sum((part[rank] for part in moved), []) for rank in (0, 1)])
+        moves.append([[step for part in moved for step in part[rank]] for rank in (0, 1)])
         ends.append(state_of(folder, 6))
     assert moves == [[[True, True, False, True, True, True]] * 2] * 2
     same(ends[1], ends[0], 0.0)

@@ -337,11 +337,10 @@ def _writers(layout: dict[str, Slice], mesh: Mesh) -> dict[str, list[int]]:
     """
     load = [0] * mesh.world
     writers = {}
-    sizes = {
-        name: [_size(part, number) for number in range(len(_holders(part, mesh)))] for name, part in layout.items()
-    }
+    holders = {name: _holders(part, mesh) for name, part in layout.items()}
+    sizes = {name: [_size(layout[name], number) for number in range(len(parts))] for name, parts in holders.items()}
     for name in sorted(layout, key=lambda name: (-max(sizes[name]), name)):
-        writers[name] = [min(ranks, key=load.__getitem__) for ranks in _holders(layout[name], mesh)]
+        writers[name] = [min(ranks, key=load.__getitem__) for ranks in holders[name]]
         for rank, size in zip(writers[name], sizes[name], strict=True):
             load[rank] += size
     return writers

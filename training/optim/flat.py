@@ -19,7 +19,8 @@ class FlatUpdate:
     """Steps `optimizer`, LAMB or AdamW, in whose state the moments stay, on buffers laid out as those of the gradients.
 
     The master weights, the moments and the model's parameters in half precision become views of the buffers, and all
-    that refers to them, such as a checkpoint, goes on as before. Of divided masters the buffers are this process' share.
+    that refers to them, such as a checkpoint, goes on as before. If masters are divided, the
+    buffers are this process' share.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, masters: MasterWeights, gradients: GradientBuckets) -> None:
