@@ -352,7 +352,7 @@ def _holders(part: Slice, mesh: Mesh) -> list[range]:
         return [range(rank, rank + 1) for rank in range(mesh.world)]
     if part.dim is None and not part.rows:
         return [range(mesh.world)]
-    if part.rows or part.over == "data":
+    if part.rows or part.over == "data":  # tensor-parallel ranks hold the same
         return [range(number * mesh.tensor_size, (number + 1) * mesh.tensor_size) for number in range(mesh.data_size)]
     return [range(number, mesh.world, mesh.tensor_size) for number in range(mesh.tensor_size)]
 

@@ -19,8 +19,8 @@ class FlatUpdate:
     """Steps `optimizer`, LAMB or AdamW, in whose state the moments stay, on buffers laid out as those of the gradients.
 
     The master weights, the moments and the model's parameters in half precision become views of the buffers, and all
-    that refers to them, such as a checkpoint, goes on as before. If masters are divided, the
-    buffers are this process' share.
+    that refers to them, such as a checkpoint, goes on as before. Of divided masters the buffers are this process'
+    share.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, masters: MasterWeights, gradients: GradientBuckets) -> None:
@@ -33,9 +33,9 @@ class FlatUpdate:
         starts = (torch.tensor([*gradients.offsets.values(), size]) - here.start).clamp(0, here.stop - here.start)
         # Move everything into the buffers.
         model = flat_weights(gradients.offsets, size) if masters.flat is None else masters.flat
-        self.weights, self.halves, self.flat = model[here], None, gradients.flat[here]
+        self.weights, self.halves, self.gradients = model[here], None, gradients.flat[here]
         if masters.rounded:
-            self.weights, self.halves = torch.zeros_like(self.flat), self.weights
+            self.weights, self.halves = torch.zeros_like(self.gradients), self.weights
             for name, start in zip(names, starts.tolist(), strict=False):
                 move_to(masters.masters[name], self.weights, start)
         for name in masters.first_rows.keys() & learning.keys():
@@ -52,7 +52,7 @@ class FlatUpdate:
         # What the kernels have to know of each tensor
         groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
         of_each = [groups[learning[name]] for name in names]
-        device, blocks = self.flat.device, starts // BLOCK
+        device, blocks = self.gradients.device, starts // BLOCK
         self.tables = Tables(
             torch.repeat_interleave(torch.arange(len(names)), blocks.diff()).int().to(device),
             blocks.int().to(device),
@@ -79,7 +79,7 @@ class FlatUpdate:
         nezha = self.optimizer.variant == "nezha"  # type: ignore[attr-defined]
         owners, ends, begins, decays, rates = self.tables
         numbers = factor, beta1, beta2, unbias1, unbias2, eps, nezha
-        sums = lamb_moments(self.weights, self.flat, *self.moments, owners, begins, self.norm_decays, *numbers)
+        sums = lamb_moments(self.weights, self.gradients, *self.moments, owners, begins, self.norm_decays, *numbers)
         squares = self._of_whole_tensors(sum_by_tensor(sums, ends))
         tables = owners, begins, decays, rates, squares
         lamb_apply(self.weights, *self.moments, self.halves, *tables, rate, unbias1, unbias2, eps, nezha)
@@ -87,7 +87,7 @@ class FlatUpdate:
     def adam(self, rate: float, factor: float, unbias1: float, unbias2: float) -> None:
         (beta1, beta2), eps = (self.optimizer.param_groups[0][name] for name in ("betas", "eps"))
         owners, _, begins, decays, rates = self.tables
-        buffers = self.weights, self.flat, *self.moments, self.halves
+        buffers = self.weights, self.gradients, *self.moments, self.halves
         adam_apply(*buffers, owners, begins, decays, rates, factor, rate, beta1, beta2, unbias1, unbias2, eps)
 
     def _of_whole_tensors(self, squares: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class Shares:
         self.offsets, self.mesh = offsets, mesh
         self.cuts = [_nearest(offsets, size, size * rank // ranks) for rank in range(ranks)] + [size]
         """Bounds of the shares, in elements."""
-        if any(begin == end for begin, end in zip(self.cuts, self.cuts[1:], strict=False)):
+        if any(begin == end for begin, end in pairwise(self.cuts)):
             raise UserError(
                 f"train.parallel.shard_state: {len(offsets)} tensors that learn are too small to divide over {ranks} "
                 "data-parallel processes; set it to false"
@@ -73,7 +74,7 @@ class Shares:
         sources = range(self.mesh.tensor_rank, self.mesh.world, self.mesh.tensor_size)
         works = [
             dist.broadcast(flat[begin:end], source, group=group, async_op=True)
-            for source, begin, end in zip(sources, self.cuts, self.cuts[1:], strict=False)
+            for source, (begin, end) in zip(sources, pairwise(self.cuts), strict=True)
         ]
         for work in works:
             work.wait()
