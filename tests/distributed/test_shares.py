@@ -92,7 +92,7 @@ def test_in_half_precision_with_a_skipped_step_and_a_resume(ranks, sample_corpus
 
 
 def test_frozen_rows_and_tensors_are_held_as_before(ranks_in_float64, sample_corpus, tmp_path) -> None:
-    """Positions from row 17 on learn, cut at row 32; masters of the rows before are in a share, their moments nowhere."""
+    """Positions from row 17 on learn, cut at row 32; of the rows before, masters are in a share, moments in none."""
     table = "longformer.embeddings.position_embeddings.weight"
     values = no_dropout(longformer_values(sample_corpus, trainable=[f"{table}[17:]"]))
     ends = []
