@@ -92,6 +92,11 @@ TABLE = (
     # Processes and machines
     Meaning("tensor_parallel tensor_parallel_size tensor_model_parallel_size tp tp_size", "train.parallel.tensor"),
     Meaning(
+        "zero_stage zero_optimization use_distributed_optimizer distributed_optimizer shard_optimizer_state",
+        "train.parallel.shard_state",
+        "true is ZeRO's stage 1",
+    ),
+    Meaning(
         "nproc_per_node num_processes world_size devices gpus num_gpus n_gpu n_gpus",
         "train.parallel.processes",
         "on one machine; with --slurm `slurm.nodes` and `slurm.gpus_per_node`",

@@ -32,6 +32,7 @@ from reread.training.parallel.gradients import GradientBuckets
 from reread.training.parallel.layout import Slice
 from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.reduce import reducer
+from reread.training.parallel.shares import shares_of
 from reread.training.parallel.tensor import layout, parallelise
 
 
@@ -72,7 +73,8 @@ def resolved_with(settings: TrainSettings, config: PretrainedConfig) -> Resolved
 class Assembly:
     """A model that computes in `dtype` on this process' device, its master weights, optimiser and objective.
 
-    `init` is a folder to start from, or None for random weights from the recipe's seed.
+    `init` is a folder to start from, or None for random weights from the recipe's seed. `divided_over`: the number of
+    processes that `train.parallel.shard_state` divides over, by default the data-parallel ones.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Assembly:
         init: Path | None = None,
         dataset: Dataset[Any] | None = None,
         held_out: Dataset[Any] | None = None,
+        divided_over: int | None = None,
     ) -> None:
         # Build the model, and freeze what does not learn.
         self.spec, self.config, self.mesh = resolved.spec, resolved.config, mesh
@@ -110,13 +113,12 @@ class Assembly:
                     "out [n:]"
                 )
         # Its master weights, optimiser, gradients and objective
-        self.masters = MasterWeights(self.model, dtype, first_rows)
+        parallel, parameters = settings.parallel, seldom_first(self.model, self.spec.seldom)
+        shares = shares_of(parameters, mesh, divided_over or mesh.data_size) if parallel.shard_state else None
+        self.masters = MasterWeights(self.model, dtype, first_rows, shares)
         self.optimizer = build_optimizer(self.masters.learning(), settings.optimizer, mesh)
         self._state_names = OPTIMIZERS[settings.optimizer.name].state
-        parallel = settings.parallel
-        self.buckets = GradientBuckets(
-            seldom_first(self.model, self.spec.seldom), mesh, parallel.bucket_bytes, reducer(parallel, mesh)
-        )
+        self.buckets = GradientBuckets(parameters, mesh, parallel.bucket_bytes, reducer(parallel, mesh))
         self._by_kernels = None
         if by_kernels(settings.kernels, mesh.device):
             self._by_kernels = flat_update(self.optimizer, self.masters, self.buckets)
@@ -138,9 +140,9 @@ class Assembly:
         slices: dict[str, Slice] = {}
         for name, master in self.masters.named_parameters():
             tensors[f"model.{name}"] = master.data
-            slices[f"model.{name}"] = of_parameters[name]
+            slices[f"model.{name}"] = self.masters.slice_of(name, of_parameters[name])
         for name, learning in self.masters.learning():
-            part = of_parameters[name] if name not in self.masters.first_rows else Slice(tuple(learning.shape))
+            part = self.masters.slice_of(name, of_parameters[name], self.masters.first_rows.get(name, 0))
             for key in self._state_names:
                 tensors[f"{key}.{name}"] = self.optimizer.state[learning][key]
                 slices[f"{key}.{name}"] = part

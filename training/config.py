@@ -110,6 +110,9 @@ class ParallelSettings(Settings):
     gloo's ring on CPU), the same with NCCL's ring pinned, or Horovod's ring."""
     gradient_dtype: Literal["fp32", "fp16"] = "fp32"
     """Type in which gradients are sent. With fp16 the loss scale is used at every `precision`."""
+    shard_state: bool = False
+    """Whether the optimiser's moments and the fp32 master weights are divided over the data-parallel processes (stage 1
+    of ZeRO): each updates its share of the weights, which all then receive. Results differ by rounding."""
     bucket_megabytes: float = Field(default=25.0, gt=0, le=1 << 20)
     """Gradients are reduced in buckets of this size while the backward pass goes on."""
 

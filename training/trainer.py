@@ -514,6 +514,8 @@ def _too_large(settings: TrainSettings, mesh: Mesh, step: int) -> str:
     ways = ["a smaller train.micro_batch" if micro_batch != 1 else "a smaller train.data.sequence_length"]
     ways += ["train.micro_batch=auto"] if "micro_batch" not in settings.automatic else []
     ways += ["train.activation_checkpointing=true"] if recomputes is not True else []
+    divides = settings.parallel.shard_state or mesh.data_size == 1
+    ways += [] if divides else ["train.parallel.shard_state=true"]
     where = f"process {mesh.rank} of {mesh.world} ran out of memory at step {step}"
     return f"{where} with train.micro_batch={micro_batch}; set {' or '.join(ways)}"
 

@@ -7,7 +7,7 @@
   ring, if it is built here.
 - Tensor: steps of a tiny model on two GPUs by tensor parallelism, with those on one.
 - Killed: a run on two GPUs by data parallelism, with one that kill -9 ends twice: it goes on by tensor parallelism,
-  then by data parallelism again.
+  then by data parallelism again. By data parallelism its optimiser's state is divided, that of the other is not.
 - Speed: nezha-base at 1, 2, 4 and 8 processes, as many as there are GPUs. Its figures are not judged.
 
 A sum may differ from that in float64 by what rounding of float32 allows. Losses and norms of gradients may differ by
@@ -179,15 +179,16 @@ def killed(place: Place) -> Outcome:
     """A run that is killed twice and goes on at other splits, beside one that nothing happened to."""
     whole = place.train_tiny("whole", "parallel.processes=2")
     split, last = ("parallel.processes=2", "parallel.tensor=2"), []
+    divided = "parallel.shard_state=true"
     for begin, of in zip(KILLED_FROM, (split[:1], split), strict=True):
 
         def reached(step: int = begin) -> bool:
             return any(line["step"] >= step for line in place.metrics("killed"))
 
-        last.append(place.train_tiny("killed", *of, until=reached)[-1]["step"])
+        last.append(place.train_tiny("killed", divided, *of, until=reached)[-1]["step"])
     if last[-1] >= STEPS:
         raise FailedError(f"the run was at its end before it could be killed (steps {last})")
-    moved = place.train_tiny("killed", *split[:1])
+    moved = place.train_tiny("killed", divided, *split[:1])
     return compared(moved, whole, f"killed at steps {last[0]} and {last[1]} of {STEPS}")
 
 

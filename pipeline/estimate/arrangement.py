@@ -1,7 +1,8 @@
 """How a recipe is laid out over a cluster (tensor x data parallel, micro-batches) and the memory and time it takes."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -35,6 +36,8 @@ class Arrangement:
     """Bytes of the lanes' memory on one GPU."""
     gradient_dtype: str
     """Type that the gradients are sent in: fp32 or fp16."""
+    divided: bool
+    """Whether the optimiser's state is divided over the data-parallel processes."""
 
     @property
     def accumulation(self) -> int:
@@ -90,14 +93,19 @@ class Estimator:
         self.cluster, self.flop_share, self.kernels = cluster, flop_share, kernels
         self.most_tokens = MANY_TOKENS if kernels == "gpu" else FEW_TOKENS
         """Most tokens of a micro-batch on a CPU; more gain nothing."""
-        self._done: dict[tuple[int, int, bool], Footprint] = {}
+        self._done: dict[tuple[int, int, bool, int], Footprint] = {}
 
-    def arrangement(self, tensor: int, micro_batch: int, checkpointing: bool) -> Arrangement:
-        """Raises `UserError` if the model or the global batch cannot be split like this."""
+    def arrangement(
+        self, tensor: int, micro_batch: int, checkpointing: bool, divided: bool | None = None
+    ) -> Arrangement:
+        """`divided`: whether the optimiser's state is; None: as the recipe says.
+
+        Raises `UserError` if the model or the global batch cannot be split like this."""
         data, rows = self._split(tensor)
-        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing)
+        divided = data > 1 and (self.train.parallel.shard_state if divided is None else divided)
+        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing, data if divided else 1)
         memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
-        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype)
+        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype, divided)
 
     def _split(self, tensor: int) -> tuple[int, int]:
         """Data-parallel size, and rows of the global batch on one GPU."""
@@ -138,7 +146,7 @@ class Estimator:
         if not found:
             if "micro_batch" not in train.automatic:
                 self._refuse_stated(self.arrangement(tensor, train.micro_batch, stated is not False))
-            raise self._too_large(self.arrangement(tensor, 1, stated is not False))
+            raise self._too_large(self.arrangement(tensor, 1, stated is not False), [tensor])
         return min(found, key=lambda one: self.time(one).total)
 
     def _refuse_stated(self, one: Arrangement) -> None:
@@ -190,6 +198,7 @@ class Estimator:
             self.flops * arrangement.rows * arrangement.data / self.train.global_batch,  # the fullest GPU's, on all
             micro_batches=self.micro_batches(arrangement),
             wire_bytes=arrangement.wire,
+            gathered_bytes=arrangement.footprint.weights if arrangement.divided else 0,
             accumulation=arrangement.accumulation,
             bucket_bytes=self.train.parallel.bucket_bytes,
             flop_share=self.flop_share,
@@ -265,13 +274,13 @@ class Estimator:
                 tightest = self.arrangement(tensor, 1, True)
             except UserError:
                 continue
-            return self._too_large(tightest)
+            return self._too_large(tightest, sizes)
         return refused[0]
 
-    def _too_large(self, tightest: Arrangement) -> UserError:
-        """The error for an arrangement of one row that does not fit."""
+    def _too_large(self, tightest: Arrangement, sizes: Sequence[int]) -> UserError:
+        """The error for an arrangement of one row that does not fit at any of the tensor-parallel `sizes`."""
         gpu, footprint = self.cluster.gpu, tightest.footprint
-        ways = "take a GPU with more memory"
+        ways = self._by_division(sizes, footprint.checkpointing) + "take a GPU with more memory"
         if self.cluster.per_node < TENSOR_SIZES[-1]:
             ways += ", or more of them in a machine"
         if footprint.state < tightest.limit:
@@ -283,8 +292,18 @@ class Estimator:
             f"weights and optimiser), {tightest.limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}"
         )
 
-    def _rehearsed(self, tensor: int, micro_batch: int, checkpointing: bool) -> Footprint:
-        key = tensor, micro_batch, checkpointing
+    def _by_division(self, sizes: Sequence[int], checkpointing: bool) -> str:
+        """The way out of dividing the optimiser's state, if one row fits then."""
+        for tensor in sizes:
+            with suppress(UserError):  # it cannot be split so
+                divided = self.arrangement(tensor, 1, checkpointing, divided=True)
+                if divided.divided and divided.fits:
+                    beside = f" with train.parallel.tensor={tensor}" if tensor != self.train.parallel.tensor else ""
+                    return f"set train.parallel.shard_state=true{beside}, or "
+        return ""
+
+    def _rehearsed(self, tensor: int, micro_batch: int, checkpointing: bool, divided_over: int) -> Footprint:
+        key = tensor, micro_batch, checkpointing, divided_over
         if key not in self._done:
             self._done[key] = rehearse(
                 self.train,
@@ -295,5 +314,6 @@ class Estimator:
                 checkpointing=checkpointing,
                 kernels=self.kernels,
                 dataset=self.dataset,
+                divided_over=divided_over,
             )
         return self._done[key]

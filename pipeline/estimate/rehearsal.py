@@ -240,24 +240,26 @@ def rehearse(
     checkpointing: bool,
     kernels: Literal["gpu", "cpu"] = "gpu",
     dataset: Dataset[Any] | None = None,
+    divided_over: int = 1,
 ) -> Footprint:
     """The memory that one of `tensor` processes needs for a micro-batch and the optimiser's step, in `dtype`.
 
     `kernels` of a CPU are for comparison with what is measured on one. `dataset`: the training examples of a task,
-    whose longest are taken; rows of text are full. Raises `UserError` where the model does not
-    divide by `tensor`.
+    whose longest are taken; rows of text are full. `divided_over`: the number of data-parallel processes over which the
+    optimiser's state is divided. Raises `UserError` where the model does not divide by `tensor`.
     """
     settings = settings.model_copy(
         update={
             "micro_batch": micro_batch,
             "activation_checkpointing": checkpointing,
             "kernels": settings.kernels if kernels == "gpu" else "plain",
+            "parallel": settings.parallel.model_copy(update={"shard_state": divided_over > 1}),
             # a task's decides how often a step can hold the longest example
             "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
         }
     )
     with quiet(), _processes(tensor) as mesh, Ledger() as ledger, as_on(kernels, ledger):
-        assembly = Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset)
+        assembly = Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset, divided_over=divided_over)
         model, masters = assembly.model, assembly.masters
         if kernels == "gpu":
             step_by_lists(assembly.optimizer)
@@ -271,7 +273,7 @@ def rehearse(
             checkpointing=checkpointing,
             parameters=sum(math.prod(shape) for name, shape in saved.items() if name.startswith("model.")),
             weights=_held([*model.parameters(), *model.buffers()]),
-            masters=_held(masters.masters.values()) if masters.masters is not masters.model_parameters else 0,
+            masters=_held(masters.masters.values()) if masters.rounded else 0,
             optimizer=_held(_tensors(list(assembly.optimizer.state.values()))),
             gradients=assembly.buckets.nbytes,
             memory_a_lane=memory // lanes,

@@ -61,7 +61,7 @@ class StepTime:
     exposed: float
     """The part of the reduction that the backward pass does not hide."""
     update: float
-    """Seconds of the gradients' norm and the optimiser's step."""
+    """Seconds of the gradients' norm and the optimiser's step, with gathering the weights."""
 
     @property
     def compute(self) -> float:
@@ -80,6 +80,7 @@ def step_time(
     *,
     micro_batches: float,
     wire_bytes: float,
+    gathered_bytes: float,
     accumulation: int,
     bucket_bytes: int,
     flop_share: float | None,
@@ -88,7 +89,8 @@ def step_time(
 
     flops: of the whole global batch, without what activation checkpointing computes again, which take the time if a
     share of the peak is stated; otherwise the work of `micro_batches` like the rehearsed one takes it, in
-    `accumulation` passes. wire_bytes: of the gradients as they are sent.
+    `accumulation` passes. wire_bytes: of the gradients as they are sent. gathered_bytes: of the weights that each
+    process receives after the optimiser's step, which takes half as long as their all-reduce would.
     """
     tensor, gpu = footprint.tensor, cluster.gpu
     if flop_share is None:
@@ -115,7 +117,7 @@ def step_time(
         tensor_seconds,
         data.seconds(wire_bytes, buckets),
         exposed_seconds(data, wire_bytes, buckets, backward),
-        update,
+        update + data.seconds(gathered_bytes) / 2,
     )
 
 

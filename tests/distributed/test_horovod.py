@@ -72,6 +72,18 @@ def test_the_same_weights_as_over_torch(ranks, sample_corpus, over_torch, tmp_pa
     assert_equal(weights(tmp_path), over_torch[tensor])
 
 
+@pytest.mark.parametrize(("tensor", "data"), SPLITS)
+def test_divided_state_beside_horovod(ranks, sample_corpus, tmp_path, tensor, data) -> None:
+    ended = []
+    for gradients in ("torch", "horovod"):
+        values = recipe(sample_corpus, tensor, gradients)
+        values["parallel"]["shard_state"] = True
+        (tmp_path / gradients).mkdir()
+        ranks(tensor * data, train_in_process, values, tmp_path / gradients)
+        ended.append(weights(tmp_path / gradients))
+    assert_equal(*ended)
+
+
 @pytest.mark.parametrize(("n", "tensor"), [(3, 1), (4, 2)])
 def test_fp16_on_the_wire_stays_within_its_rounding(ranks, n, tensor) -> None:
     check_fp16_sums(ranks(n, sums_and_parts, tensor, "horovod", 1024.0))

@@ -214,7 +214,8 @@ def test_a_step_that_does_not_fit_into_memory_is_one_line_with_the_ways_out(fold
     (line,) = [line for line in complaints(job.output) if "memory" in line]
     assert line == (
         "reread: process 1 of 2 ran out of memory at step 6 with train.micro_batch=8; set a smaller "
-        "train.micro_batch or train.micro_batch=auto or train.activation_checkpointing=true"
+        "train.micro_batch or train.micro_batch=auto or train.activation_checkpointing=true or "
+        "train.parallel.shard_state=true"
     )
     assert "Traceback" not in job.output
 

@@ -81,7 +81,7 @@ class CheckpointStore:
         mine = {
             name: layout[name].inside(tensor.detach()).to("cpu", copy=True).contiguous()
             for name, tensor in tensors.items()
-            if self.mesh.rank in writers[name]
+            if self.mesh.rank in writers[name] and tensor.numel()
         }
         save.thread = threading.Thread(target=_write, args=(save, mine), daemon=True)
         save.thread.start()
@@ -338,25 +338,29 @@ def _writers(layout: dict[str, Slice], mesh: Mesh) -> dict[str, list[int]]:
     """
     load = [0] * mesh.world
     writers = {}
-    for name in sorted(layout, key=lambda name: (-_part_size(layout[name]), name)):
-        writers[name] = [min(ranks, key=load.__getitem__) for ranks in _holders(layout[name], mesh)]
-        for rank in writers[name]:
-            load[rank] += _part_size(layout[name])
+    holders = {name: _holders(part, mesh) for name, part in layout.items()}
+    sizes = {name: [_size(layout[name], number) for number in range(len(parts))] for name, parts in holders.items()}
+    for name in sorted(layout, key=lambda name: (-max(sizes[name]), name)):
+        writers[name] = [min(ranks, key=load.__getitem__) for ranks in holders[name]]
+        for rank, size in zip(writers[name], sizes[name], strict=True):
+            load[rank] += size
     return writers
 
 
 def _holders(part: Slice, mesh: Mesh) -> list[range]:
     """The ranks that hold each part of a tensor."""
-    if part.dim is None:
+    if part.rows and part.dim is not None:
+        return [range(rank, rank + 1) for rank in range(mesh.world)]
+    if part.dim is None and not part.rows:
         return [range(mesh.world)]
-    if part.over == "data":
+    if part.rows or part.over == "data":  # tensor-parallel ranks hold the same
         return [range(number * mesh.tensor_size, (number + 1) * mesh.tensor_size) for number in range(mesh.data_size)]
     return [range(number, mesh.world, mesh.tensor_size) for number in range(mesh.tensor_size)]
 
 
-def _part_size(part: Slice) -> int:
-    """Elements of the first part: the same on all ranks, which may hold parts of different sizes."""
-    return math.prod(bounds.stop - bounds.start for bounds in part.region(0))
+def _size(part: Slice, number: int) -> int:
+    """Elements of a part."""
+    return math.prod(bounds.stop - bounds.start for bounds in part.region(number))
 
 
 def _index(

@@ -47,7 +47,8 @@ def _lamb(
     groups: list[dict[str, Any]], common: dict[str, Any], settings: OptimizerSettings, mesh: Mesh
 ) -> torch.optim.Optimizer:
     """LAMB. Apex's FusedLAMB computes the `standard` variant if it is installed and nothing is split."""
-    if (missing := _why_not_apex(settings, mesh)) is None:
+    divided = any(getattr(one, "divided", False) for group in groups for one in group["params"])
+    if (missing := _why_not_apex(settings, mesh, divided)) is None:
         from apex.optimizers import FusedLAMB
 
         log.info("optimizer: lamb standard, by apex's FusedLAMB")
@@ -58,7 +59,7 @@ def _lamb(
         return fused
     log.info("optimizer: lamb %s, our own (%s)", settings.variant, missing)
     common |= {"weight_decay": settings.weight_decay, "variant": settings.variant}
-    return Lamb(groups, tensor_group=mesh.tensor_group, **common)
+    return Lamb(groups, tensor_group=mesh.tensor_group, data_group=mesh.data_group if divided else None, **common)
 
 
 class OptimizerRow(NamedTuple):
@@ -115,10 +116,10 @@ def _layers_below_the_head(name: str, layers: int) -> int:
     return layers + 1 if ".embeddings." in name else 0
 
 
-def _why_not_apex(settings: OptimizerSettings, mesh: Mesh) -> str | None:
+def _why_not_apex(settings: OptimizerSettings, mesh: Mesh, divided: bool = False) -> str | None:
     if settings.variant != "standard":
         return "apex has no such variant"
-    if mesh.tensor_size > 1:
+    if mesh.tensor_size > 1 or divided:
         return "apex would use the norm of a part instead of the tensor's"
     if mesh.device.type != "cuda":
         return "apex needs a GPU"

@@ -11,7 +11,7 @@ from reread.training.kernels.update import Tables, adam_apply, lamb_apply, lamb_
 from reread.training.optim.build import MOMENTS, set_steps_taken, steps_taken, with_state
 from reread.training.optim.lamb import Lamb
 from reread.training.optim.precision import MasterWeights
-from reread.training.parallel.gradients import BLOCK, GradientBuckets
+from reread.training.parallel.gradients import BLOCK, GradientBuckets, flat_weights, move_to
 from reread.training.parallel.mesh import Mesh
 
 
@@ -19,30 +19,31 @@ class FlatUpdate:
     """Steps `optimizer`, LAMB or AdamW, in whose state the moments stay, on buffers laid out as those of the gradients.
 
     The master weights, the moments and the model's parameters in half precision become views of the buffers, and all
-    that refers to them, such as a checkpoint, goes on as before.
+    that refers to them, such as a checkpoint, goes on as before. Of divided masters the buffers are this process'
+    share.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, masters: MasterWeights, gradients: GradientBuckets) -> None:
-        self.optimizer, self.gradients = optimizer, gradients
+        self.optimizer, self.masters, self.mesh = optimizer, masters, gradients.mesh
         learning = dict(masters.learning())
         owners = {masters.model_parameters[name]: name for name in learning}
         names = [owners[parameter] for parameter in gradients.offsets]
-        begins = {name: gradients.offsets[masters.model_parameters[name]] for name in names}
+        size = len(gradients.flat)
+        here = masters.shares.here if masters.shares else slice(0, size)
+        starts = (torch.tensor([*gradients.offsets.values(), size]) - here.start).clamp(0, here.stop - here.start)
         # Move everything into the buffers.
-        self.weights, self.halves = torch.zeros_like(gradients.flat), None
-        moved = {name: _move(masters.masters[name], self.weights, begins[name]) for name in names}
-        if masters.masters is not masters.model_parameters:
-            dtype = next(iter(owners)).dtype
-            self.halves = torch.zeros_like(gradients.flat, dtype=dtype)
-            for name in names:
-                _move(masters.model_parameters[name], self.halves, begins[name])
-        for name, first_row in masters.first_rows.items():
-            if name in learning:
-                learning[name].data = moved[name][first_row:]
-                begins[name] += first_row * moved[name][0].numel()
+        model = flat_weights(gradients.offsets, size) if masters.flat is None else masters.flat
+        self.weights, self.halves, self.gradients = model[here], None, gradients.flat[here]
+        if masters.rounded:
+            self.weights, self.halves = torch.zeros_like(self.gradients), self.weights
+            for name, start in zip(names, starts.tolist(), strict=False):
+                move_to(masters.masters[name], self.weights, start)
+        for name in masters.first_rows.keys() & learning.keys():
+            learning[name].data = masters.learnt_rows(name)
+        begins = {name: learning[name].storage_offset() - self.weights.storage_offset() for name in names}
         self.moments: list[Tensor] = []
         for moment in MOMENTS:  # one after the other, so that the memory of the old ones is free
-            buffer = torch.zeros_like(gradients.flat)
+            buffer = torch.zeros_like(self.weights)
             for name in names:
                 state, begin = optimizer.state[learning[name]], begins[name]
                 view = buffer[begin : begin + state[moment].numel()].view(state[moment].shape)
@@ -51,9 +52,7 @@ class FlatUpdate:
         # What the kernels have to know of each tensor
         groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
         of_each = [groups[learning[name]] for name in names]
-        starts = [*gradients.offsets.values(), len(gradients.flat)]
-        device = gradients.flat.device
-        blocks = torch.tensor(starts) // BLOCK
+        device, blocks = self.gradients.device, starts // BLOCK
         self.tables = Tables(
             torch.repeat_interleave(torch.arange(len(names)), blocks.diff()).int().to(device),
             blocks.int().to(device),
@@ -73,15 +72,14 @@ class FlatUpdate:
         beta1, beta2 = self.optimizer.param_groups[0]["betas"]
         STEPS[type(self.optimizer)](self, rate, factor, 1 - beta1**steps, 1 - beta2**steps)
         set_steps_taken(self.optimizer, steps)
+        self.masters.gather()
 
     def lamb(self, rate: float, factor: float, unbias1: float, unbias2: float) -> None:
         (beta1, beta2), eps = (self.optimizer.param_groups[0][name] for name in ("betas", "eps"))
         nezha = self.optimizer.variant == "nezha"  # type: ignore[attr-defined]
         owners, ends, begins, decays, rates = self.tables
         numbers = factor, beta1, beta2, unbias1, unbias2, eps, nezha
-        sums = lamb_moments(
-            self.weights, self.gradients.flat, *self.moments, owners, begins, self.norm_decays, *numbers
-        )
+        sums = lamb_moments(self.weights, self.gradients, *self.moments, owners, begins, self.norm_decays, *numbers)
         squares = self._of_whole_tensors(sum_by_tensor(sums, ends))
         tables = owners, begins, decays, rates, squares
         lamb_apply(self.weights, *self.moments, self.halves, *tables, rate, unbias1, unbias2, eps, nezha)
@@ -89,12 +87,14 @@ class FlatUpdate:
     def adam(self, rate: float, factor: float, unbias1: float, unbias2: float) -> None:
         (beta1, beta2), eps = (self.optimizer.param_groups[0][name] for name in ("betas", "eps"))
         owners, _, begins, decays, rates = self.tables
-        buffers = self.weights, self.gradients.flat, *self.moments, self.halves
+        buffers = self.weights, self.gradients, *self.moments, self.halves
         adam_apply(*buffers, owners, begins, decays, rates, factor, rate, beta1, beta2, unbias1, unbias2, eps)
 
     def _of_whole_tensors(self, squares: Tensor) -> Tensor:
-        """`squares` [tensors, 2] with those of split tensors summed over the tensor-parallel processes."""
-        group = self.gradients.mesh.tensor_group
+        """`squares` [tensors, 2] summed over the processes of divided and of split tensors."""
+        if self.masters.shares and self.mesh.data_group is not None:
+            dist.all_reduce(squares, group=self.mesh.data_group)
+        group = self.mesh.tensor_group
         if group is not None and len(self.split):
             parts = squares[self.split]
             dist.all_reduce(parts, group=group)
@@ -150,11 +150,3 @@ def check_update(device: torch.device) -> None:
         for ours, expected in zip(*ends, strict=True):
             size = expected.float().abs().max().item()
             torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3 * size)
-
-
-def _move(parameter: nn.Parameter, buffer: Tensor, begin: int) -> Tensor:
-    """Make `parameter` a view of `buffer` from element `begin` on, with its values; returns the view."""
-    view = buffer[begin : begin + parameter.numel()].view(parameter.shape)
-    view.copy_(parameter.detach())
-    parameter.data = view
-    return view

@@ -23,7 +23,8 @@ class Lamb(torch.optim.Optimizer):
     tensor, where `decay` is the constructor's even in groups that are not decayed. In both r is 1 if a norm is 0.
 
     Norms are those of whole logical tensors: for a parameter with `tensor_model_parallel` set (as megatron-core
-    marks split ones) squares are summed over `tensor_group`, all of them in one all-reduce a step.
+    marks split ones) squares are summed over `tensor_group`, all of them in one all-reduce a step; those of all
+    parameters over `data_group`, if its processes hold other rows of them.
 
     Groups may set lr, betas, eps and weight_decay. State: exp_avg, exp_avg_sq by parameter; `step` by group. A step
     overwrites gradients by its updates.
@@ -39,10 +40,11 @@ class Lamb(torch.optim.Optimizer):
         *,
         variant: Variant = "nezha",
         tensor_group: dist.ProcessGroup | None = None,
+        data_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
         self.variant = variant
-        self.tensor_group = tensor_group
+        self.tensor_group, self.data_group = tensor_group, data_group
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -120,17 +122,24 @@ class Lamb(torch.optim.Optimizer):
         if not weights:
             return ()
         norms = [*torch._foreach_norm(weights), *direction_norms]
+        if self.data_group is not None:
+            norms = _over(self.data_group, norms)
         split = [n for n in range(len(norms)) if getattr(weights[n % len(weights)], "tensor_model_parallel", False)]
         if self.tensor_group is not None and split:
-            squares = torch.stack([norms[n] for n in split]).square()
-            dist.all_reduce(squares, group=self.tensor_group)
-            for n, norm in zip(split, squares.sqrt().unbind(), strict=True):
+            for n, norm in zip(split, _over(self.tensor_group, [norms[n] for n in split]), strict=True):
                 norms[n] = norm
         above, below = torch.stack(norms).view(2, -1)
         ratios = torch.where((above > 0) & (below > 0), above / below, 1.0)
         if self.variant == "nezha":
             ratios = ratios.clamp(max=10.0)
         return ratios.double().split([len(group) for group in groups])
+
+
+def _over(group: dist.ProcessGroup, norms: list[Tensor]) -> list[Tensor]:
+    """The norms, in float64, of tensors of which each process of `group` holds a part with one of `norms`."""
+    squares = torch.stack(norms).double().square()
+    dist.all_reduce(squares, group=group)
+    return list(squares.sqrt().unbind())
 
 
 def _chunks(weights: list[Tensor]) -> Iterator[list[Tensor]]:

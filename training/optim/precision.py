@@ -3,16 +3,19 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from reread.preprocessing.corpus.manifest import Count
 from reread.preprocessing.errors import UserError
-from reread.training.parallel.gradients import GradientBuckets
+from reread.training.parallel.gradients import GradientBuckets, flat_weights
+from reread.training.parallel.layout import Slice
+from reread.training.parallel.shares import Shares
 
 log = logging.getLogger("reread")
 
@@ -110,21 +113,40 @@ class MasterWeights:
 
     Takes a float32 model (masters are copied before anything is rounded) and casts it in place. In float32 the
     masters are the model's own parameters. Masters keep the marks of tensor-parallel parameters.
+
+    With `shares` the masters of what learns are the rows that this process updates: copies, or views in float32.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, first_rows: Mapping[str, int] = {}) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        dtype: torch.dtype,
+        first_rows: Mapping[str, int] = {},
+        shares: Shares | None = None,
+    ) -> None:
         """`first_rows`: the first row that learns, for parameters that learn partly (`freeze` in models/build.py)."""
-        self.first_rows = first_rows
+        self.first_rows, self.shares = first_rows, shares
+        self.rounded = dtype != torch.float32
+        """Whether the model's weights are rounded copies of the masters."""
         self.model_parameters = dict(model.named_parameters())
+        learning = [name for name, parameter in self.model_parameters.items() if parameter.requires_grad]
+        self._here = {name: shares.rows_here(self.model_parameters[name]) for name in learning} if shares else {}
+        """The rows of each parameter that are updated here, if they are divided."""
         self.masters = self.model_parameters
-        if dtype != torch.float32:
-            self.masters = {name: _master(parameter) for name, parameter in self.model_parameters.items()}
+        if self.rounded:
+            self.masters = {
+                name: _master(parameter, part.to(torch.float32, copy=True)) for name, parameter, part in self._parts()
+            }
             model.to(dtype)
-        self._learning = {
-            name: nn.Parameter(master.detach()[first_rows[name] :]) if name in first_rows else master
-            for name, master in self.masters.items()
-            if master.requires_grad
-        }
+        self.flat = flat_weights(shares.offsets, shares.cuts[-1]) if shares else None
+        """The model's parameters that learn, if they are divided."""
+        if shares and not self.rounded:
+            self.masters = {name: _master(parameter, part) for name, parameter, part in self._parts()}
+        self._learning = {name: self.masters[name] for name in learning}
+        for name in first_rows.keys() & self._learning.keys():
+            self._learning[name] = nn.Parameter(self.learnt_rows(name))
+        for name in self._here:
+            self._learning[name].divided = True  # type: ignore[attr-defined]
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return iter(self.masters.items())
@@ -133,6 +155,10 @@ class MasterWeights:
         """The masters that are not frozen; if only the last rows learn (`freeze`), a view of those rows."""
         return iter(self._learning.items())
 
+    def learnt_rows(self, name: str) -> Tensor:
+        """A view of a master without the rows that are frozen."""
+        return self._learnt(name, self.masters[name].detach())
+
     def step(self, optimizer: torch.optim.Optimizer, gradients: GradientBuckets, rate: float, factor: float) -> None:
         """Make one optimiser step at learning rate `rate` on `factor` times the gradients, and update the model."""
         gradients.scale(factor)
@@ -140,23 +166,51 @@ class MasterWeights:
             group["lr"] = rate * group.get("scale", 1.0)
         for name, master in self.learning():
             gradient = gradients.grad_of(self.model_parameters[name])
-            master.grad = gradient[self.first_rows[name] :] if name in self.first_rows else gradient
+            master.grad = self._learnt(name, gradient[self._here.get(name, ...)])
         optimizer.step()
         self.to_model()
 
     def finite(self) -> bool:
         """Whether no weight is NaN or infinite."""
-        largest = torch._foreach_norm([master.detach() for master in self.masters.values()], math.inf)
+        held = [master.detach() for master in self.masters.values() if master.numel()]
+        largest = torch._foreach_norm(held, math.inf)
         return bool(torch.stack([one.float() for one in largest]).isfinite().all())
 
     @torch.no_grad()
     def to_model(self) -> None:
-        """Round the masters to the model's type; call it after loading a checkpoint into them."""
-        if self.masters is not self.model_parameters:
-            torch._foreach_copy_(list(self.model_parameters.values()), list(self.masters.values()))
+        """Round the masters to the model's type, and gather those of other processes; call it after loading a
+        checkpoint into them."""
+        if self.rounded:
+            torch._foreach_copy_([part for *_, part in self._parts()], list(self.masters.values()))
+        self.gather()
+
+    def gather(self) -> None:
+        """Give the model the weights that other processes have updated (collective)."""
+        if self.shares and self.flat is not None:
+            self.shares.gather(self.flat)
+
+    def slice_of(self, name: str, part: Slice, first_row: int = 0) -> Slice:
+        """The part of a whole tensor that the rows here, from `first_row` of the parameter on, are; `part` is that of
+        the model's parameter."""
+        part = replace(part, shape=(part.shape[0] - first_row, *part.shape[1:])) if first_row else part
+        if not self.shares or name not in self._here:
+            return part
+        return self.shares.slice_of(self.model_parameters[name], part, first_row)
+
+    def _parts(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
+        """Name, parameter of the model, and its rows of which the masters are here."""
+        for name, parameter in self.model_parameters.items():
+            yield name, parameter, parameter.detach()[self._here.get(name, ...)]
+
+    def _learnt(self, name: str, rows: Tensor) -> Tensor:
+        """Of the rows of a parameter that are here, those that are not frozen."""
+        if name not in self.first_rows:
+            return rows
+        begin = self._here[name].start if name in self._here else 0
+        return rows[max(self.first_rows[name] - begin, 0) :]
 
 
-def _master(parameter: nn.Parameter) -> nn.Parameter:
-    master = nn.Parameter(parameter.detach().to(torch.float32, copy=True), requires_grad=parameter.requires_grad)
+def _master(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:
+    master = nn.Parameter(values, requires_grad=parameter.requires_grad)
     master.tensor_model_parallel = getattr(parameter, "tensor_model_parallel", False)  # type: ignore[attr-defined]
     return master

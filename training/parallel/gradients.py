@@ -2,7 +2,7 @@
 pass."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -17,6 +17,29 @@ BLOCK = 1024
 
 MOST_NEW = 2**23
 """Elements of gradients that wait to be added together: 16 MB, about a layer of a base model."""
+
+
+def flat_offsets(parameters: Iterable[nn.Parameter]) -> tuple[dict[nn.Parameter, int], int]:
+    """The first element of each parameter that learns in a flat buffer, the last of them first, and its size."""
+    offsets, size = {}, 0
+    for parameter in reversed([one for one in dict.fromkeys(parameters) if one.requires_grad]):
+        offsets[parameter] = size
+        size += -(-parameter.numel() // BLOCK) * BLOCK
+    return offsets, size
+
+
+def flat_weights(offsets: Mapping[nn.Parameter, int], size: int) -> Tensor:
+    """Move the parameters, all of one type, into one flat buffer, of which they become views; returns the buffer."""
+    buffer = next(iter(offsets)).detach().new_zeros(size)
+    for parameter, begin in offsets.items():
+        move_to(parameter, buffer, begin)
+    return buffer
+
+
+def move_to(parameter: nn.Parameter, buffer: Tensor, begin: int) -> None:
+    """Make `parameter` a view of `buffer` from element `begin` on, with its values."""
+    view = buffer[begin : begin + parameter.numel()].view(parameter.shape)
+    parameter.data = view.copy_(parameter.detach())
 
 
 class GradientBuckets:
@@ -36,14 +59,9 @@ class GradientBuckets:
     ) -> None:
         """The last of `parameters` are reduced first, as their gradients come first."""
         self.mesh, self._reduce = mesh, reduce or in_torch(mesh)
-        learnt = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
-        learnt.reverse()
-        offsets = [0]
-        for parameter in learnt:
-            offsets.append(offsets[-1] + -(-parameter.numel() // BLOCK) * BLOCK)
-        self.offsets = dict(zip(learnt, offsets, strict=False))
+        self.offsets, size = flat_offsets(parameters)
         """The first element of each gradient in `flat`."""
-        self.flat = torch.zeros(offsets[-1], dtype=torch.float32, device=mesh.device)
+        self.flat = torch.zeros(size, dtype=torch.float32, device=mesh.device)
         self._views: dict[nn.Parameter, Tensor] = {}
         self._bucket_of: dict[nn.Parameter, int] = {}
         self._bounds = [0]
@@ -53,8 +71,9 @@ class GradientBuckets:
             self._views[parameter] = self.flat[offset : offset + parameter.numel()].view(parameter.shape)
             self._bucket_of[parameter] = len(self._bounds) - 1
             parameter.register_post_accumulate_grad_hook(self._take)
-        self._bounds.append(offsets[-1])
-        self._split = torch.tensor([getattr(p, "tensor_model_parallel", False) for p in learnt], device=mesh.device)
+        self._bounds.append(size)
+        split = [getattr(parameter, "tensor_model_parallel", False) for parameter in self.offsets]
+        self._split = torch.tensor(split, device=mesh.device)
         self.add: Callable[[list[Tensor], list[Tensor]], None] | None = None
         """(views of `flat`, gradients in half precision) -> adds them in one launch; None: one by one."""
         self._new: dict[nn.Parameter, Tensor] = {}

@@ -20,13 +20,25 @@ class Slice:
     """Number of the part that this process holds."""
     over: Literal["tensor", "data"] = "tensor"
     """The ranks that the parts are spread over; the others hold copies."""
+    rows: tuple[int, ...] = ()
+    """Bounds by which the data-parallel ranks divide the first dimension of each part, those of the first rank come
+    first among the parts; empty if they do not."""
+
+    @property
+    def parts(self) -> int:
+        """Number of the parts along `dim`."""
+        return max(len(self.cuts) - 1, 1)
 
     def region(self, part: int | None = None) -> tuple[slice, ...]:
         """The index of the logical tensor that gives a part without padding; by default this process' own."""
         whole = [slice(0, size) for size in self.shape]
+        rank, number = divmod(self.part if part is None else part, self.parts)
         if self.dim is not None:
-            number, size = self.part if part is None else part, self.shape[self.dim]
+            size = self.shape[self.dim]
             whole[self.dim] = slice(min(self.cuts[number], size), min(self.cuts[number + 1], size))
+        if self.rows:
+            begin, end = whole[0].start, whole[0].stop
+            whole[0] = slice(*(min(begin + row, end) for row in self.rows[rank : rank + 2]))
         return tuple(whole)
 
     def inside(self, tensor: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """`reread plan`: its figures against known, allocated or published ones, and what it chooses."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaF
 from reread.pipeline.estimate import arrangement as arrangement_module
 from reread.pipeline.estimate.arrangement import Estimator
 from reread.pipeline.estimate.disk import corpus_size, vocabulary
-from reread.pipeline.estimate.hardware import cluster, gpu_named, network_named
+from reread.pipeline.estimate.hardware import FRAGMENTED_SHARE, GIB, cluster, gpu_named, network_named
 from reread.pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
 from reread.pipeline.estimate.speed import Ring, exposed_seconds, ring
 from reread.pipeline.estimate.summary import _count, _size, expected_config, print_estimate
@@ -108,6 +109,42 @@ def test_what_does_not_learn_needs_no_moments() -> None:
     rows = rehearsed(values, 1000)
     assert rows.optimizer == 2 * 4 * (49 - 17) * 32
     assert rows.checkpoint_bytes == 4 * rows.parameters + 8 * (49 - 17) * 32
+
+
+def test_divided_state_is_a_share_and_weights_and_gradients_are_whole() -> None:
+    """Also on two tensor ranks, by kernels and without, and of float32 weights, which are their own masters."""
+    values = train_values("nowhere")
+    values["model"] |= {"hidden_size": 128, "intermediate_size": 256}
+    for changes in ({}, {"tensor": 2}, {"dtype": torch.float32}, {"kernels": "cpu"}):
+        whole, share = (rehearsed(values, 4000, divided_over=ranks, **changes) for ranks in (1, 4))
+        for name in ("masters", "optimizer"):
+            assert getattr(share, name) == pytest.approx(getattr(whole, name) / 4, rel=0.06), (name, changes)
+        assert share.gradients == whole.gradients and share.checkpoint_bytes == whole.checkpoint_bytes
+        assert share.weights == pytest.approx(whole.weights, rel=0.05)  # with blocks for the smallest tensors
+        assert share.within == whole.within and share.update <= whole.update
+        assert (share.tensor_bytes, share.tensor_calls) == (whole.tensor_bytes, whole.tensor_calls)
+
+
+def test_the_division_is_named_where_it_would_fit() -> None:
+    """On a GPU that lacks a byte, at 8 processes but not at one."""
+    undivided, divided = (estimator_of("nezha-small", f"train.parallel.shard_state={is_on}") for is_on in (False, True))
+    alone = estimator_of("nezha-small", gpus=1)
+    estimators = undivided, divided, alone
+    rows = [one.arrangement(1, 1, False) for one in estimators]
+    assert rows[0].bytes - rows[1].bytes == pytest.approx(7 / 8 * 12 * rows[0].footprint.parameters, rel=0.05)
+    gpu = divided.cluster.gpu
+    gathered = 7 / 8 * rows[1].footprint.weights / gpu.link_bandwidth + 7 * gpu.link_latency
+    traffic = rows[1].footprint.update_traffic / rows[0].footprint.update_traffic * undivided.time(rows[0]).update
+    assert divided.time(rows[1]).update == pytest.approx(traffic + gathered, rel=0.05)
+    for one, room in zip(estimators, (rows[0].bytes, rows[0].bytes, rows[2].bytes), strict=True):
+        one.train = one.train.model_copy(update={"micro_batch": "auto", "activation_checkpointing": False})
+        gib = (room - 1) / GIB / (1 - FRAGMENTED_SHARE)
+        one.cluster = replace(one.cluster, gpu=replace(one.cluster.gpu, memory_gib=gib))
+    assert divided.as_stated().fits
+    with pytest.raises(UserError, match=r"are usable; set train\.parallel\.shard_state=true, or take a GPU"):
+        undivided.as_stated()
+    with pytest.raises(UserError, match="usable; take a GPU"):
+        alone.as_stated()
 
 
 @pytest.mark.slow
