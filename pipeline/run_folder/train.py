@@ -15,6 +15,7 @@ from reread.pipeline.run_folder.export import export
 from reread.pipeline.run_folder.folder import keep_records, open_run_folder
 from reread.pipeline.run_folder.launch import launch, stop_at_once
 from reread.preprocessing.errors import UserError
+from reread.training.data.tasks.dataset import forget_examples
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RUNS
 
@@ -41,6 +42,7 @@ def train(recipe: Recipe, arguments: list[str], logged: Sequence[logging.LogReco
         _train_here(recipe)
         return
     log.info("starting %d processes on this machine", processes)
+    forget_examples()  # each process reads its own
     status = launch(arguments, processes)
     if status == 128 + signal.SIGBUS:
         from reread.training.data.kinds import open_dataset

@@ -11,8 +11,11 @@ from reread.pipeline.recipe.load import load_recipe
 from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.run_folder import train as train_module
 from reread.preprocessing.errors import UserError
+from reread.training.data.kinds import open_task
+from reread.training.data.tasks import dataset
 from reread.training.exchange import convert as conversion
 from tests.conftest import longformer_values
+from tests.tasks import task_values, write_lines, write_tokenizer
 
 
 @pytest.fixture
@@ -117,3 +120,24 @@ def test_a_run_that_has_begun_needs_its_start_no_more(done: list[Any], tmp_path:
     with train_module._prepared(recipe, tmp_path / "runs" / "long"):
         pass
     assert done == []
+
+
+def test_the_launcher_holds_no_examples_while_its_processes_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write_lines(tmp_path / "train.jsonl", [{"text": "a b", "label": "u"}])
+    values = task_values("nezha", "classify", write_tokenizer(tmp_path / "tokenizer"), labels=["u"], train=str(file))
+    recipe = Recipe.parse({"name": "task", "train": {**values, "parallel": {"processes": 2}}}, "test")
+    held: list[int] = []
+
+    def launched(arguments: list[str], processes: int) -> int:
+        held.append(dataset._read.cache_info().currsize)
+        return 0
+
+    for name in ("check_same_run", "keep_records"):
+        monkeypatch.setattr(train_module, name, lambda *_: None)
+    monkeypatch.setattr(train_module, "launch", launched)
+    monkeypatch.setattr(train_module, "check_train", lambda recipe: open_task(recipe.train.data, 0, "train"))
+    train_module.train(recipe, [])
+    assert held == [0]

@@ -492,6 +492,12 @@ def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, h
     return read_examples(path, kind, format, columns=dict(columns), **dict(how)).examples
 
 
+def forget_examples() -> None:
+    """Free the examples that were read; files that are asked for again are read again."""
+    _read.cache_clear()
+    _labelled.cache_clear()
+
+
 def _stamp(path: Path) -> Any:
     """Modification time and size, which show that a file changed."""
     if path == STANDARD_INPUT:
