@@ -159,22 +159,12 @@ class _ResidualNorm(torch.autograd.Function):
         return dx if ctx.probability else dresidual, dbias, dresidual, dgamma, dbeta, None, None, None
 
 
-def residual_output(
-    x: Tensor,
-    bias: Tensor,
-    residual: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: float,
-    probability: float,
-    seed: int,
-) -> Tensor:
-    """LN(residual + dropout(x + bias)) [..., D].
+def residual_output(x: Tensor, bias: Tensor, residual: Tensor, *others: Any) -> Tensor:
+    """LN(residual + dropout(x + bias)) [..., D], with the arguments of `residual_norm`.
 
     It is read twice by the next half of a layer, as input and as residual. The second is an alias of it, `again`, so
     that the gradients of both come to the same kernel, and no other adds them.
     """
-    residual = getattr(residual, "again", residual)
-    y, again = _ResidualNorm.apply(x, bias, residual, gamma, beta, eps, probability, seed)
+    y, again = _ResidualNorm.apply(x, bias, getattr(residual, "again", residual), *others)
     y.again = again
     return y  # type: ignore[no-any-return]
