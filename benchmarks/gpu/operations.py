@@ -22,11 +22,12 @@ from reread.pipeline.estimate.rehearsal import META, Ledger, as_on
 from reread.pipeline.estimate.work import Work, summed
 from reread.training.assembly import Assembly, resolve
 from reread.training.kernels.gelu import bias_gelu
+from reread.training.kernels.head import losses_of
 from reread.training.kernels.language import missing
 from reread.training.kernels.layers import dropout_seed
 from reread.training.kernels.ran import ran_norm
 from reread.training.kernels.ran import rotate as rotate_windows
-from reread.training.kernels.residual import residual_norm
+from reread.training.kernels.residual import residual_output
 from reread.training.kernels.rotation import from_heads, to_heads
 from reread.training.kernels.shift import relative_bias
 from reread.training.kernels.sums import add_to
@@ -264,7 +265,7 @@ def _own(place: Place) -> Iterator[Own]:
 
         def ours(x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
             seed = dropout_seed(place.device) if probability else 0
-            return residual_norm(x, bias, residual, gamma, beta, 1e-5, probability, seed)[0]
+            return residual_output(x, bias, residual, gamma, beta, 1e-5, probability, seed)
 
         return plain, ours
 
@@ -294,6 +295,15 @@ def _own(place: Place) -> Iterator[Own]:
         add_to([total], [value])
         return total
 
+    words = 50 if place.toy else VOCABULARIES["nezha-base"]
+    labels = torch.arange(tokens, device=place.device) % words
+
+    def plain_losses(features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(features, weight, bias).float(), labels, reduction="none")
+
+    def our_losses(features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        return losses_of(F.linear(features, weight, bias), labels, words)[0]
+
     of_norm = wide, column, wide, column, column
     yield Own("residual and norm", *norm(0.0), of_norm)
     yield Own("residual, dropout and norm", *norm(0.1), of_norm, is_compared=False)
@@ -306,6 +316,8 @@ def _own(place: Place) -> Iterator[Own]:
     yield Own("RAN's norm", plain_ran_norm, our_ran_norm, (wide, column, column))
     windows = rows, 2, heads, length, size
     yield Own("RAN's rotation", blocks.rotate, rotate_windows, (windows,), (turns,))
+    of_head = (tokens // 6, width), (words, width), (words,)
+    yield Own("losses of words", plain_losses, our_losses, of_head, (labels[: tokens // 6],))
     total = torch.zeros(inner, width, device=place.device)
     yield Own("a sum in float32", plain_sum, our_sum, ((inner, width),), (total,), is_compared=False, is_forward=True)
 

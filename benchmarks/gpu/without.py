@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from reread.training.kernels.layers import LAYERS
-from reread.training.models.blocks import Activated, ResidualOutput
+from reread.training.models.blocks import Activated, Predictions, ResidualOutput
 from reread.training.models.ernie_doc.attention_ernie_doc import ErnieDocSelfAttention
+from reread.training.models.longformer.modeling_longformer import LongformerLMHead
 from reread.training.models.nezha.attention_nezha import NezhaSelfAttention
 from reread.training.models.ran.attention_ran import RanCellNorm, RanLayer, RanLayerNorm
 from reread.training.optim.flat import STEPS
@@ -18,6 +19,7 @@ KERNELS: dict[str, tuple[dict[Any, Any], tuple[type, ...]]] = {
     "update": (STEPS, (Lamb, torch.optim.AdamW)),
     "residual": (LAYERS, (ResidualOutput,)),
     "gelu": (LAYERS, (Activated,)),
+    "head": (LAYERS, (Predictions, LongformerLMHead)),
     "rotation": (LAYERS, (NezhaSelfAttention,)),
     "shift": (LAYERS, (ErnieDocSelfAttention,)),
     "ran": (LAYERS, (RanLayer, RanLayerNorm, RanCellNorm)),

@@ -14,7 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu import run, several
+from benchmarks.gpu import measure, run, several
+from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.several import Outcome, Place
 from tests.forks import Job, context, free_port
 
@@ -190,4 +191,4 @@ def test_the_machine_is_named_with_its_platform_and_driver(
     if driver:
         (tmp_path / ("amdgpu" if hip else "nvidia")).write_text(driver)
     assert run.machine(2) == f"2 x some GPU, torch {torch.__version__}, {expected}"
-    assert run.precisions()[0] == (["bf16", "fp16"] if hip else ["fp16"])
+    assert measure.precision_of(CASES[0]) == ("bf16" if hip else "fp16")

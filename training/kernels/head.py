@@ -100,6 +100,12 @@ class _Losses(torch.autograd.Function):
         return logits, None, None
 
 
+def losses_of(logits: Tensor, labels: Tensor, words: int) -> tuple[Tensor, Tensor]:
+    """logits [n, R], of which the first `words` count, and labels [n] -> -log softmax at the labels, and 1 where the
+    label has the greatest logit, at least float32 [n]."""
+    return _Losses.apply(logits, labels, words)  # type: ignore[no-any-return]
+
+
 class Undecoded(NamedTuple):
     """What a head returns in place of logits, when the losses are computed by kernels."""
 
@@ -111,5 +117,4 @@ class Undecoded(NamedTuple):
         """-log softmax at the labels [n], and 1 where the label has the greatest logit, at least float32 [n]."""
         weight = self.decoder.weight
         words = getattr(weight, "logical_shape", weight.shape)[0]  # rows behind are padding
-        logits = linear(self.features.flatten(0, -2), weight, self.decoder.bias)
-        return _Losses.apply(logits, labels, words)  # type: ignore[no-any-return]
+        return losses_of(linear(self.features.flatten(0, -2), weight, self.decoder.bias), labels, words)

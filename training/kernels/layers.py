@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reread.training.kernels.gelu import bias_gelu
-from reread.training.kernels.head import Undecoded
+from reread.training.kernels.head import Undecoded, losses_of
 from reread.training.kernels.products import linear
 from reread.training.kernels.ran import ran_norm, rotate
 from reread.training.kernels.residual import residual_norm, residual_output
@@ -123,8 +123,8 @@ LAYERS: dict[type[nn.Module], Layer] = {
 
 
 def check_layers(device: torch.device) -> None:
-    """Raises AssertionError if a layer of NEZHA, what is dropped before a norm, ERNIE-Doc's bias, or RAN's norm or
-    rotation has another output or gradient by the kernels."""
+    """Raises AssertionError if a layer of NEZHA, what is dropped before a norm, losses over a vocabulary, ERNIE-Doc's
+    bias, or RAN's norm or rotation has another output or gradient by the kernels."""
     types = [(torch.float32, 1e-3), (torch.float16, 3e-2)]
     types += [(torch.bfloat16, 2e-1)] if device.type == "cuda" and torch.cuda.is_bf16_supported() else []
     for dtype, tolerance in types:
@@ -152,6 +152,7 @@ def _check_nezha(device: torch.device, dtype: torch.dtype, tolerance: float, act
 
 def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) -> None:
     normal, turns = RanConfig(layer_norm_eps=1e-5), _waves(9, 4, 2, device=device)
+    labels = torch.arange(12, device=device)
 
     def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return standardise(x, normal) * weight + bias
@@ -175,6 +176,11 @@ def _check_others(device: torch.device, dtype: torch.dtype, tolerance: float) ->
         (plain_norm, norm, ((12, 40), (40,), (40,))),
         (lambda x: standardise(x, normal), lambda x: ran_norm(x, None, None, 1e-5)[0], ((12, 40),)),
         (lambda x: blocks.rotate(x, turns), lambda x: rotate(x, turns), ((1, 2, 2, 9, 8),)),
+        (
+            lambda logits: F.cross_entropy(logits.float(), labels, reduction="none"),
+            lambda logits: losses_of(logits, labels, 40)[0],
+            ((12, 40),),
+        ),
         (plain_dropped, dropped, ((12, 40), (40,), (12, 40), (40,), (40,))),
     )
     for plain, ours, shapes in cases:
