@@ -3,11 +3,11 @@ the number of attempts.
 
     python benchmarks/scale/histories.py --folder /somewhere/with/1/GB
 
-The run is a tiny NEZHA's of one step, whose checkpoint is put at the last step of a made file of metrics. A resume opens
-the log a hundred lines before its end. Each cell is a process of its own: CPU seconds with imports, and the peak of its
-anonymous memory (the pages that are no file's), with those of torch and matplotlib. The first row has no lines to
-speak of, so that what lines cost is the difference to it; exponents are those of the differences between sizes: 1 is
-linear, 0 flat.
+The run is a tiny NEZHA's of one step, whose checkpoint is put at the last step of a made file of metrics. A resume
+opens its log a hundred lines before the end. Each cell is a process of its own: CPU seconds with imports, and the peak
+of its anonymous memory (pages that are no file's), with what torch and matplotlib take. What lines cost is the
+difference to the first row, which has next to none; the exponents are those of these differences: 1 is linear, `-` too
+small to measure.
 """
 
 import sys

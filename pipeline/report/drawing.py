@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from reread.pipeline.report.points import Points
+
 MOST_POINTS = 240
 """Most points of a line. A longer one is drawn as the means of equal stretches, within the range of their values."""
 SMOOTHED = 45
@@ -48,8 +50,7 @@ class Line:
     """A curve of one run."""
 
     colour: int
-    x: Sequence[float]
-    y: Sequence[float]
+    points: Points
     held_out: bool = False
     smooth: bool = False
     """Whether the values are drawn pale below their moving average."""
@@ -113,10 +114,11 @@ def short(value: float) -> str:
 
 def _draw_line(axes: Any, line: Line) -> None:
     colour = _RUN.format(line.colour % COLOURS)
-    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+    x, y = line.points.x, line.points.y
     if len(x) > MOST_POINTS and not np.isnan(y).any():
-        x, y, low, high = thinned(x, y)
-        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        drawn = thinned(line.points)
+        x, y = drawn.x, drawn.y
+        axes.fill_between(x, drawn.low, drawn.high, color=colour, alpha=0.18, linewidth=0)
     if line.held_out:
         axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=4, linestyle=(0, (4, 2)))
     elif line.smooth and len(x) >= SMOOTHED:
@@ -132,12 +134,9 @@ def moving_average(values: Any, width: int) -> Any:
     return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
 
 
-def thinned(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
-    """The mean of x, and mean, least and largest of y, in MOST_POINTS stretches of about equal numbers of points."""
-    begins = np.unique(np.linspace(0, len(x), MOST_POINTS, endpoint=False).astype(int))
-    sizes = np.diff([*begins, len(x)])
-    low, high = np.minimum.reduceat(y, begins), np.maximum.reduceat(y, begins)
-    return np.add.reduceat(x, begins) / sizes, np.add.reduceat(y, begins) / sizes, low, high
+def thinned(points: Points) -> Points:
+    """MOST_POINTS stretches of about equal numbers of points."""
+    return points.joined(np.unique(np.linspace(0, len(points.x), MOST_POINTS, endpoint=False).astype(int)))
 
 
 _salts = count()

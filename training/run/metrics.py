@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,20 +166,25 @@ def _damaged(path: Path, number: int) -> UserError:
 
 def _metrics_of(line: bytes) -> dict[str, Any] | None:
     """The values of a line; None if it is not JSON or not metrics."""
-    for parse in (from_json, json.loads):  # the first takes a fifth of the time, but no half of a surrogate pair
-        with suppress(ValueError, RecursionError):
-            values = parse(line)
-            return values if _is_metrics(values) else None
-    return None
+    try:
+        values = from_json(line)  # in a fifth of the time that json takes
+    except ValueError:
+        try:
+            values = json.loads(line)  # takes half of a surrogate pair too
+        except (ValueError, RecursionError):
+            return None
+    return values if _is_metrics(values) else None
 
 
 def _is_metrics(values: Any) -> bool:
     """Whether a line has a step and otherwise finite numbers."""
     if not isinstance(values, dict) or not isinstance(values.get("step"), int):
         return False
-    with suppress(TypeError, OverflowError):
+    try:
         if math.isfinite(sum(values.values(), 0.0)):
             return True
+    except (TypeError, OverflowError):
+        pass
     most = sys.float_info.max  # an integer may have more digits than fit into a float
     return all(isinstance(value, int | float) and -most <= value <= most for value in values.values())
 
