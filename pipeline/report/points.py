@@ -61,6 +61,9 @@ class Points(NamedTuple):
         )
 
 
+NO_POINTS = Points.of([], [])
+
+
 def with_more(points: Points, later: Points) -> Points:
     """`points` and those that follow, in stretches of equally many points, a power of two; the last one may be shorter.
 
@@ -83,8 +86,7 @@ def read_points(lines: Iterable[dict[str, Any]]) -> dict[str, Points]:
         for name in dict.fromkeys(name for names in dict.fromkeys(map(tuple, batch)) for name in names):
             values = _column(batch, name)
             there = ~np.isnan(values)
-            points = Points.of(steps[there], values[there])
-            found[name] = with_more(found[name], points) if name in found else points
+            found[name] = with_more(found.get(name, NO_POINTS), Points.of(steps[there], values[there]))
     return found
 
 
