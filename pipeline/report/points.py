@@ -1,7 +1,7 @@
 """The points of a run's figures, which are read line by line and kept in bounded memory."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from math import nan
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ Numbers = NDArray[np.float64]
 class Points(NamedTuple):
     """A curve as stretches of neighbouring points, of one point each if it is short."""
 
-    count: Numbers
+    counts: Numbers
     """The number of points in each stretch."""
     x_sum: Numbers
     y_sum: Numbers
@@ -39,19 +39,19 @@ class Points(NamedTuple):
     @property
     def x(self) -> Numbers:
         """The mean of each stretch."""
-        return self.x_sum / self.count
+        return self.x_sum / self.counts
 
     @property
     def y(self) -> Numbers:
         """The mean of each stretch."""
-        return self.y_sum / self.count
+        return self.y_sum / self.counts
 
     def joined(self, begins: NDArray[np.intp]) -> "Points":
         """Longer stretches, each from one of `begins`, which are indices of stretches, to the next."""
-        ends = np.append(begins[1:], len(self.count)) - 1
-        sums = (np.add.reduceat(one, begins) for one in (self.count, self.x_sum, self.y_sum))
+        ends = np.append(begins[1:], len(self.counts)) - 1
+        counts, x_sum, y_sum = (np.add.reduceat(one, begins) for one in (self.counts, self.x_sum, self.y_sum))
         low, high = np.minimum.reduceat(self.low, begins), np.maximum.reduceat(self.high, begins)
-        return Points(*sums, low, high, self.first[begins], self.last[ends])
+        return Points(counts, x_sum, y_sum, low, high, self.first[begins], self.last[ends])
 
     def scaled(self, factor: float) -> "Points":
         """With y times `factor`, which is positive."""
@@ -70,8 +70,8 @@ def with_more(points: Points, later: Points) -> Points:
     The stretches are the same in whatever batches the points come.
     """
     points = Points(*(np.concatenate(pair) for pair in zip(points, later, strict=True)))
-    begins, total = np.cumsum(points.count) - points.count, points.count.sum()
-    size = points.count[0]
+    begins, total = np.cumsum(points.counts) - points.counts, points.counts.sum()
+    size = points.counts[0]
     while total > MOST_KEPT * size:
         size *= 2
     return points.joined(np.flatnonzero(np.diff(begins // size, prepend=-1)))
@@ -92,4 +92,4 @@ def read_points(lines: Iterable[dict[str, Any]]) -> dict[str, Points]:
 
 def _column(lines: Sequence[dict[str, Any]], name: str) -> Numbers:
     """The value of each line, or NaN."""
-    return np.fromiter((line.get(name, nan) for line in lines), float, len(lines))
+    return np.fromiter(map(dict.get, lines, repeat(name), repeat(nan)), float, len(lines))

@@ -50,7 +50,7 @@ def test_a_long_curve_has_its_ends_extremes_and_means(batch: int, monkeypatch: p
         while len(pairs) > 64 * size:
             size *= 2
         stretches = [pairs[begin : begin + size] for begin in range(0, len(pairs), size)]
-        assert one.count.tolist() == [len(stretch) for stretch in stretches]
+        assert one.counts.tolist() == [len(stretch) for stretch in stretches]
         assert one.x == pytest.approx([sum(x for x, _ in stretch) / len(stretch) for stretch in stretches])
         assert one.y == pytest.approx([sum(y for _, y in stretch) / len(stretch) for stretch in stretches])
         assert one.low.tolist() == [min(y for _, y in stretch) for stretch in stretches]
@@ -66,7 +66,7 @@ def test_a_long_history_is_not_held() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**23
-    assert all(MOST_KEPT / 2 <= len(one.count) <= MOST_KEPT and one.count.sum() == 100_000 for one in found.values())
+    assert all(MOST_KEPT / 2 <= len(one.counts) <= MOST_KEPT and one.counts.sum() == 100_000 for one in found.values())
     assert found["loss"].first[0].tolist() == [0, 1] and found["loss"].last[-1].tolist() == [99_999, 1e-5]
 
 
