@@ -9,9 +9,11 @@ import ctypes
 import gc
 import re
 import resource
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,6 +38,8 @@ class Measured(NamedTuple):
     """Resident memory of the largest process."""
     grown_megabytes: float
     """Peak above what the process held before the function began."""
+    anonymous_megabytes: float
+    """The most memory of the process that is no file's, read every 20 ms."""
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -77,9 +81,28 @@ def measured(function: Callable[..., Any], *arguments: Any) -> Measured:
 def _measured(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Measured:
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
     before, begin = _resident("VmRSS"), cpu_seconds()
-    result = function(*arguments)
+    with _largest("RssAnon") as anonymous:
+        result = function(*arguments)
     peak, children = _resident("VmHWM"), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return Measured(result, cpu_seconds() - begin, max(peak, children), peak - before)
+    return Measured(result, cpu_seconds() - begin, max(peak, children), peak - before, max(anonymous))
+
+
+@contextmanager
+def _largest(field: str) -> Iterator[list[float]]:
+    """Yields a list of what `_resident` shows during the block, filled by a thread."""
+    found, ended = [_resident(field)], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            found.append(_resident(field))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
 
 
 def cpu_seconds() -> float:

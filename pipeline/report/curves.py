@@ -1,5 +1,6 @@
 """The charts of losses, training, speed and time, and the table of attempts."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from math import isfinite, nan
@@ -9,6 +10,7 @@ from markupsafe import Markup
 
 from reread.pipeline.report.drawing import Line, Marks, line_chart, short
 from reread.pipeline.report.figures import FIGURES, Figure, title_of
+from reread.pipeline.report.points import Points
 from reread.pipeline.report.runs import HELD_OUT, Run
 
 UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
@@ -52,7 +54,12 @@ def _drawn_among(chart: str) -> list[str]:
 def _known(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
     """Charts of those figures that a run has logged and whose values are not all the usual one."""
     usual = {name: FIGURES[name].usual if name in FIGURES else None for name in names}
-    return [_chart(runs, name) for name in names if any(y != usual[name] for run in runs for y in run.points(name)[1])]
+    drawn = [name for name in names if any(_differs(run.points(name), usual[name]) for run in runs)]
+    return [_chart(runs, name) for name in drawn]
+
+
+def _differs(points: Points | None, usual: float | None) -> bool:
+    return points is not None and bool(((points.low != usual) | (points.high != usual)).any())
 
 
 def _chart(runs: Sequence[Run], name: str) -> Chart:
@@ -62,15 +69,16 @@ def _chart(runs: Sequence[Run], name: str) -> Chart:
     for run in runs:
         ends = []
         for key, held_out in ((name, False), (f"{HELD_OUT}{name}", True)):
-            x, y = run.points(key)
-            if x and not (held_out and name.endswith("_rows")):
+            points = run.points(key)
+            if points and not (held_out and name.endswith("_rows")):
                 colour = 1 if held_out and len(runs) == 1 else run.number
-                lines.append(Line(colour, x, [factor * value for value in y], held_out, figure.noisy))
-                ends.append(f"{'held out ' if held_out else ''}{short(factor * y[-1])}")
+                points = points.scaled(factor)
+                lines.append(Line(colour, points, held_out, figure.noisy))
+                ends.append(f"{'held out ' if held_out else ''}{short(points.last[-1, 1])}")
         if ends:
             last.append((run.number, ", ".join(ends)))
-    values = [value for line in lines for value in line.y]
-    wide = min(values) > 0 and max(values) > 50 * min(values)
+    low, high = min(line.points.low.min() for line in lines), max(line.points.high.max() for line in lines)
+    wide = low > 0 and high > 50 * low
     log = wide and (figure.logarithmic or "perplexity" in name)
     return Chart(title_of(name), line_chart(lines, log=log), last)
 
@@ -86,7 +94,7 @@ def time_chart(runs: Sequence[Run]) -> Chart | None:
     lines, marks, last = [], [], []
     for run, (times, steps) in zip(timed, courses, strict=True):
         first = run.attempts[0].began
-        lines.append(Line(run.number, [(moment - first) / seconds for moment in times], steps))
+        lines.append(Line(run.number, Points.of([(moment - first) / seconds for moment in times], steps)))
         ended = [(attempt.ended, attempt.last_step) for attempt in run.attempts if attempt.failed]
         faults = [((moment - first) / seconds, float(step or 0)) for moment, step in ended if moment is not None]
         marks.append(Marks([(attempt.began - first) / seconds for attempt in run.attempts[1:]], faults))
@@ -98,10 +106,11 @@ def time_chart(runs: Sequence[Run]) -> Chart | None:
 def _course(run: Run) -> tuple[list[float], list[float]]:
     """Times and steps of all attempts of a run, with a gap before each attempt."""
     times, steps = [], []
-    logged = list(zip(*run.points("step", over="time"), strict=True))
+    timed = run.points("time")
+    logged = sorted((moment, step) for step, moment in timed.last.tolist()) if timed else []
     for number, attempt in enumerate(run.attempts):
         after = run.attempts[number + 1].began if number + 1 < len(run.attempts) else float("inf")
-        inside = [(moment, step) for moment, step in logged if attempt.began <= moment < after]
+        inside = logged[bisect_left(logged, (attempt.began,)) : bisect_left(logged, (after,))]
         if attempt.ended is not None and attempt.last_step is not None and isfinite(attempt.ended):
             inside.append((attempt.ended, float(attempt.last_step)))
         course = [(attempt.began, nan), (attempt.began, float(attempt.first_step)), *sorted(inside)]

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from reread.pipeline.report.points import Points
+
 MOST_POINTS = 240
 """Most points of a line. A longer one is drawn as the means of equal stretches, within the range of their values."""
 SMOOTHED = 45
@@ -48,8 +50,7 @@ class Line:
     """A curve of one run."""
 
     colour: int
-    x: Sequence[float]
-    y: Sequence[float]
+    points: Points
     held_out: bool = False
     smooth: bool = False
     """Whether the values are drawn pale below their moving average."""
@@ -71,11 +72,9 @@ def line_chart(lines: Sequence[Line], x_label: str = "step", log: bool = False, 
         for line in lines:
             _draw_line(axes, line)
         for one in marks:
-            for start in one.starts:
-                axes.axvline(start, color=_LINE, linewidth=0.8, linestyle=":")
-            for x, y in one.faults:
-                axes.axvline(x, color=_BAD, linewidth=0.8, linestyle="--")
-                axes.plot([x], [y], marker="x", color=_BAD, markersize=8, markeredgewidth=2)
+            _draw_moments(axes, one.starts, _LINE, ":")
+            _draw_moments(axes, [x for x, _ in one.faults], _BAD, "--")
+            axes.plot(*zip(*one.faults, strict=True), color=_BAD, linestyle="", marker="x", markersize=8, mew=2)
         if log:
             axes.set_yscale("log")
         axes.set_xlabel(x_label)
@@ -113,10 +112,11 @@ def short(value: float) -> str:
 
 def _draw_line(axes: Any, line: Line) -> None:
     colour = _RUN.format(line.colour % COLOURS)
-    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+    x, y = line.points.x, line.points.y
     if len(x) > MOST_POINTS and not np.isnan(y).any():
-        x, y, low, high = thinned(x, y)
-        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        drawn = thinned(line.points)
+        x, y = drawn.x, drawn.y
+        axes.fill_between(x, drawn.low, drawn.high, color=colour, alpha=0.18, linewidth=0)
     if line.held_out:
         axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=4, linestyle=(0, (4, 2)))
     elif line.smooth and len(x) >= SMOOTHED:
@@ -126,18 +126,21 @@ def _draw_line(axes: Any, line: Line) -> None:
         axes.plot(x, y, color=colour, linewidth=1.6, marker="o" if len(x) == 1 else None, markersize=4)
 
 
+def _draw_moments(axes: Any, moments: Sequence[float], colour: str, style: str) -> None:
+    """Lines from bottom to top. They are one path: thousands of lines of their own take half a minute to draw."""
+    x, y = np.repeat(moments, 3), np.tile([0, 1, np.nan], len(moments))
+    axes.plot(x, y, transform=axes.get_xaxis_transform(), color=colour, linewidth=0.8, linestyle=style)
+
+
 def moving_average(values: Any, width: int) -> Any:
     """The mean of each value and its neighbours, `width` in all; fewer at the ends."""
     window = np.ones(width)
     return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
 
 
-def thinned(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
-    """The mean of x, and mean, least and largest of y, in MOST_POINTS stretches of about equal numbers of points."""
-    begins = np.unique(np.linspace(0, len(x), MOST_POINTS, endpoint=False).astype(int))
-    sizes = np.diff([*begins, len(x)])
-    low, high = np.minimum.reduceat(y, begins), np.maximum.reduceat(y, begins)
-    return np.add.reduceat(x, begins) / sizes, np.add.reduceat(y, begins) / sizes, low, high
+def thinned(points: Points) -> Points:
+    """MOST_POINTS stretches of about equal numbers of points."""
+    return points.joined(np.unique(np.linspace(0, len(points.x), MOST_POINTS, endpoint=False).astype(int)))
 
 
 _salts = count()

@@ -118,13 +118,16 @@ def print_figures(runs: Sequence[Run]) -> None:
 def _print_figures(run: Run) -> None:
     changes, held_out = [], []
     for name in run.figures:
-        steps, values = run.points(name)
+        points = run.points(name)
         is_loss = name.endswith("loss")
         if name == "loss" and run.headline != "loss":
             continue
-        if values and (is_loss or name.endswith(("accuracy", "perplexity"))):
-            at = [f" at step {step:.0f}" if is_loss else "" for step in (steps[0], steps[-1])]
-            changes.append(f"{_label(name)} {values[0]:.3f}{at[0]} -> {values[-1]:.3f}{at[1]}")
+        if points and (is_loss or name.endswith(("accuracy", "perplexity"))):
+            ends = [
+                f"{value:.3f}" + (f" at step {step:.0f}" if is_loss else "")
+                for step, value in (points.first[0], points.last[-1])
+            ]
+            changes.append(f"{_label(name)} {' -> '.join(ends)}")
         last = run.last(f"{HELD_OUT}{name}")
         if last is not None and not name.endswith(("_rows", "bits_per_token")):
             held_out.append(f"{_label(name)} {last:.3f}")

@@ -8,15 +8,14 @@ from typing import Any
 from reread.pipeline.recipe.load import recipe_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.report.figures import FIGURES
+from reread.pipeline.report.points import Points, read_points
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
 from reread.training.config import TrainSettings
 from reread.training.data.settings import CorpusSettings
 from reread.training.run.files import RunFile, read_mapping
 from reread.training.run.history import Attempt, read_history
-from reread.training.run.metrics import read_evaluations, read_metrics
-
-Points = tuple[list[float], list[float]]
+from reread.training.run.metrics import each_metrics, read_evaluations
 
 HELD_OUT = "validation_"
 """Prefix of the names of figures of held-out text."""
@@ -30,7 +29,8 @@ class Run:
     number: int
     """Number of the run in the report, by which it gets its colour."""
     recipe: Recipe
-    metrics: list[dict[str, Any]]
+    curves: dict[str, Points]
+    """The logged values of each figure over the step, by name (metrics.jsonl)."""
     attempts: list[Attempt]
     evaluations: list[dict[str, Any]]
 
@@ -56,7 +56,7 @@ class Run:
     @property
     def steps(self) -> int:
         """The last step that was logged."""
-        return max((line["step"] for line in self.metrics), default=0)
+        return int(self.curves["step"].high.max()) if self.curves else 0
 
     @property
     def tokens(self) -> float | None:
@@ -80,7 +80,7 @@ class Run:
         the loss is included."""
         corpora = tuple(f"{one.title}_" for one in getattr(self.train.data, "corpora", ()))
         losses = {f"{corpus}loss" for corpus in corpora}
-        found = dict.fromkeys(name.removeprefix(HELD_OUT) for line in self.metrics for name in line)
+        found = dict.fromkeys(name.removeprefix(HELD_OUT) for name in self.curves)
         return [name for name in found if name in losses or not (name in FIGURES or name.startswith(corpora))]
 
     @property
@@ -88,15 +88,15 @@ class Run:
         """The figure that runs are compared by: the loss of masked tokens alone if there is one, else the loss."""
         return "masked_lm_loss" if "masked_lm_loss" in self.figures else "loss"
 
-    def points(self, name: str, over: str = "step") -> Points:
-        """Values of a figure, and of `over` beside them."""
-        lines = [line for line in self.metrics if name in line and over in line]
-        factor = 100.0 if self.is_task and name == "accuracy" else 1.0  # as scores of held-out examples are
-        return [float(line[over]) for line in lines], [factor * line[name] for line in lines]
+    def points(self, name: str) -> Points | None:
+        """Values of a figure over the step; None if there are none."""
+        found = self.curves.get(name)
+        as_scores = found is not None and self.is_task and name == "accuracy"  # of held-out examples are
+        return found.scaled(100) if found and as_scores else found
 
     def last(self, name: str) -> float | None:
-        values = self.points(name)[1]
-        return values[-1] if values else None
+        points = self.points(name)
+        return float(points.last[-1, 1]) if points else None
 
     @cached_property
     def manifests(self) -> list[tuple[Path, Manifest] | str]:
@@ -129,7 +129,7 @@ def _manifest(data: CorpusSettings) -> tuple[Path, Manifest] | str:
 
 def read_run(folder: Path, number: int) -> Run:
     """Raises `UserError` for a folder that is no run's, damaged metrics, and a run that has logged nothing yet."""
-    metrics = read_metrics(folder)
-    if not metrics:
+    curves = read_points(each_metrics(folder))
+    if not curves:
         raise UserError(f"{RunFile.METRICS.of(folder)}: no step logged yet; is `{folder}` a run folder?")
-    return Run(folder, number, recipe_of(folder), metrics, read_history(folder), read_evaluations(folder))
+    return Run(folder, number, recipe_of(folder), curves, read_history(folder), read_evaluations(folder))

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from reread.training.data.tasks.settings import task_of
 from reread.training.exchange.card import Measured, model_card, score_entries
 from reread.training.exchange.export import write_huggingface
 from reread.training.models.build import UNTRAINED_POOLER
-from reread.training.run.metrics import quality, read_evaluations, read_metrics
+from reread.training.run.metrics import each_metrics, quality, read_evaluations
 from reread.training.run.model import RunModel, read_run_model
 from reread.training.run.restore import restore_model
 from reread.training.scoring.task_scores import SCORES
@@ -50,10 +51,7 @@ def _card(
     run: Path, kept: RunModel, step: int, examples: list[str], untrained_pooler: bool, known: Mapping[str, Any]
 ) -> str:
     settings = kept.settings
-    figures: dict[str, Any] = {}
-    for line in read_metrics(run):
-        if line["step"] <= step:
-            figures |= {name: round(line[name], 4) for name in quality(line)}
+    figures = {name: round(value, 4) for name, value in _figures(run, step).items()}
     sections = {
         "Figures at the end": {"steps": step, **figures},
         "Corpus": kept.corpus,
@@ -66,6 +64,16 @@ def _card(
     cleaning = kept.corpus.get("cleaning", [])  # labelled data has none
     lengths = {**kept.config.to_dict(), "sequence_length": settings.data.sequence_length}
     return model_card(kept.spec, kept.objective, summary, sections, examples, lengths, cleaning, known)
+
+
+def _figures(run: Path, step: int) -> dict[str, Any]:
+    """The last values of losses and the like that were logged up to `step`."""
+    found: dict[str, Any] = {}
+    chosen = cache(quality)  # most lines have the same names
+    for line in each_metrics(run):
+        if line["step"] <= step:
+            found |= {name: line[name] for name in chosen(tuple(line))}
+    return found
 
 
 def _measured(run: Path, kept: RunModel, step: int) -> Iterator[Measured]:

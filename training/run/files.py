@@ -99,7 +99,7 @@ class RunFile(Enum):
     METRICS = (
         "metrics.jsonl",
         "A line for each progress line and each validation: step, Unix time in seconds, figures.",
-        "process 0, every `log_every` and `validate_every` steps",
+        "process 0, every `log_every` and `validate_every` steps; a start cuts off the lines past its step",
         "`reread report`, `export` (model card)",
     )
     TENSORBOARD = (

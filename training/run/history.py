@@ -95,7 +95,6 @@ def _end(notes: dict[int, Note], lost_before: float) -> dict[str, Any]:
 
 def _append(run: Path, values: dict[str, Any]) -> None:
     with RunFile.HISTORY.of(run).open("ab+") as file:
-        file.seek(0)
-        before = file.read()
-        cut_short = before and not before.endswith(b"\n")
-        file.write(b"\n" * bool(cut_short) + json.dumps(values).encode() + b"\n")
+        file.seek(max(0, file.tell() - 1))
+        cut_short = file.read() not in (b"", b"\n")
+        file.write(b"\n" * cut_short + json.dumps(values).encode() + b"\n")

@@ -3,14 +3,19 @@
 import json
 import logging
 import math
+import mmap
+import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 from reread.preprocessing.errors import UserError
-from reread.preprocessing.files import write_atomically
+from reread.preprocessing.files import sync_folder, write_atomically
 from reread.training.run.files import RunFile, read_json, read_mapping
 from reread.training.run.history import open_attempt
 from reread.training.run.writers import Writer
@@ -70,14 +75,14 @@ def _measured_on_cpu() -> float:
 
 
 class MetricsLog:
-    """Appends to `metrics.jsonl`; an attempt that continues first drops the lines past its step."""
+    """Appends to `metrics.jsonl`; an attempt that continues first cuts off the lines past its step."""
 
     def __init__(self, run: Path, resumed_step: int, processes: int = 1, writers: Sequence[Writer] = ()) -> None:
-        """`writers` get the same figures."""
+        """`writers` get the same figures. Raises `UserError` for a line past the step that is not metrics."""
         self._path = path = RunFile.METRICS.of(run)
-        kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= resumed_step]
-        write_atomically(path, "".join(kept).encode())
         self._file = path.open("a", encoding="utf-8")
+        _cut(path, resumed_step)
+        sync_folder(run)
         open_attempt(run, resumed_step, processes)
         self._writers = writers
 
@@ -108,27 +113,78 @@ def quality(names: Iterable[str]) -> list[str]:
     return [name for name in chosen if f"{name.removesuffix('loss')}masked_lm_loss" not in chosen]
 
 
+def _cut(path: Path, step: int) -> None:
+    """Cut off the lines past `step`, which are the last ones, and a half-written one, by one durable change of length.
+
+    Only these lines are read.
+    """
+    with path.open("rb+") as file:
+        if os.fstat(file.fileno()).st_size:  # an empty file cannot be mapped
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                end = data.rfind(b"\n") + 1
+                while end and _step_of(path, data, begin := data.rfind(b"\n", 0, end - 1) + 1) > step:
+                    end = begin
+            file.truncate(end)
+        os.fsync(file.fileno())
+
+
+def _step_of(path: Path, data: mmap.mmap, begin: int) -> int:
+    """The step of the line that begins at `begin`. Raises `UserError` with its number if it is not metrics."""
+    data.seek(begin)
+    values = _metrics_of(data.readline())
+    if values is None:
+        data.seek(0)
+        raise _damaged(path, next(number for number in count(1) if data.tell() == begin or not data.readline()))
+    return int(values["step"])
+
+
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The complete lines; a kill may have cut the last one short. Raises `UserError` for a line that is not metrics."""
+    """All that `each_metrics` gives."""
+    return list(each_metrics(run))
+
+
+def each_metrics(run: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines, one after the other; a kill may have cut the last one short.
+
+    Raises `UserError` for a line that is not metrics.
+    """
     path = RunFile.METRICS.of(run)
     if not path.exists():
-        return []
-    found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                values = _metrics_of(line)
+                if values is None:
+                    raise _damaged(path, number)
+                yield values
+
+
+def _damaged(path: Path, number: int) -> UserError:
+    return UserError(f"{path}: line {number} is not a line of metrics; remove it")
+
+
+def _metrics_of(line: bytes) -> dict[str, Any] | None:
+    """The values of a line; None if it is not JSON or not metrics."""
+    try:
+        values = from_json(line)  # in a fifth of the time that json takes
+    except ValueError:
         try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):  # not JSON or not UTF-8
-            values = None
-        if not _is_metrics(values):
-            raise UserError(f"{path}: line {number} is not a line of metrics; remove it")
-        found.append(values)
-    return found
+            values = json.loads(line)  # takes half of a surrogate pair too
+        except (ValueError, RecursionError):
+            return None
+    return values if _is_metrics(values) else None
 
 
 def _is_metrics(values: Any) -> bool:
     """Whether a line has a step and otherwise finite numbers."""
     if not isinstance(values, dict) or not isinstance(values.get("step"), int):
         return False
+    try:
+        if math.isfinite(sum(values.values(), 0.0)):
+            return True
+    except (TypeError, OverflowError):
+        pass
     most = sys.float_info.max  # an integer may have more digits than fit into a float
     return all(isinstance(value, int | float) and -most <= value <= most for value in values.values())
 

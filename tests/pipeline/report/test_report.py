@@ -18,6 +18,7 @@ from reread.pipeline.report import curves
 from reread.pipeline.report.drawing import MOST_POINTS, Line, moving_average, thinned
 from reread.pipeline.report.figures import FIGURES
 from reread.pipeline.report.page import report
+from reread.pipeline.report.points import Points, read_points
 from reread.pipeline.report.runs import Run, read_run
 from reread.preprocessing.corpus import Manifest
 from reread.preprocessing.errors import UserError
@@ -160,9 +161,9 @@ def test_parts_of_a_loss_are_curves_of_their_own(sample_corpus: Path, tmp_path: 
         "reorder loss",
         "reorder accuracy",
     ]
-    assert [(line.held_out, len(line.x)) for line in drawn[0]] == [(False, 60), (True, 1)]
-    assert drawn[0][0].y == [pytest.approx(6.0 - step / 60) for step in range(1, 61)]
-    assert drawn[1][0].x == list(range(3, 61, 3)) and set(drawn[1][0].y) == {3.5}
+    assert [(line.held_out, len(line.points.x)) for line in drawn[0]] == [(False, 60), (True, 1)]
+    assert drawn[0][0].points.y.tolist() == [pytest.approx(6.0 - step / 60) for step in range(1, 61)]
+    assert drawn[1][0].points.x.tolist() == list(range(3, 61, 3)) and set(drawn[1][0].points.y) == {3.5}
 
 
 def test_an_attempt_that_was_killed_is_a_fault_at_its_time_and_step(sample_corpus, tmp_path, monkeypatch) -> None:
@@ -181,7 +182,7 @@ def test_an_attempt_that_was_killed_is_a_fault_at_its_time_and_step(sample_corpu
     assert given["x_label"] == "minutes since the run began"
     assert given["marks"][0].faults == [(10.0, 14.0)] and given["marks"][0].starts == [11.0]
     (line,) = given["lines"]
-    course = [(x, y) for x, y in zip(line.x, line.y, strict=True) if not np.isnan(y)]
+    course = [(x, y) for x, y in zip(line.points.x, line.points.y, strict=True) if not np.isnan(y)]
     assert course == [
         *((float(n), n) for n in range(11)),
         (10.0, 14.0),
@@ -269,7 +270,8 @@ def test_what_was_dropped_has_its_reasons_and_examples(sample_corpus: Path, tmp_
 def test_a_long_line_keeps_its_means_and_its_range() -> None:
     x = np.arange(1000.0)
     y = np.random.default_rng(0).random(1000)
-    means, values, low, high = thinned(x, y)
+    drawn = thinned(Points.of(x, y))
+    means, values, low, high = drawn.x, drawn.y, drawn.low, drawn.high
     sizes = np.diff([*np.unique(np.linspace(0, 1000, MOST_POINTS, endpoint=False).astype(int)), 1000])
     assert len(means) == MOST_POINTS and sizes.sum() == 1000
     assert (means * sizes).sum() == pytest.approx(x.sum()) and (values * sizes).sum() == pytest.approx(y.sum())
@@ -304,7 +306,7 @@ def test_of_each_corpus_of_a_mixture_its_loss_is_shown() -> None:
     corpora = "data.corpora=[{path: a/zh, weight: 1}, {path: a/en, weight: 1}]"
     recipe = load_recipe("nezha-small", ["data.corpus=null", corpora], "train")
     line = {"step": 2, "time": 1.0, "loss": 3.0, "validation_loss": 3.0, "validation_zh_loss": 4.0}
-    run = Run(Path("more"), 0, recipe, [{**line, "validation_zh_masked_lm_accuracy": 0.1}], [], [])
+    run = Run(Path("more"), 0, recipe, read_points([{**line, "validation_zh_masked_lm_accuracy": 0.1}]), [], [])
     assert run.figures == ["loss", "zh_loss"]
     assert [type(one) for one in run.manifests] == [str, str]
 
@@ -314,6 +316,6 @@ def test_the_recipe_shows_no_preprocessing_of_a_corpus_that_was_not_read() -> No
     shown = []
     for corpus in ("corpora/zh", "corpora/wiki"):
         given = ["preprocess.output=corpora/zh", f"train.data.corpus={corpus}"]
-        shown.append(Run(Path("run"), 0, load_recipe("nezha-small", given), [], [], []).settings)
+        shown.append(Run(Path("run"), 0, load_recipe("nezha-small", given), {}, [], []).settings)
     assert shown[0]["preprocess"]["output"] == "corpora/zh"
     assert shown[1].keys() == shown[0].keys() - {"preprocess"}
