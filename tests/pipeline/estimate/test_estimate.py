@@ -134,7 +134,7 @@ def test_the_division_is_named_where_it_would_fit() -> None:
     assert rows[0].bytes - rows[1].bytes == pytest.approx(7 / 8 * 12 * rows[0].footprint.parameters, rel=0.05)
     gpu = divided.cluster.gpu
     gathered = 7 / 8 * rows[1].footprint.weights / gpu.link_bandwidth + 7 * gpu.link_latency
-    traffic = rows[1].footprint.update_traffic / rows[0].footprint.update_traffic * undivided.time(rows[0]).update
+    traffic = rows[1].footprint.update_work.bytes / rows[0].footprint.update_work.bytes * undivided.time(rows[0]).update
     assert divided.time(rows[1]).update == pytest.approx(traffic + gathered, rel=0.05)
     for one, room in zip(estimators, (rows[0].bytes, rows[0].bytes, rows[2].bytes), strict=True):
         one.train = one.train.model_copy(update={"micro_batch": "auto", "activation_checkpointing": False})

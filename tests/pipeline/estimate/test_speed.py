@@ -86,7 +86,7 @@ def test_a_step_takes_its_bytes_or_its_flops() -> None:
     assert seconds_by_bound(footprint.work, where.gpu) == pytest.approx(
         {"products": products, "attention": attention, "memory": memory}
     )
-    given = {"wire_bytes": 0, "accumulation": 3, "bucket_bytes": 1, "micro_batches": 2.5}
+    given = {"wire_bytes": 0, "gathered_bytes": 0, "accumulation": 3, "bucket_bytes": 1, "micro_batches": 2.5}
     time = step_time(where, footprint, 1e13, flop_share=None, **given)  # type: ignore[arg-type]
     update = 9 / (1555 * 0.90)
     host = (3 * 42 + 4) * 6e-6
