@@ -6,7 +6,7 @@ from reread.pipeline.recipe.load import recipe_of
 from reread.pipeline.recipe.schema import train_section
 from reread.pipeline.run_folder.figures import figures_of
 from reread.preprocessing.labelled.splits import check_labels
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import task_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from reread.preprocessing.errors import close_to
 from reread.preprocessing.labelled.splits import check_labels, class_counts, stated_labels
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import TaskSettings
 
 log = logging.getLogger("reread")

@@ -18,7 +18,8 @@ from reread.pipeline.recipe.schema import Finetuning, Published, Recipe, task_se
 from reread.preprocessing.errors import first_line
 from reread.preprocessing.files import write_atomically
 from reread.training.data.kinds import open_task
-from reread.training.data.tasks.dataset import TaskDataset, examples_of
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.examples import examples_of
 from reread.training.run.files import RunFile, read_mapping
 from reread.training.scoring.task_scores import formatted
 

@@ -9,7 +9,7 @@ from reread.pipeline.estimate.disk import quiet
 from reread.pipeline.recipe.schema import Recipe, task_section, train_section
 from reread.preprocessing.labelled.examples import Example
 from reread.training.config import TrainSettings
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import room_beside, window_count
 

@@ -12,7 +12,7 @@ from reread.pipeline.recipe.schema import Recipe, Start, task_section, train_sec
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.splits import check_labels, labels_of
 from reread.training.data.kinds import KINDS
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.exchange.hub import HubName, fetch, hub_name, not_looked_for
 from reread.training.models import MODELS, model_spec
 from reread.training.parallel.process import this_process

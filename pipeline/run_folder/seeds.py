@@ -13,7 +13,7 @@ from reread.pipeline.run_folder.folder import held_records
 from reread.pipeline.run_folder.train import train
 from reread.preprocessing.labelled.splits import duplicates
 from reread.training.data.kinds import open_task
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.run.files import RUNS
 
 log = logging.getLogger("reread")

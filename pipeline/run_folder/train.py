@@ -15,7 +15,7 @@ from reread.pipeline.run_folder.export import export
 from reread.pipeline.run_folder.folder import keep_records, open_run_folder
 from reread.pipeline.run_folder.launch import launch, stop_at_once
 from reread.preprocessing.errors import UserError
-from reread.training.data.tasks.dataset import forget_examples
+from reread.training.data.tasks.examples import forget_examples
 from reread.training.parallel.process import this_process
 from reread.training.run.files import RUNS
 

@@ -29,7 +29,8 @@ from reread.pipeline.slurm.submit import submit_finetuning, submit_recipe
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.tokens.wordpiece import WordPiece
 from reread.training.data.kinds import KINDS
-from reread.training.data.tasks.dataset import TaskDataset, examples_of
+from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import TaskSettings
 from tests.conftest import ROOT, train_values
 

@@ -12,7 +12,7 @@ from reread.pipeline.display.windows import print_windows
 from reread.pipeline.recipe.schema import train_section
 from reread.pipeline.recipe.task import finetune_recipe
 from reread.preprocessing.errors import UserError
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import TaskSettings
 from tests.pipeline.commands import test_finetuning
 from tests.tasks import write_lines

@@ -12,7 +12,7 @@ from reread.pipeline.recipe.schema import Recipe
 from reread.pipeline.run_folder import train as train_module
 from reread.preprocessing.errors import UserError
 from reread.training.data.kinds import open_task
-from reread.training.data.tasks import dataset
+from reread.training.data.tasks import examples
 from reread.training.exchange import convert as conversion
 from tests.conftest import longformer_values
 from tests.tasks import task_values, write_lines, write_tokenizer
@@ -132,7 +132,7 @@ def test_the_launcher_holds_no_examples_while_its_processes_run(
     held: list[int] = []
 
     def launched(arguments: list[str], processes: int) -> int:
-        held.append(dataset._read.cache_info().currsize)
+        held.append(examples._read.cache_info().currsize)
         return 0
 
     for name in ("check_same_run", "keep_records"):

@@ -1,13 +1,10 @@
 """Labelled documents as windows: the rows of a step and of each forward pass, and the predictions made from them."""
 
-import logging
 import math
-import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import md5
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -18,9 +15,6 @@ from tokenizers import Encoding
 
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.file import STANDARD_INPUT
-from reread.preprocessing.labelled.read import read_examples
-from reread.preprocessing.labelled.splits import labels_of, with_labels
 from reread.preprocessing.tokens.base import read_backend, read_config
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 from reread.training.data.batch import Rows, percentage
@@ -28,11 +22,10 @@ from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
 from reread.training.data.tasks.documents import Documents, TaskDocument
+from reread.training.data.tasks.examples import examples_of, fingerprint_of
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Framing, Row, longest_of, padded, room_beside
 from reread.training.scoring.task_scores import scores
-
-log = logging.getLogger("reread")
 
 AnyTask = TypeVar("AnyTask", bound=TaskSettings)
 AnyExample = TypeVar("AnyExample", bound=Example)
@@ -422,91 +415,6 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
 def _tokens(options: list[list[Sequence[int]]]) -> int:
     return sum(len(part) for option in options for part in option)
-
-
-def fingerprint_of(examples: Sequence[Example]) -> str:
-    """A hash of examples, independent of the location of their file."""
-    digest = md5()
-    for example in examples:
-        values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "location")]
-        digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
-    return digest.hexdigest()
-
-
-def examples_of(settings: TaskSettings, split: str) -> list[Any]:
-    """The examples of a split; none if it has no file.
-
-    - train: the examples of `task.train` that can be learned;
-    - predict: all examples of that file, labelled or not;
-    - validation: the examples of `task.dev`, all of which are scored, also those with misplaced answers.
-
-    With `task.wrong=skip`, train and validation leave out examples without a label, and those with a label that is not
-    in `task.labels` (or, if that is empty, in the training examples).
-    """
-    path = settings.train if split in ("train", "predict") else settings.dev
-    if path is None:
-        return []
-    # Read the file, once for all settings that read it alike.
-    columns, separator = tuple(settings.columns.items()), getattr(settings, "label_separator", None)
-    how = {
-        "wrong": settings.wrong,
-        "misplaced": 1.0 if split == "predict" else getattr(settings, "misplaced", 1.0),
-        "irrelevant": getattr(settings, "irrelevant", 1.0) if split == "train" else 1.0,
-        "labels": settings.label_form,
-        "join": settings.join,
-        "label_separator": separator,
-        "given": settings.given,
-    }
-    key = (path, _stamp(path), settings.kind, settings.format, columns, tuple(how.items()))
-    if split == "predict":
-        return _read(*key)
-    # Leave out what has no known label, and of the training examples what cannot be learned.
-    if settings.wrong == "skip":
-        known = settings.labels
-        if not known and settings.has_classes and split != "train":
-            known = labels_of(examples_of(settings, "train"))
-        found = _labelled(key, tuple(known))
-    else:
-        found = _read(*key)
-    if split == "train":
-        found = [one for one in found if one.can_be_learned]
-        if not found:
-            raise UserError(f"{path}: no example has an answer that can be learned; give another file by task.train")
-    return found
-
-
-@lru_cache(maxsize=8)
-def _labelled(key: tuple[Any, ...], known: tuple[str, ...]) -> list[Any]:
-    """The examples of `_read` that are labelled, with labels in `known` only."""
-    kept, left_out = with_labels(_read(*key), known)
-    if not kept:
-        raise UserError(f"{left_out[0]}; no example is left in it")
-    if left_out:
-        log.warning("%s: %d examples are left out for their labels, the first: %s", key[0], len(left_out), left_out[0])
-    return kept
-
-
-@lru_cache(maxsize=8)
-def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, how: Any) -> list[Any]:
-    """Read a file; it is read once, though settings, batches and scores all ask for its examples."""
-    return read_examples(path, kind, format, columns=dict(columns), **dict(how)).examples
-
-
-def forget_examples() -> None:
-    """Free the examples that were read; files that are asked for again are read again."""
-    _read.cache_clear()
-    _labelled.cache_clear()
-
-
-def _stamp(path: Path) -> Any:
-    """Modification time and size, which show that a file changed."""
-    if path == STANDARD_INPUT:
-        return sys.stdin
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
 
 
 def special_tokens(folder: Path, vocabulary: dict[str, int]) -> dict[str, int]:

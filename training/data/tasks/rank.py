@@ -11,8 +11,9 @@ from pydantic import Field
 from reread.preprocessing.labelled.checks import FEW
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.training.data.batch import Rows
-from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset, examples_of
+from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset
 from reread.training.data.tasks.documents import TaskDocument
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.settings import PooledSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.ranking import Bm25

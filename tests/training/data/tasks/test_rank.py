@@ -8,7 +8,7 @@ import pytest
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.rank import RankExample
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.rank import RankDataset, RankSettings
 from tests.tasks import dataset_of, number_of, task_values, write_lines, write_tokenizer
 

@@ -11,7 +11,7 @@ from reread.preprocessing.labelled.tasks.answer import MISPLACED, Answer, Answer
 from reread.preprocessing.tokens.wordpiece import WordPiece
 from reread.training.data.tasks.answer import AnswerDataset
 from reread.training.data.tasks.answer_settings import AnswerSettings
-from reread.training.data.tasks.dataset import examples_of
+from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.reach import within_reach
 from reread.training.scoring.answers import exact_match
 from tests.conftest import shared
