@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from reread.preprocessing.errors import writing
-from reread.preprocessing.files import sync_folder
+from reread.preprocessing.files import sync_folder, unfinished
 
 
 class Continued(NamedTuple):
@@ -25,9 +25,9 @@ def continued_file(output: Path, key: str, part: int) -> Iterator[Continued]:
     Until then it has a hidden name, by which the next command with the same `key` finds it. What is left of commands
     with other keys is removed. Raises `UserError` if it cannot be written.
     """
-    path = output.with_name(f".{output.name}.{key}.reread-tmp")
+    path = unfinished(output.with_name(f"{output.name}.{key}"))
     with writing(output):
-        for other in output.parent.glob(f".{escape(output.name)}.*.reread-tmp"):
+        for other in output.parent.glob(unfinished(Path(f"{escape(output.name)}.*")).name):
             if other != path:
                 other.unlink(missing_ok=True)
         with path.open("a+b") as file:

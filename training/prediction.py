@@ -55,15 +55,13 @@ def predict(
     mesh = init_mesh(settings.parallel.tensor, local_device(), "torch", 60.0)
     try:
         with mesh.together():
-            objective, dataset, checksum = _prepare(model, settings, mesh, step)
+            objective, dataset = _prepare(model, settings, mesh, step)
         use_threads(settings, model, RunFile.CHECKPOINTS.of(model).exists(), mesh)
         for name, value in dataset.coverage():
             log.info("%s: %s", name, value)
-        reading = settings.data.model_dump_json()
-        key = md5(f"{dataset.fingerprint} {reading} {checksum} {echo} {PART}".encode()).hexdigest()
         with ExitStack() as stack:
             with mesh.together():
-                file = stack.enter_context(_lines(output, key)) if mesh.rank == 0 else None
+                file = stack.enter_context(_lines(output, objective, dataset, echo)) if mesh.rank == 0 else None
             begin = mesh.gather(file.lines if file else 0)[0][0]
             if begin:
                 log.info("%s: an interrupted command wrote %s predictions; going on after them", output, f"{begin:,}")
@@ -173,8 +171,7 @@ def _kinds(config: dict[str, Any]) -> Iterator[tuple[str, Any, type]]:
 
 def _prepare(
     model: Path, settings: TrainSettings, mesh: Mesh, step: int | None
-) -> tuple[TaskObjective[Any], TaskDataset[Any, Any], int]:
-    """The objective and the examples, and the checksum of the weights."""
+) -> tuple[TaskObjective[Any], TaskDataset[Any, Any]]:
     task = task_of(settings.data)
     if task is None:
         raise UserError(f"{model}: pretrained, not fine-tuned; `reread finetune` gives it the head of a task")
@@ -197,9 +194,8 @@ def _prepare(
             "the run again"
         )
     dataset.check_predicted()
-    checksum = _checksum(weights)
     to_device(weights, resolved.spec, mesh)
-    return as_task(resolved.objective)(weights, settings, mesh, dataset), dataset, checksum
+    return as_task(resolved.objective)(weights, settings, mesh, dataset), dataset
 
 
 def exported_model(head: type[PreTrainedModel], config: Any, folder: Path) -> PreTrainedModel:
@@ -211,11 +207,15 @@ def exported_model(head: type[PreTrainedModel], config: Any, folder: Path) -> Pr
 
 
 @contextmanager
-def _lines(output: Path | None, key: str) -> Iterator[Continued]:
+def _lines(
+    output: Path | None, objective: TaskObjective[Any], dataset: TaskDataset[Any, Any], echo: bool
+) -> Iterator[Continued]:
+    """Standard output, or the file `output`, which is continued if model, examples and settings are the same."""
     if output is None:
         yield Continued(0, lambda lines: sys.stdout.writelines(f"{line}\n" for line in lines))
         return
-    with continued_file(output, key, PART) as file:
+    parts = dataset.fingerprint, objective.data.model_dump_json(), _checksum(objective.model), echo, PART
+    with continued_file(output, md5(repr(parts).encode()).hexdigest(), PART) as file:
         yield file
 
 
@@ -223,5 +223,6 @@ def _checksum(model: PreTrainedModel) -> int:
     """Of the weights."""
     crc = 0
     for parameter in model.parameters():
-        crc = zlib.crc32(parameter.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+        values = parameter.detach().cpu().contiguous().reshape(-1)
+        crc = zlib.crc32(values.view(torch.uint8).numpy().data, crc)
     return crc

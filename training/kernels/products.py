@@ -54,17 +54,20 @@ def add_product(total: Tensor, gradient: Tensor, x: Tensor) -> None:
 
 def adds_products(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether products of `dtype` can be added to a float32 sum on `device`; if they cannot, a line says why."""
-    total = torch.ones(8, 8, device=device)
-    ones = torch.ones(8, 8, dtype=dtype, device=device)
-    reason = "" if hasattr(torch.ops.aten.addmm, "dtype_out") else f"torch {torch.__version__} cannot; 2.8 can"
-    if not reason:
-        try:
-            add_product(total, ones, ones)
-        except RuntimeError as error:
-            reason = f"torch cannot ({str(error).splitlines()[0][:99]})"
-        else:
-            differs = device.type != "meta" and bool((total != 9).any())
-            reason = "the product adds another number here" if differs else ""
+    reason = _why_not(dtype, device)
     if reason:
         log.info("gradients of weights: added after the product, as %s", reason)
-    return not reason
+    return reason is None
+
+
+def _why_not(dtype: torch.dtype, device: torch.device) -> str | None:
+    if not hasattr(torch.ops.aten.addmm, "dtype_out"):
+        return f"torch {torch.__version__} cannot; 2.8 can"
+    total, ones = torch.ones(8, 8, device=device), torch.ones(8, 8, dtype=dtype, device=device)
+    try:
+        add_product(total, ones, ones)
+    except RuntimeError as error:
+        return f"torch cannot ({str(error).splitlines()[0][:99]})"
+    if device.type != "meta" and (total != 9).any():
+        return "the product adds another number here"
+    return None

@@ -409,7 +409,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             ("examples", f"{len(self):,}"),
             ("tokens read", f"{percentage(read, read + unread)} of {read + unread:,}; {cut:,} examples are cut"),
             ("windows an example", f"{np.mean(windows):.2f}, {windows.max():,} at most"),
-            ("times a token is read", f"{documents.shown / max(texts, 1):.2f}"),
+            ("times a token is read", f"{documents.shown.sum() / max(texts, 1):.2f}"),
         ]
 
 

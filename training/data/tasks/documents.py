@@ -1,7 +1,7 @@
 """Tokenised examples: one of them (`TaskDocument`), and those of a file in flat arrays (`Documents`)."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -117,8 +117,11 @@ class Documents(Sequence[TaskDocument]):
     @property
     def longest_others(self) -> NDArray[np.int64]:
         """Tokens beside the text of each document in the option that has most."""
-        of_options = np.diff(self._part_begins[self._option_parts])
-        return np.maximum.reduceat(of_options, self._document_options[:-1])  # type: ignore[no-any-return]
+        return np.maximum.reduceat(self._option_tokens, self._document_options[:-1])  # type: ignore[no-any-return]
+
+    @property
+    def _option_tokens(self) -> NDArray[np.int64]:
+        return np.diff(self._part_begins[self._option_parts])
 
     @property
     def windows(self) -> NDArray[np.int64]:
@@ -127,10 +130,16 @@ class Documents(Sequence[TaskDocument]):
         return 1 + np.maximum(more, 0)  # type: ignore[no-any-return]
 
     @property
-    def shown(self) -> int:
-        """Tokens of the texts in all windows, where one may stand twice."""
+    def shown(self) -> NDArray[np.int64]:
+        """Tokens of each text in its windows, where one may stand twice."""
         further = self.windows - 1  # all windows but the last are full
-        return int((further * self._room + self.lengths - further * self._step).sum())
+        return further * self._room + self.lengths - further * self._step
+
+    def row_tokens(self, special: Callable[[Any], Any]) -> NDArray[np.int64]:
+        """Tokens of all rows of each document, with `special` of the number of parts beside the text."""
+        options, parts = np.diff(self._document_options), np.diff(self._option_parts)
+        beside = np.add.reduceat(self._option_tokens + special(parts), self._document_options[:-1])
+        return options * self.shown + self.windows * beside  # type: ignore[no-any-return]
 
     @property
     def others(self) -> int:

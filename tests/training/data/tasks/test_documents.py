@@ -67,7 +67,7 @@ def test_documents_come_back_and_their_figures_are_those_of_each(given: list[Tas
     assert found.longest_others.tolist() == [max(sum(map(len, option)) for option in one.options) for one in given]
     assert found.others == sum(len(part) for one in given for option in one.options for part in option)
     windows = [one.window(number) for one in given for number in range(one.windows)]
-    assert found.shown == sum(window.stop - window.start for window in windows)
+    assert found.shown.sum() == sum(window.stop - window.start for window in windows)
     with pytest.raises(IndexError):
         found[len(given)]
 
