@@ -46,6 +46,8 @@ def model_card(
     code = _USE if windows else _USE_TRANSFORMERS
     longest = lengths.get("task", {}).get("answer_length", 100)
     use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows, longest)]
+    if lengths.get("task", {}).get("crf"):
+        use.append(_CHAIN if windows else _CHAIN_TRANSFORMERS)
     usage = spec.usage.get(objective.name, "")
     use.append(re.sub(r"\{(window_size|sequence_length)\}", lambda name: str(lengths[name[1]]), usage))
     if cleaning:
@@ -121,6 +123,19 @@ model = AUTO.from_pretrained("this/folder")
 ```"""
 
 
+_CHAIN = """The tags of a text were learned as a chain (`crf` in config.json), whose best tags are not those that
+are best alone:
+
+```python
+from itertools import pairwise
+
+first = torch.tensor([word is not None and word != before for before, word in pairwise([None, *row.word_ids(0)])])
+with torch.no_grad():
+    tags = model.tags(model(**row).logits[0][first])
+print([model.config.id2label[tag] for tag in tags.tolist()])
+```"""
+_CHAIN_TRANSFORMERS = """The tags of a text were learned as a chain (`crf` in config.json), whose `transitions`
+transformers' class leaves out, so its tags are not the best ones; those of `reread predict` and `reread.load` are."""
 _NFKC = """The tokenizer does not do that. This gives text the characters that it had in training:
 
 ```python

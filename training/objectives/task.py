@@ -14,7 +14,7 @@ from torch import Tensor
 from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
 from reread.training.data.loader import Loader
-from reread.training.data.tasks.dataset import AnyTask, TaskDataset
+from reread.training.data.tasks.dataset import AnyTask, Outputs, TaskDataset
 from reread.training.data.tasks.mistakes import analysis
 from reread.training.data.tasks.settings import check_groups
 from reread.training.models.spec import ModelSpec
@@ -176,7 +176,11 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
                 value = values[row][real[row]] if values.ndim == 3 else values[row]
                 key = int(rows["option"][row]), int(rows["window"][row])
                 found[int(rows["example"][row])][key] = value
-        return {example: dataset.decode(example, outputs) for example, outputs in found.items()}
+        return {example: self.decoded(dataset, example, outputs) for example, outputs in found.items()}
+
+    def decoded(self, dataset: TaskDataset[Any, Any], example: int, outputs: Outputs) -> Any:
+        """The prediction for an example from the outputs for all its rows."""
+        return dataset.decode(example, outputs)
 
 
 class _WindowReader:

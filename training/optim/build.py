@@ -24,7 +24,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser that the settings name, with initialised state. Biases and layer norms are not decayed."""
     common: dict[str, Any] = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps}
-    groups = _groups(named_parameters, settings.weight_decay, settings.layer_decay)
+    groups = _groups(named_parameters, settings)
     return with_state(OPTIMIZERS[settings.name].make(groups, common, settings, mesh), OPTIMIZERS[settings.name].state)
 
 
@@ -89,20 +89,19 @@ def set_steps_taken(optimizer: torch.optim.Optimizer, steps: int) -> None:
             group["step"] = steps
 
 
-def _groups(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, layer_decay: float
-) -> list[dict[str, Any]]:
+def _groups(named_parameters: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Parameters by weight decay and `scale`, the factor of their layer on the learning rate."""
     named = list(named_parameters)
     layers = 1 + max((int(found[1]) for name, _ in named if (found := _LAYER.search(name))), default=-1)
-    groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
+    of_head = (settings.head_learning_rate or settings.learning_rate) / settings.learning_rate
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in named:
         plain = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
-        below = _layers_below_the_head(name, layers) if layer_decay != 1 else 0
-        groups.setdefault((plain, below), []).append(parameter)
+        below = _layers_below_the_head(name, layers)
+        groups.setdefault((plain, settings.layer_decay**below if below else of_head), []).append(parameter)
     return [
-        {"params": groups[plain, below], "weight_decay": 0.0 if plain else weight_decay, "scale": layer_decay**below}
-        for plain, below in sorted(groups)
+        {"params": groups[plain, scale], "weight_decay": 0.0 if plain else settings.weight_decay, "scale": scale}
+        for plain, scale in sorted(groups, key=lambda one: (one[0], -one[1]))
     ]
 
 

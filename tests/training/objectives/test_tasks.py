@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.labelled.tasks.tag import TagExample
 from reread.training.assembly import Assembly, resolve
 from reread.training.config import TrainSettings
+from reread.training.models.heads import ForTokenClassification
 from reread.training.objectives.classify import ClassifyObjective
 from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh
@@ -68,11 +70,13 @@ class Drawn:
         return output
 
 
-def measured(values: dict[str, Any], examples: Sequence[Example], labels: int) -> tuple[list[Call], dict[str, float]]:
+def measured(
+    values: dict[str, Any], examples: Sequence[Example], labels: int, drawn: Drawn | None = None
+) -> tuple[list[Call], dict[str, float]]:
     """Rows and logits of a step over all examples; its loss, and what the step counts."""
     values |= {"global_batch": len(examples), "micro_batch": 3}
     objective = objective_of(values, examples)
-    objective.model = drawn = Drawn(values["data"]["kind"], labels)
+    objective.model = drawn = drawn or Drawn(values["data"]["kind"], labels)
     with objective.batches(0) as loader:
         batch = next(loader)
     totals = {name: float(number) for name, number in objective.counts(batch).items()}
@@ -83,7 +87,7 @@ def measured(values: dict[str, Any], examples: Sequence[Example], labels: int) -
     assert [one.is_last for one in passes if one.loss is not None] == [False] * (
         sum(one.loss is not None for one in passes) - 1
     ) + [True]
-    loss = sum(float(one.loss) for one in passes if one.loss is not None)
+    loss = sum(float(one.loss.detach()) for one in passes if one.loss is not None)
     assert figures["predicted"] == totals["predicted"]
     assert objective.summary(figures, 1)["loss"] == pytest.approx(loss, rel=1e-12)
     return drawn.calls, {"loss": loss, **figures}
@@ -173,9 +177,32 @@ def test_predictions_of_numbers_begin_at_their_mean(tokenizer: Path, model: str)
     assert bias.tolist() == [43.0]
 
 
+class Chained(Drawn):
+    """With the transitions of a chain of tags."""
+
+    chain_loss = ForTokenClassification.chain_loss
+
+    def __init__(self, kind: str, labels: int) -> None:
+        super().__init__(kind, labels)
+        self.transitions = torch.nn.Embedding(labels, labels).double()
+
+
+def chain_surprise(logits: NDArray[np.float64], transitions: NDArray[np.float64], right: list[int]) -> float:
+    """-log of the share of the tags `right` among all sequences of tags."""
+
+    def power(tags: Sequence[int]) -> float:
+        steps = sum(transitions[one, after] for one, after in pairwise(tags))
+        return math.exp(sum(logits[word][tag] for word, tag in enumerate(tags)) + steps)
+
+    everything = sum(map(power, product(range(len(transitions)), repeat=len(right))))
+    return -math.log(power(right) / everything)
+
+
 @pytest.mark.parametrize("model", ["nezha", "ernie_doc"])
-def test_a_tag_is_a_cross_entropy_in_the_window_with_most_context(tokenizer: Path, model: str) -> None:
-    """Ten words in windows of six, three apart: the owner of each word is written out here."""
+@pytest.mark.parametrize("crf", [False, True])
+def test_a_tag_is_a_cross_entropy_in_the_window_with_most_context(tokenizer: Path, crf: bool, model: str) -> None:
+    """Ten words in windows of six, three apart: the owner of each word is written out here. As a chain, the words of
+    a window have one loss."""
     labels = ["B-X", "I-X", "O"]
     tag = {"b": "B-X", "i": "I-X"}
     text = ["a", "b", "i", "c", "d", "e", "b", "i", "i", "f"]
@@ -185,18 +212,26 @@ def test_a_tag_is_a_cross_entropy_in_the_window_with_most_context(tokenizer: Pat
         TagExample(str(number), "", tuple(words), tuple(tag.get(word, "O") for word in words))
         for number, words in enumerate((text, short))
     ]
-    task = {"sequence_length": 8, "step": 3, "labels": labels}
-    calls, found = measured(task_values(model, "tag", tokenizer, **task), examples, 3)
+    values = task_values(model, "tag", tokenizer, sequence_length=8, step=3, labels=labels, crf=crf)
+    drawn = Chained("tag", 3)
+    transitions = drawn.transitions.weight.detach().numpy()
+    calls, found = measured(values, examples, 3, drawn)
     losses, right = [], 0
     for tokens, logits in calls:
         words = [word for word in tokens if not word.startswith("[")]
         offset = tokens.index(words[0])
         window = {"a": 0, "c": 1, "b": 2}[words[0]] if words != short else None
+        chain: list[tuple[NDArray[np.float64], int]] = []
         for place, word in enumerate(words):
             if window is None or owners[3 * window + place] == window:
                 wanted = labels.index(tag.get(word, "O"))
-                losses.append(surprise(logits[offset + place], wanted))
+                chain.append((logits[offset + place], wanted))
                 right += int(logits[offset + place].argmax()) == wanted
+        alone = [surprise(values, wanted) for values, wanted in chain]
+        if crf:  # spread over the words, whose losses are averaged
+            whole = chain_surprise(np.stack([values for values, _ in chain]), transitions, [tag for _, tag in chain])
+            alone = [whole / len(chain)] * len(chain)
+        losses += alone
     assert len(losses) == 12
     agrees(found, losses, right)
 

@@ -1,10 +1,11 @@
 """A tag for each word or character; the first piece of a word carries its tag (Devlin et al. 2019, section 5.3)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given, Split
@@ -17,6 +18,9 @@ from reread.training.data.tasks.windows import Row
 from reread.training.scoring.baselines import KnownEntities
 from reread.training.scoring.entities import Entity, entities
 
+TagsOf = Callable[[NDArray[np.float64]], NDArray[np.int64]]
+"""Logits of the words of a text [N, K] -> the numbers of their tags [N]."""
+
 
 class TagSettings(TaskSettings):
     """A tag for each word or character."""
@@ -26,6 +30,9 @@ class TagSettings(TaskSettings):
     kind: Literal["tag"]
     scheme: Literal["BIO", "BIOES"] = "BIO"
     """How tags mark the beginning of an entity."""
+    crf: bool = False
+    """Learn the tags of a text as a chain, a conditional random field, and predict the best chain that their scheme
+    allows; false: each tag by itself."""
     split: Split | None = None
     """Units of raw text to tag: `characters`, or `words` as in BERT's basic tokenisation. null: `reread finetune` finds
     out which of the two the tokens of the training examples are."""
@@ -109,14 +116,17 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
             for name, start, end in entities([tags[word] for _, word in decided], self.settings.scheme)
         ]
 
-    def decode(self, example: int, outputs: Outputs) -> tuple[str, ...]:
-        """A tag for each word; a word past `longest` has the most frequent tag of text, O."""
-        tags = ["O"] * len(self.examples[example].tokens)
-        for (_, window), logits in outputs.items():
+    def decode(self, example: int, outputs: Outputs, tags_of: TagsOf = lambda logits: logits.argmax(-1)) -> Any:
+        """A tag for each word, by `tags_of` the logits of all; a word past `longest` has the most frequent tag, O."""
+        words, logits = [], []
+        for (_, window), values in sorted(outputs.items()):
             member = Member(example, 0, window)
-            content = self._content(member)
             for position, word in self._scored(member):
-                tags[word] = self.settings.labels[int(logits[content + position].argmax())]
+                words.append(word)
+                logits.append(values[self._content(member) + position])
+        tags = ["O"] * len(self.examples[example].tokens)
+        for word, tag in zip(words, tags_of(np.stack(logits)).tolist() if words else (), strict=True):
+            tags[word] = self.settings.labels[tag]
         return tuple(tags)
 
     def scored(self, example: int, prediction: Any) -> Any:
