@@ -23,8 +23,10 @@ _TRIVIAQA_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`",
 # item of two characters while it looks up one character at a time.
 _CMRC_DELETED = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CMRC_UNIT = re.compile(
-    r"""[\u4e00-\u9fa5]|(?:[^\s\u4e00-\u9fa5;@#$%&?!()\[\]{}<>",.]|\.(?![\u4e00-\u9fa5]|\Z)|,(?=\d))+|\S"""
+    r"""[\u4e00-\u9fa5]|(?:[^\s\u4e00-\u9fa5;@#$%&?!()\[\]{}<>"“,.]|\.(?![\u4e00-\u9fa5]|\Z)|,(?=\d))+|\S"""
 )
+
+_CMRC_OPENING = re.compile(r'(?:\A|(?<=[\u4e00-\u9fa5 (\[{<]))"')
 
 
 def squad_normal(text: str) -> str:
@@ -49,10 +51,11 @@ def cmrc_units(text: str) -> tuple[str, ...]:
 
     The official script takes these words by nltk's word_tokenize, whose sentence model is a download of its own. This
     regular expression splits as its NLTKWordTokenizer does: ASCII punctuation is a unit of its own, except a full stop
-    that does not end the run and a comma before a digit; other signs stay in their word. The F1 of one annotator's
-    answers against another's is the same by both on each of CMRC's 3,219 questions and DRCD's 3,524.
+    that does not end the run and a comma before a digit; other signs stay in their word. A quotation mark that opens
+    is another unit than one that closes; here it becomes “, which the normal form deletes. The units of 10,719 of
+    10,720 answers of CMRC2018 and DRCD are those of NLTK 3.9 and 3.10; the last has a dash beside a double prime.
     """
-    return tuple(_CMRC_UNIT.findall(cmrc_normal(text)))
+    return tuple(_CMRC_UNIT.findall(_CMRC_OPENING.sub("“", cmrc_normal(text))))
 
 
 def exact_match(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str], style: Style) -> float:

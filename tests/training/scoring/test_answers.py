@@ -46,6 +46,7 @@ def test_the_best_of_several_answers_counts_and_no_answer_is_an_empty_one() -> N
         ("省略……号", "省 略 …… 号"),  # and so is the ellipsis
         ("92％,25℃", "92％,25℃"),
         ("(x), y?", "( x ) , y ?"),
+        ('约"甲" ("b c")', '约 “ 甲 “ ( “ b c " )'),  # a quotation mark after a character of Chinese begins a word
         ("中文. 英文", "中 文 . 英 文"),
     ],
 )
