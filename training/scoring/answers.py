@@ -52,8 +52,8 @@ def cmrc_units(text: str) -> tuple[str, ...]:
     The official script takes these words by nltk's word_tokenize, whose sentence model is a download of its own. This
     regular expression splits as its NLTKWordTokenizer does: ASCII punctuation is a unit of its own, except a full stop
     that does not end the run and a comma before a digit; other signs stay in their word. A quotation mark that opens
-    is another unit than one that closes; here it becomes “, which the normal form deletes. The units of 10,719 of
-    10,720 answers of CMRC2018 and DRCD are those of NLTK 3.9 and 3.10; the last has a dash beside a double prime.
+    is another unit than one that closes; here it becomes “, which the normal form deletes. The units of all
+    10,720 answers of CMRC2018's dev set and of DRCD are those of NLTK 3.9; 3.10 also splits at a dash.
     """
     return tuple(_CMRC_UNIT.findall(_CMRC_OPENING.sub("“", cmrc_normal(text))))
 
