@@ -19,6 +19,9 @@ class Given(NamedTuple):
 
 NOTHING = Given()
 
+ADDED = {"added": True}
+"""Metadata of a field that examples had not at first; at its default it does not count in their fingerprint."""
+
 
 class Notes(Protocol):
     """The receiver of reports about mistakes (`LabelledFile`)."""

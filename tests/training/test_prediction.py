@@ -62,6 +62,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "answer_length": 3,
         "misplaced": 0.5,
         "question": "why?",
+        "question_form": "a {question} b",
         "choices": ["YES"],
     },
     "choose": {**COMMON, "pooling": "mean", "question": "why?", "options": ["x", "y"]},

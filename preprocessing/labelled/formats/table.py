@@ -17,6 +17,7 @@ from reread.preprocessing.labelled.formats.jsonl import read_jsonl
 from reread.preprocessing.labelled.formats.plain import document_per_file, document_per_line
 from reread.preprocessing.labelled.formats.questions import read_c3, read_cail, read_cmrc2019, read_squad
 from reread.preprocessing.labelled.formats.semeval import read_semeval
+from reread.preprocessing.labelled.formats.triviaqa import read_triviaqa
 from reread.preprocessing.labelled.tasks import TASKS
 
 _HEAD = 1 << 16
@@ -49,6 +50,9 @@ FORMATS: dict[str, LabelledFormat] = {
         ("classify",), read_clue, 'lines such as {"sentence": .., "label": ..} (CLUE)', _NAMED, _LABELS
     ),
     "squad": LabelledFormat(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
+    "triviaqa": LabelledFormat(
+        ("answer",), read_triviaqa, '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/'
+    ),
     "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
     "cmrc2019": LabelledFormat(
         ("choose",), read_cmrc2019, '{"data": [{"context_id": .., "context": ".. [BLANK1] .."}]}'
@@ -115,6 +119,8 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
 def _recognise_object(source: LabelledFile, head: bytes) -> tuple[str, str]:
     if b'"paragraphs"' in head and b'"data"' in head:
         return "squad", 'JSON with "data" and "paragraphs"'
+    if b'"Data"' in head and b'"QuestionId"' in head:
+        return "triviaqa", 'JSON with "Data" and "QuestionId"'
     if b'"context_id"' in head and b'"data"' in head:
         return "cmrc2019", 'JSON with "data" and "context_id"'
     try:

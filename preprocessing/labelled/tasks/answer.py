@@ -1,16 +1,17 @@
 """`answer`: a question about a text, answered by spans of the text."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from reread.preprocessing.labelled.examples import Example, Notes
+from reread.preprocessing.labelled.examples import ADDED, Example, Notes
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine, asked
 from reread.preprocessing.settings import Settings
 
-NOWHERE, MISPLACED = -1, -2
-"""`start` of an answer that is no part of the text, and of a misplaced one, which is not where its file says."""
+NOWHERE, MISPLACED, ELSEWHERE = -1, -2, -3
+"""`start` of an answer that is no part of the text, of a misplaced one, which is not where its file says, and of one
+that the text need not hold."""
 CHOICES = ("YES", "NO")
 """The answers that are no part of a text (CAIL2019)."""
 _SHOWN = 60
@@ -20,7 +21,7 @@ _SHOWN = 60
 class Answer(NamedTuple):
     start: int
     """In characters of the context. `NOWHERE` for one of `CHOICES`, and for "" if an annotator found no answer;
-    `MISPLACED` for an answer that is scored but not learned."""
+    `MISPLACED` and `ELSEWHERE` for an answer that is scored but not learned."""
     text: str
 
 
@@ -34,11 +35,13 @@ class AnswerExample(Example):
     question: str
     answers: tuple[Answer, ...] | None = None
     """Empty if the text does not answer the question, None if it is unlabelled."""
+    question_id: str | None = field(default=None, metadata=ADDED)
+    """Questions of one id are one question about several texts, which has one answer. None: a question of its own."""
 
     @property
     def learnable(self) -> tuple[Answer, ...]:
         """The answers that can be learned."""
-        return tuple(answer for answer in self.answers or () if answer.start != MISPLACED)
+        return tuple(answer for answer in self.answers or () if answer.start not in (MISPLACED, ELSEWHERE))
 
     @property
     def target(self) -> tuple[Answer, ...] | None:
@@ -70,7 +73,7 @@ class AnswerExample(Example):
         kept = []
         for number, answer in enumerate(self.answers, 1):
             which = f"answer {number} of {len(self.answers)}"
-            if answer.start == NOWHERE and answer.text in ("", *CHOICES):
+            if answer.start == ELSEWHERE or (answer.start == NOWHERE and answer.text in ("", *CHOICES)):
                 kept.append(answer)
             elif not answer.text:
                 notes.mistake(self.location, f"{which} is empty")
@@ -95,10 +98,12 @@ class AnswerLine(TaskLine):
     text: str
     question: str | None = None
     answers: tuple[_AnswerSpan, ...] | None = None
+    question_id: str | int | None = None
 
     def example(self, source: LabelledFile, identity: str, location: str) -> AnswerExample:
         spans = None if self.answers is None else tuple(Answer(span.start, span.text) for span in self.answers)
-        return AnswerExample(identity, location, self.text, asked(source, self.question), spans)
+        group = None if self.question_id is None else str(self.question_id)
+        return AnswerExample(identity, location, self.text, asked(source, self.question), spans, group)
 
 
 def choices_of(train: Sequence[AnswerExample]) -> list[str]:

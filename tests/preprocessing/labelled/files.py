@@ -32,6 +32,13 @@ def squad(*questions: dict[str, Any], context: str = "水在山下，山下有�
     return [{"version": "1", "data": [{"title": "t", "id": 1, "paragraphs": [{"context": context, "qas": questions}]}]}]
 
 
+def question(name: str, *documents: str, aliases: tuple[str, ...] = ("Austen", "Jane Austen")) -> dict[str, Any]:
+    """A question as TriviaQA has it."""
+    pages = [{"Filename": one, "Title": one, "DocSource": "TagMe"} for one in documents]
+    answer = {"Aliases": aliases, "NormalizedAliases": [one.lower() for one in aliases], "Value": aliases[0]}
+    return {"QuestionId": name, "Question": "Who?", "Answer": answer, "EntityPages": pages, "SearchResults": []}
+
+
 def tar(path: Path, files: dict[str, str], mode: Any = "w:xz") -> Path:
     """An archive with `files` in the folder aclImdb."""
     with tarfile.open(path, mode) as archive:

@@ -20,7 +20,7 @@ from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample, ch
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
 from reread.preprocessing.labelled.tasks.tag import TagExample
-from tests.preprocessing.labelled.files import REVIEWS, squad, tar, write
+from tests.preprocessing.labelled.files import REVIEWS, question, squad, tar, write
 
 CLASSES = {"classify": ClassifyExample, "tag": TagExample, "answer": AnswerExample, "choose": ChooseExample}
 
@@ -289,6 +289,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "b.json": ("answer", squad({"id": 1, "question": "?"}), "squad"),
         "c.json": ("choose", '[[["x"], [{"question": "?", "choice": ["a", "b"]}], 1]]', "c3"),
         "d.json": ("choose", [{"data": [article]}], "cmrc2019"),
+        "qa/e.json": ("answer", json.dumps({"Data": [question("q", "Emma.txt")]}), "triviaqa"),
         "a.txt": ("choose", [{"A": "x", "B": "y", "C": "z"}], "cail"),
         "b.txt": ("tag", "x O\n", "conll"),
         "c.txt": ("classify", "label\ttext\n1\tx\n", "tsv"),
@@ -297,6 +298,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "articles.xml": ("classify", ARTICLES, "semeval"),
         "folder/pos/1.txt": ("classify", "x", "folders"),
     }
+    write(tmp_path / "evidence/wikipedia/Emma.txt", "Emma is by Jane Austen.")
     stated = {"document-per-line", "document-per-file"}
     assert {format for _, _, format in files.values()} == set(FORMATS) - stated
     for name, (task, content, format) in files.items():

@@ -144,6 +144,7 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("tag", "conll"): {"conll", "tabs", "characters", "words", "tsv"},  # `check_predicted` refuses the last one's tags
     ("answer", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("answer", "squad"): {"squad"},
+    ("answer", "triviaqa"): set(),
     ("choose", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("choose", "c3"): {"c3"},
     ("choose", "cmrc2019"): {"cmrc2019"},

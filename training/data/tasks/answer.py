@@ -17,13 +17,15 @@ from reread.training.data.tasks.windows import Row
 from reread.training.scoring.answers import answer_f1
 from reread.training.scoring.baselines import likeliest_clause
 from reread.training.scoring.spans import Decoded, Span, Window, decode
+from reread.training.scoring.task_scores import scores
 
 
 class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
     is_question = True
 
     def encode(self, examples: Sequence[AnswerExample]) -> list[TaskDocument]:
-        questions = self.ids([example.question for example in examples])
+        form = self.settings.question_form
+        questions = self.ids([form.replace("{question}", example.question) for example in examples])
         texts = self.tokens([example.text for example in examples])
         choices = [number for ids in self._choices.values() for number in ids]
         room = self.settings.other_length or self.settings.sequence_length // 4  # the least without other_length
@@ -149,7 +151,18 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         return self.examples[example].text[span.start : span.end]
 
     def scores(self, predictions: Mapping[int, Any]) -> dict[str, float]:
-        return self._scores(predictions, style=self.settings.style)
+        """Of a question about several texts the answer with the highest score counts (TriviaQA)."""
+        gold: dict[str, list[str]] = {}
+        best: dict[str, tuple[float, str]] = {}
+        for index, example in enumerate(self.examples):
+            question = example.question_id or example.id
+            gold.setdefault(question, []).extend(self.gold(example) or ())
+            if index in predictions:
+                span = predictions[index].best
+                found = (-np.inf if span is None else span.score, self.scored(index, predictions[index]))
+                best[question] = max(best.get(question, found), found, key=lambda one: one[0])
+        answers = {question: text for question, (_, text) in best.items()}
+        return scores(self.settings.scored_as, gold, answers, style=self.settings.style)
 
     def remarks(self) -> list[str]:
         if any(one.answers is None for one in self.examples):
@@ -161,7 +174,9 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
         for one in prediction.n_best[:5]:
             ends = {"start": one.start, "end": one.end} if one.start >= 0 else {}
             spans.append({"text": self._text_of(example, one), **ends, "probability": one.probability})
-        return {"answer": self.scored(example, prediction), "spans": spans}
+        question = self.examples[example].question_id
+        of_several = {} if question is None or prediction.best is None else {"score": prediction.best.score}
+        return {**of_several, "answer": self.scored(example, prediction), "spans": spans}
 
     def mistake(self, index: int, prediction: Any) -> Mistake | None:
         example, guess = self.examples[index], self.scored(index, prediction)

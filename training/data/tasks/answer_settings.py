@@ -1,14 +1,20 @@
 """The settings of `answer`."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from reread.preprocessing.labelled.examples import Given
 from reread.preprocessing.labelled.tasks.answer import AnswerExample, choices_of
 from reread.training.data.settings import LONGEST
 from reread.training.data.tasks.settings import TaskSettings
+
+
+def _with_question(form: str) -> str:
+    if "{question}" not in form:
+        raise ValueError("has no {question}, which the question takes the place of")
+    return form
 
 
 class AnswerSettings(TaskSettings):
@@ -34,6 +40,8 @@ class AnswerSettings(TaskSettings):
     choices: list[str] = []
     """Answers that are no part of the text, such as YES and NO. They stand before each question and are predicted as
     spans of the text are. `reread finetune` fills in those of the training examples."""
+    question_form: Annotated[str, AfterValidator(_with_question)] = "{question}"
+    """The question as the model reads it, `{question}` in it, such as `[q] {question} [/q]`."""
     question: str | None = None
     """The question about each text that has none of its own, such as raw text."""
 

@@ -23,7 +23,8 @@ def fingerprint_of(examples: Sequence[Example]) -> str:
     """A hash of examples, independent of the location of their file."""
     digest = md5()
     for example in examples:
-        values = [getattr(example, one.name) for one in fields(example) if one.name not in ("id", "location")]
+        counted = [one for one in fields(example) if one.name not in ("id", "location")]
+        values = [value for one in counted if (value := getattr(example, one.name)) != one.default or not one.metadata]
         digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
     return digest.hexdigest()
 

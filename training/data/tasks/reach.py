@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from reread.preprocessing.labelled.tasks.answer import AnswerExample
+from reread.preprocessing.labelled.tasks.answer import ELSEWHERE, AnswerExample
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.documents import TaskDocument
 from reread.training.scoring.answers import answer_f1, exact_match
@@ -25,16 +25,20 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
     The highest scores are those of predictions that are gold answers, or the longest pieces of them that can be
     predicted. All examples must be labelled.
     """
-    lost = Counter[str]()
+    lost, total = Counter[str](), 0
     gold: dict[str, list[str]] = {}
     best: dict[str, str] = {}
     for example, document in zip(examples, documents, strict=True):
-        answers = [answer.text for answer in example.answers or ()]
-        gold[example.id] = answers
+        question = example.question_id or example.id
+        answers = [answer.text for answer in example.answers or () if answer.start != ELSEWHERE]
+        gold.setdefault(question, []).extend(answer.text for answer in example.answers or ())
+        if example.answers and not answers:
+            continue  # another text of its question may have one
+        total += max(1, len(answers))
         # A question without an answer
         if not answers:
             if settings.may_decline:
-                best[example.id] = ""
+                best[question] = ""
             else:
                 lost[_DECLINED[settings.no_answer is None]] += 1
             continue
@@ -42,13 +46,16 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
         pieces = {answer: _nearest(settings, example.text, document, answer) for answer in dict.fromkeys(answers)}
         whole = [piece for piece, reason in pieces.values() if not reason]
         lost.update(pieces[answer][1] for answer in answers if not any(_equal(answer, one, settings) for one in whole))
-        best[example.id] = max(
-            whole[:1] or (piece for piece, _ in pieces.values()),
+        best[question] = max(
+            [*whole[:1]] or [piece for piece, _ in pieces.values()] + [best.get(question, "")],
             key=lambda piece: answer_f1({"": answers}, {"": piece}, settings.style),
         )
+    # Questions about several texts, none of which has an answer
+    if nowhere := sum(bool(answers) and question not in best for question, answers in gold.items()):
+        lost["that no text of their question holds"] += nowhere
+        total += nowhere
     # The line
     ceiling = scores(settings.scored_as, gold, best, style=settings.style)
-    total = sum(max(1, len(answers)) for answers in gold.values())
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in lost.most_common())
     return (
         f"{lost.total():,} of {total:,} gold answers are out of reach{f' ({reasons})' if reasons else ''}; the best "

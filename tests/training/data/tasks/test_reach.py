@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reread.preprocessing.labelled.tasks.answer import MISPLACED, Answer, AnswerExample
+from reread.preprocessing.errors import UserError
+from reread.preprocessing.labelled.tasks.answer import ELSEWHERE, MISPLACED, Answer, AnswerExample
 from reread.preprocessing.tokens.wordpiece import WordPiece
 from reread.training.data.tasks.answer import AnswerDataset
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.examples import examples_of
 from reread.training.data.tasks.reach import within_reach
 from reread.training.scoring.answers import exact_match
+from reread.training.scoring.spans import Decoded, Span
 from tests.conftest import shared
-from tests.tasks import WORDS, dataset_of, task_values, write_tokenizer
+from tests.tasks import WORDS, dataset_of, number_of, task_values, write_tokenizer
 from tests.training.scoring.real_data import questions
 
 TEXT = " ".join(WORDS[:20])
@@ -136,3 +138,43 @@ def test_an_annotators_own_answers_are_all_right() -> None:
     third = {name: texts[2] for name, texts in theirs.items() if name in placed}
     assert exact_match(placed, third, "cmrc") == pytest.approx(98.2, abs=0.01)
     assert len(examples_of(settings, "predict")) == 3219 and len(examples_of(settings, "train")) == 3216
+
+
+def test_a_question_about_several_texts_has_the_answer_with_the_highest_score(tokenizer: Path) -> None:
+    """As TriviaQA's script, which takes one answer a question: all aliases are right, wherever they stand."""
+
+    def about(question: str, name: str, text: str) -> AnswerExample:
+        placed = tuple(Answer(text.index(one), one) for one in ("x y",) if one in text)
+        return AnswerExample(name, "", text, "q ?", (*placed, Answer(ELSEWHERE, "y z")), question)
+
+    examples = [about("1", "a", "b x y"), about("1", "b", "c d"), about("2", "c", "x y"), about("2", "d", "y z")]
+    data = answers_of(tokenizer, *examples, style="triviaqa")
+
+    def decoded(start: int, end: int, score: float) -> Decoded:
+        return Decoded(Span(start, end, score, 1.0), ())
+
+    first = {0: decoded(2, 5, 1.0), 1: decoded(0, 1, 0.5)}  # `x y` before `c`
+    second = {2: decoded(0, 1, -2.0), 3: decoded(0, 3, -1.0)}  # `y z` before `x`
+    assert data.scores({**first, **second}) == {"f1": 100, "em": 100, "average": 100}
+    assert data.scores({**first, 1: decoded(0, 1, 1.5), **second})["em"] == 50
+    assert data.scores({2: second[2]})["f1"] == pytest.approx(100 * 2 / 3 / 2)
+    assert data.scores({1: Decoded(None, ())}) == {"f1": 0, "em": 0, "average": 0}
+
+
+def test_answers_are_sought_in_all_texts_of_a_question(tokenizer: Path) -> None:
+    here, nowhere = (Answer(2, "x"), Answer(ELSEWHERE, "x")), (Answer(ELSEWHERE, "x"),)
+    texts = [("1", here, "b x"), ("1", nowhere, "c d"), ("2", nowhere, "e f")]
+    examples = [AnswerExample(str(n), "", text, "q ?", gold, name) for n, (name, gold, text) in enumerate(texts)]
+    line = answers_of(tokenizer, *examples, style="triviaqa").remarks()[-1]
+    assert line.startswith("1 of 2 gold answers are out of reach (1 that no text of their question holds); the best ")
+    assert "em 50.00" in line
+
+
+def test_the_question_is_read_in_its_form(tokenizer: Path) -> None:
+    plain, formed = (
+        answers_of(tokenizer, asked("a", "b"), **form).documents[0].options[0][0].tolist()
+        for form in ({}, {"question_form": "a {question} b"})
+    )
+    assert formed == [number_of("a"), *plain, number_of("b")]
+    with pytest.raises(UserError, match=r"question_form: .*has no \{question\}"):
+        answers_of(tokenizer, asked("a", "b"), question_form="{q}")
