@@ -11,6 +11,7 @@ from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
+from reread.preprocessing.labelled.formats.conll_2012 import BEGIN, read_conll_2012
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
 from reread.preprocessing.labelled.formats.jsonl import read_jsonl
@@ -20,6 +21,7 @@ from reread.preprocessing.labelled.formats.semeval import read_semeval
 from reread.preprocessing.labelled.formats.triviaqa import read_triviaqa
 from reread.preprocessing.labelled.tasks import TASKS
 
+_NOT_JSON = "the task is tag, and it is not JSON"
 _HEAD = 1 << 16
 """The bytes at the beginning of a file by which its format is recognised."""
 
@@ -62,6 +64,9 @@ FORMATS: dict[str, LabelledFormat] = {
         read_conll,
         "a word or character and its tag a line, a blank line after each sentence",
         takes_any=True,
+    ),
+    "conll-2012": LabelledFormat(
+        ("tag",), read_conll_2012, "OntoNotes' twelve or more columns a word, entities in brackets in the eleventh"
     ),
     "document-per-line": LabelledFormat(
         _ALONE, document_per_line, "a text a line, without labels", (), _LABELS, takes_any=True
@@ -109,7 +114,8 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     if head.startswith(b"["):
         return "c3", "JSON that begins with a list"
     if source.task == "tag":
-        return "conll", "the task is tag, and it is not JSON"
+        begins = head.startswith(BEGIN)
+        return ("conll-2012", f"it begins with {BEGIN.decode()}") if begins else ("conll", _NOT_JSON)
     if b"\t" in head.partition(b"\n")[0]:
         return "tsv", "its first line has tabs"
     known = "; ".join(f"{name}: {format.looks}" for name, format in FORMATS.items() if source.task in format.tasks)

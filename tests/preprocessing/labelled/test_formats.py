@@ -278,6 +278,83 @@ def test_semeval_keeps_paragraphs_apart_and_words_whole(tmp_path: Path) -> None:
     assert [example.text for example in parts] == [f"A title\n{body}", "Other"]
 
 
+# --- CoNLL's shared tasks ---
+
+CONLL_2003 = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP I-ORG
+rejects VBZ B-VP O
+
+Peter NNP B-NP I-PER
+Blackburn NNP I-NP I-PER
+Mary NNP I-NP B-PER
+"""
+ONTONOTES = (
+    "#begin document (a); part 000\n"
+    + "\n".join(
+        f"a   0   {number}   {word}   NN   (TOP*)   -   -   -   speaker   {entity}   -"
+        for number, (word, entity) in enumerate(
+            [
+                ("Mr.", "*"),
+                ("Xi", "(PERSON*"),
+                ("Jinping", "*)"),
+                ("in", "*"),
+                ("New", "(GPE*"),
+                ("York", "*"),
+                ("City", "*)"),
+            ]
+        )
+    )
+    + "\n\na 0 0 Rome NNP * - - - - (GPE) -\n#end document\n"
+)
+
+
+def test_the_last_of_four_columns_is_the_tag_and_iob1_becomes_bio(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="reread")
+    found = read(write(tmp_path / "eng.train", CONLL_2003), "tag")
+    assert [(one.tokens, one.tags) for one in found] == [
+        (("EU", "rejects"), ("B-ORG", "O")),
+        (("Peter", "Blackburn", "Mary"), ("B-PER", "I-PER", "B-PER")),
+    ]
+    assert any(
+        "its tags are IOB1, in which an entity begins with I-; they are read as BIO" in one for one in caplog.messages
+    )
+    as_bio = write(
+        tmp_path / "bio", CONLL_2003.replace("I-ORG", "B-ORG").replace("Peter NNP B-NP I", "Peter NNP B-NP B")
+    )
+    assert [one.tags for one in read(as_bio, "tag")] == [one.tags for one in found]
+    bioes = write(tmp_path / "bioes", CONLL_2003.replace("I-ORG", "S-ORG"))
+    assert read(bioes, "tag")[1].tags == ("I-PER", "I-PER", "B-PER")  # a mistake of its own, but not IOB1
+
+
+def test_entities_of_ontonotes_stand_in_brackets(tmp_path: Path) -> None:
+    first, second = read(write(tmp_path / "onto", ONTONOTES), "tag")
+    assert first.tags == ("O", "B-PERSON", "I-PERSON", "O", "B-GPE", "I-GPE", "I-GPE")
+    assert (first.text, second.tokens, second.tags) == ("Mr. Xi Jinping in New York City", ("Rome",), ("B-GPE",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("(GPE*", "*)", "6: `.*` in its eleventh column does not fit"),
+        ("speaker   *)", "speaker   *", "6: `.GPE.` in its eleventh column does not fit"),
+        ("(GPE)", "(GPE*", "10: the entity GPE does not end in its sentence"),
+        ("(GPE)", "GPE", "10: `GPE` in its eleventh"),
+        (" - - - - (GPE) -", "", "10: 6 columns, not 12 or more"),
+    ],
+)
+def test_a_broken_bracket_is_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        read(write(tmp_path / "onto", ONTONOTES.replace(old, new, 1)), "tag")
+
+
+def test_a_file_without_entities_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no entity in its eleventh column"):
+        read(write(tmp_path / "onto", "#begin document (a)\n" + "a 0 0 Rome NNP * - - - - _ (0)\n"), "tag")
+
+
 # --- the format is recognised ---
 
 
@@ -292,6 +369,7 @@ def test_every_format_is_recognised_with_a_reason(tmp_path: Path, caplog: pytest
         "qa/e.json": ("answer", json.dumps({"Data": [question("q", "Emma.txt")]}), "triviaqa"),
         "a.txt": ("choose", [{"A": "x", "B": "y", "C": "z"}], "cail"),
         "b.txt": ("tag", "x O\n", "conll"),
+        "onto.txt": ("tag", ONTONOTES, "conll-2012"),
         "c.txt": ("classify", "label\ttext\n1\tx\n", "tsv"),
         "a.tsv": ("classify", "label\ttext\n1\tx\n", "tsv"),
         "a.csv": ("classify", "label,text\n1,x\n", "csv"),

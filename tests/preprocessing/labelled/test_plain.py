@@ -142,6 +142,7 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("classify", "semeval"): {"xml"},
     ("tag", "jsonl"): {"texts", "dense", "tags", "answers", "choices"},
     ("tag", "conll"): {"conll", "tabs", "characters", "words", "tsv"},  # `check_predicted` refuses the last one's tags
+    ("tag", "conll-2012"): set(),
     ("answer", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("answer", "squad"): {"squad"},
     ("answer", "triviaqa"): set(),
