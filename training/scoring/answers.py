@@ -1,4 +1,4 @@
-"""Scores of `answer`, in points: EM and F1 of SQuAD, TriviaQA and CMRC2018, the last also DRCD's and DuReader's.
+"""Scores of `answer`, in points: EM and F1 of SQuAD, TriviaQA, HotpotQA and CMRC2018, also DRCD's and DuReader's.
 
 The gold of a question is the texts of its answers, of which the best match counts. A question without an answer has
 `()`, and "" is the right prediction. The score is the mean over questions.
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from reread.training.scoring.gather import paired, points
 
-Style = Literal["squad", "triviaqa", "cmrc"]
+Style = Literal["squad", "triviaqa", "hotpotqa", "cmrc"]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _SQUAD_DELETED = str.maketrans("", "", string.punctuation)
@@ -94,6 +94,12 @@ def _bag_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
     return _f1((Counter(given) & Counter(wanted)).total(), given, wanted)
 
 
+def _answer_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
+    """HotpotQA's: a span is never right in part where the other is yes or no (hotpot_evaluate_v1.py)."""
+    is_closed = any(len(one) == 1 and one[0] in ("yes", "no", "noanswer") for one in (given, wanted))
+    return float(given == wanted) if is_closed else _bag_f1(given, wanted)
+
+
 def _run_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
     if given == wanted:
         return 1.0
@@ -120,6 +126,7 @@ class _Style(NamedTuple):
 
 _STYLES: dict[Style, _Style] = {
     "squad": _Style(squad_normal, lambda text: squad_normal(text).split(), _bag_f1),
+    "hotpotqa": _Style(squad_normal, lambda text: squad_normal(text).split(), _answer_f1),
     "triviaqa": _Style(triviaqa_normal, lambda text: triviaqa_normal(text).split(), _bag_f1),
     "cmrc": _Style(cmrc_normal, cmrc_units, _run_f1),
 }

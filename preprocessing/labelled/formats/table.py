@@ -14,6 +14,7 @@ from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.conll_2012 import BEGIN, read_conll_2012
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
+from reread.preprocessing.labelled.formats.hotpotqa import read_hotpotqa
 from reread.preprocessing.labelled.formats.jsonl import read_jsonl
 from reread.preprocessing.labelled.formats.plain import document_per_file, document_per_line
 from reread.preprocessing.labelled.formats.questions import read_c3, read_cail, read_cmrc2019, read_squad
@@ -54,6 +55,9 @@ FORMATS: dict[str, LabelledFormat] = {
     "squad": LabelledFormat(("answer",), read_squad, '{"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}'),
     "triviaqa": LabelledFormat(
         ("answer",), read_triviaqa, '{"Data": [{"Question": .., "EntityPages": [..]}]}, documents in evidence/'
+    ),
+    "hotpotqa": LabelledFormat(
+        ("answer", "rank"), read_hotpotqa, '[{"_id": .., "question": .., "context": [[title, [sentences]]]}]'
     ),
     "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
     "cmrc2019": LabelledFormat(
@@ -112,7 +116,8 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     if head.startswith(b"{"):
         return _recognise_object(source, head)
     if head.startswith(b"["):
-        return "c3", "JSON that begins with a list"
+        is_hotpotqa = b'"context"' in head and head[1:].lstrip().startswith(b"{")
+        return ("hotpotqa" if is_hotpotqa else "c3"), "JSON that begins with a list"
     if source.task == "tag":
         begins = head.startswith(BEGIN)
         return ("conll-2012", f"it begins with {BEGIN.decode()}") if begins else ("conll", _NOT_JSON)

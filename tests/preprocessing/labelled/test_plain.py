@@ -146,6 +146,7 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("answer", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("answer", "squad"): {"squad"},
     ("answer", "triviaqa"): set(),
+    ("answer", "hotpotqa"): set(),
     ("choose", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("choose", "c3"): {"c3"},
     ("choose", "cmrc2019"): {"cmrc2019"},

@@ -54,6 +54,16 @@ def test_units_of_the_chinese_f1(text, units) -> None:
     assert cmrc_units(text) == tuple(units.split())
 
 
+def test_yes_and_no_are_right_or_wrong() -> None:
+    """hotpot_evaluate_v1.py: where one side is yes, no or noanswer, the other must be the same."""
+    assert score(["yes"], "Yes.", "hotpotqa") == (100, 100)
+    assert score(["yes"], "yes it is", "hotpotqa") == (0, 0)
+    assert score(["no"], "yes", "hotpotqa") == (0, 0)
+    assert score(["yes men"], "yes", "hotpotqa") == (0, 0)
+    assert score(["yes"], "yes it is", "squad") == (0, 50)
+    assert score(["yes men"], "the men", "hotpotqa") == (0, pytest.approx(200 / 3))
+
+
 def test_the_chinese_f1_takes_the_longest_contiguous_run() -> None:
     assert score(["甲乙丙丁戊"], "甲乙，丙丁", "cmrc") == (0, pytest.approx(100 * 8 / 9))
     assert score(["甲乙丙丁"], "甲乙己丙丁", "cmrc") == (0, pytest.approx(100 * 4 / 9))  # 2 units, not 4

@@ -30,7 +30,7 @@ class AnswerSettings(TaskSettings):
     """Target of a window (or of a document, with `all`) without the answer: [CLS], or none and no loss."""
     no_answer: float | None = None
     """A question has no answer if [CLS] exceeds the best span's score by this; null: all questions have answers."""
-    style: Literal["cmrc", "squad", "triviaqa"] = "squad"
+    style: Literal["cmrc", "squad", "triviaqa", "hotpotqa"] = "squad"
     """The official script whose EM and F1 are computed; `cmrc` is that of CMRC2018, DRCD and DuReader."""
     answer_length: int = Field(default=100, ge=1, le=LONGEST)
     """Tokens of the longest answer."""
