@@ -11,11 +11,11 @@ from reread.preprocessing.labelled.columns import NAMES, Columns
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
-from reread.preprocessing.labelled.formats.conll_2012 import BEGIN, read_conll_2012
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
 from reread.preprocessing.labelled.formats.hotpotqa import read_hotpotqa
 from reread.preprocessing.labelled.formats.jsonl import read_jsonl
+from reread.preprocessing.labelled.formats.ontonotes import BEGIN, read_ontonotes
 from reread.preprocessing.labelled.formats.plain import document_per_file, document_per_line
 from reread.preprocessing.labelled.formats.questions import read_c3, read_cail, read_cmrc2019, read_squad
 from reread.preprocessing.labelled.formats.semeval import read_semeval
@@ -70,7 +70,7 @@ FORMATS: dict[str, LabelledFormat] = {
         takes_any=True,
     ),
     "conll-2012": LabelledFormat(
-        ("tag",), read_conll_2012, "OntoNotes' twelve or more columns a word, entities in brackets in the eleventh"
+        ("tag",), read_ontonotes, "OntoNotes' twelve or more columns a word, entities in brackets in the eleventh"
     ),
     "document-per-line": LabelledFormat(
         _ALONE, document_per_line, "a text a line, without labels", (), _LABELS, takes_any=True

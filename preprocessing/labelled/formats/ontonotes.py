@@ -15,7 +15,7 @@ _TOKEN = 100
 """Bytes of memory that a token and its tag take."""
 
 
-def read_conll_2012(source: LabelledFile) -> Iterator[TagExample]:
+def read_ontonotes(source: LabelledFile) -> Iterator[TagExample]:
     """The sentences, whose entities stand in brackets in the eleventh column: `(PERSON*`, `*`, `*)`, `(GPE)`.
 
     Raises `UserError` for a file without entities.
