@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from reread.pipeline.recipe.layers import fine_tunes
-from reread.pipeline.recipe.load import apply_overrides, recipe_of
+from reread.pipeline.recipe.load import override_learned, recipe_of
 from reread.pipeline.recipe.schema import Recipe, train_section
 from reread.pipeline.run_folder.launch import launch
 from reread.preprocessing.errors import UserError
@@ -34,7 +34,7 @@ def predict(
             )
     else:
         values = {"name": "export", "train": task_of_export(model)}
-    apply_overrides(values, overrides, "train")
+    override_learned(values, overrides)
     if not fine_tunes(values):
         raise UserError(
             f"{model}: {' '.join(overrides)}: no task is left after this; set single keys, such as task.format=tsv"

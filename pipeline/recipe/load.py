@@ -181,5 +181,20 @@ def recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
     values = written_recipe(path).model_dump(mode="json")
     if fine_tunes(values):
         values["train"]["data"]["tokenizer"] = str(RunFile.MODEL.of(run))
-    apply_overrides(values, list(overrides), "train")
+    override_learned(values, overrides)
     return Recipe.parse(values, str(path))
+
+
+def override_learned(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """`apply_overrides` to the recipe of a model that has learned. Raises `UserError` if its labels would change."""
+    learned = _labels(values)
+    apply_overrides(values, list(overrides), "train")
+    if learned and _labels(values) != learned:
+        raise UserError(f"task.labels: the model has learned {', '.join(map(str, learned))}; leave this setting out")
+
+
+def _labels(values: Any) -> Any:
+    """`train.data.labels`; None if there are none."""
+    for key in ("train", "data", "labels"):
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
