@@ -332,7 +332,7 @@ def test_text_given_to_a_recipe_that_pins_conll_is_one_line(text: str, line: str
 @pytest.mark.parametrize("labels", ["[]", "[O]", "[O,B-q,I-q]", "null"])
 def test_labels_that_the_model_has_not_learned_are_refused(labels: str, tagger: Path, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "new.jsonl", [{"text": "a b"}])
-    with pytest.raises(UserError, match="task.labels: the model has learned O, B-p, I-p; leave this setting out"):
+    with pytest.raises(UserError, match=r"task\.labels: the model has learned O, B-p, I-p; leave this setting out"):
         predictions(tagger, file, f"task.labels={labels}", "task.format=jsonl")
     assert predictions(tagger, file, "task.labels=[O,B-p,I-p]", "task.format=jsonl")
 
