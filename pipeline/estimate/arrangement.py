@@ -319,9 +319,8 @@ class Estimator:
         if self.cluster.per_node < TENSOR_SIZES[-1]:
             ways += ", or more of them in a machine"
         state = self._state(tensor).state
-        if state < limit:
-            ways += ", or shorten train.data.sequence_length"
         if self._state_fits(tensor):
+            ways += ", or shorten train.data.sequence_length"
             recompute = " and activation checkpointing" if checkpointing else ""
             what = (
                 f"one row of {self.train.data.sequence_length} tokens with tensor size {tensor}{recompute} takes "
@@ -329,16 +328,20 @@ class Estimator:
                 "and optimiser)"
             )
         else:
-            what = f"weights, gradients and optimiser with tensor size {tensor} take {state / GIB:.1f} GiB"
+            beside = overhead(tensor, self._split(tensor)[0]) / GIB
+            what = (
+                f"weights and optimiser with tensor size {tensor} take {state / GIB:.1f} GiB, CUDA's context and NCCL "
+                f"{beside:.1f}"
+            )
         return UserError(f"--gpu {gpu.name}: {what}, {limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}")
 
     def _fits_divided(self, sizes: Sequence[int], checkpointing: bool) -> int | None:
         """The first tensor-parallel size at which one row fits if the optimiser's state is divided."""
         for tensor in sizes:
             with suppress(UserError):  # it cannot be split so
-                if self._divided_over(tensor, True) > 1 and self._state_fits(tensor, True):
-                    if self.arrangement(tensor, 1, checkpointing, divided=True).fits:
-                        return tensor
+                divides = self._divided_over(tensor, True) > 1 and self._state_fits(tensor, True)
+                if divides and self.arrangement(tensor, 1, checkpointing, divided=True).fits:
+                    return tensor
         return None
 
     def _state(self, tensor: int, divided: bool | None = None) -> State:

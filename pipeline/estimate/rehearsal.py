@@ -272,7 +272,10 @@ def rehearse(
         }
     )
     ledger = Ledger()
-    with as_on(kernels, ledger), _assembled(settings, config, dtype, tensor, kernels, dataset, divided_over) as assembly:
+    with (
+        as_on(kernels, ledger),
+        _assembled(settings, config, dtype, tensor, kernels, dataset, divided_over) as assembly,
+    ):
         if kernels == "gpu":
             step_by_lists(assembly.optimizer)
         memory = _bytes(assembly.objective.memory.mems) if assembly.objective.memory else 0
