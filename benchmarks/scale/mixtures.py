@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import tempfile
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def write_corpora(folder: Path, count: int) -> None:
         random_corpus(folder / f"{number}/same", VOCABULARY, [TOKENS] * (DOCUMENTS // count))
 
 
-def open_and_read(folder: Path, count: int, kind: str, objective: str) -> tuple[float, float]:
+def open_and_read(folder: Path, count: int, kind: str) -> tuple[float, float]:
     """CPU seconds of opening, and of a row."""
     from pydantic import TypeAdapter
 
@@ -39,18 +40,13 @@ def open_and_read(folder: Path, count: int, kind: str, objective: str) -> tuple[
 
     corpora = [{"path": str(folder / f"{number}/same"), "name": str(number), "weight": 1.0} for number in range(count)]
     settings = TypeAdapter(KINDS[kind].settings).validate_python({"kind": kind, "corpora": corpora})
-    dataset = None
-
-    def open_all() -> None:
-        nonlocal dataset
-        dataset = open_dataset(settings, 0, "train")
-
-    opening = seconds(open_all)
+    opened: list[Any] = []
+    opening = seconds(lambda: opened.append(open_dataset(settings, 0, "train")))
     batches = iter(range(0, 10**9, ROWS))
 
     def read(steps: int) -> None:
         for begin, _ in zip(batches, range(steps), strict=False):
-            dataset.rows(np.arange(begin, begin + ROWS))  # type: ignore[attr-defined]
+            opened[0].rows(np.arange(begin, begin + ROWS))
 
     read(WARM)
     return opening, seconds(lambda: read(BATCHES)) / BATCHES / ROWS
@@ -70,7 +66,7 @@ def main() -> None:
         for kind in options.kinds:
             alone = 0.0
             for count in options.corpora:
-                cost = measured(open_and_read, Path(name) / str(count), count, kind, "")
+                cost = measured(open_and_read, Path(name) / str(count), count, kind)
                 opening, a_row = cost.result
                 alone = alone or a_row
                 cells = f"{1e3 * opening / count:.1f}", f"{cost.anonymous_megabytes:.0f}", f"{1e6 * a_row:.0f}"

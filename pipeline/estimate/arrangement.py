@@ -328,10 +328,10 @@ class Estimator:
                 "and optimiser)"
             )
         else:
-            beside = overhead(tensor, self._split(tensor)[0]) / GIB
+            more = overhead(tensor, self._split(tensor)[0]) / GIB
             what = (
                 f"weights and optimiser with tensor size {tensor} take {state / GIB:.1f} GiB, CUDA's context and NCCL "
-                f"{beside:.1f}"
+                f"{more:.1f}"
             )
         return UserError(f"--gpu {gpu.name}: {what}, {limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}")
 

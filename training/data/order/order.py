@@ -192,7 +192,7 @@ def permute(
 ) -> NDArray[np.int64]:
     """The image of each index under its key's permutation of [0, n); `keys` [B] or [], `n` an int or [B]."""
     streams = np.broadcast_to(random.streams(keys, purpose), indices.shape)
-    rows = isqrt(n - 1) + 1 if isinstance(n, int) else np.sqrt(n - 1).astype(np.int64) + 1
+    rows: Any = isqrt(n - 1) + 1 if isinstance(n, int) else np.sqrt(n - 1).astype(np.int64) + 1
     columns = -(-n // rows)
     values = _feistel(indices, rows, columns, streams)
     # The network permutes [0, rows * columns): walk on from the fewer than `rows` values outside [0, n).
