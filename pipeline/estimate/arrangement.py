@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from transformers import PretrainedConfig
 
-from reread.pipeline.estimate.hardware import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTED_SHARE, GIB, Cluster
-from reread.pipeline.estimate.rehearsal import Footprint, rehearse, step_totals
+from reread.pipeline.estimate.hardware import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTED_SHARE, GIB, Cluster, Gpu
+from reread.pipeline.estimate.rehearsal import Footprint, State, assembled_state, rehearse, step_totals
 from reread.pipeline.estimate.speed import StepTime, step_time
 from reread.preprocessing.errors import UserError
 from reread.training.config import TrainSettings
@@ -55,9 +55,7 @@ class Arrangement:
 
     @property
     def overhead(self) -> float:
-        """Bytes of CUDA's context and of NCCL's buffers, a set of buffers for each group of the process."""
-        groups = (self.data > 1) + (self.footprint.tensor > 1)
-        return CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
+        return overhead(self.footprint.tensor, self.data)
 
     @property
     def bytes(self) -> float:
@@ -66,16 +64,28 @@ class Arrangement:
 
     @property
     def limit(self) -> float:
-        """Bytes of a GPU that can be used."""
-        return self.cluster.gpu.memory_gib * GIB * (1 - FRAGMENTED_SHARE)
+        return usable(self.cluster.gpu)
 
     @property
     def fits(self) -> bool:
         return self.bytes <= self.limit
 
 
+def overhead(tensor: int, data: int) -> float:
+    """Bytes of CUDA's context and of NCCL's buffers, a set of buffers for each group of a process."""
+    return CONTEXT_BYTES + ((data > 1) + (tensor > 1)) * COMMUNICATOR_BYTES
+
+
+def usable(gpu: Gpu) -> float:
+    """Bytes of a GPU that can be used."""
+    return gpu.memory_gib * GIB * (1 - FRAGMENTED_SHARE)
+
+
 class Estimator:
-    """Arrangements of one training section on one cluster. Rehearsals are cached: each takes about a second."""
+    """Arrangements of one training section on one cluster. Rehearsals are cached: each takes about a second.
+
+    Before them the state alone is looked at, which takes a third of that: no step is rehearsed where it does not fit.
+    """
 
     def __init__(
         self,
@@ -94,6 +104,7 @@ class Estimator:
         self.most_tokens = MANY_TOKENS if kernels == "gpu" else FEW_TOKENS
         """Most tokens of a micro-batch on a CPU; more gain nothing."""
         self._done: dict[tuple[int, int, bool, int], Footprint] = {}
+        self._states: dict[tuple[int, int], State] = {}
 
     def arrangement(
         self, tensor: int, micro_batch: int, checkpointing: bool, divided: bool | None = None
@@ -102,10 +113,20 @@ class Estimator:
 
         Raises `UserError` if the model or the global batch cannot be split like this."""
         data, rows = self._split(tensor)
-        divided = data > 1 and (self.train.parallel.shard_state if divided is None else divided)
-        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing, data if divided else 1)
+        over = self._divided_over(tensor, divided)
+        footprint = self._rehearsed(tensor, min(micro_batch, rows), checkpointing, over)
         memories = footprint.memory_a_lane * -(-self.train.data.lanes(self.train.global_batch) // data)
-        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype, divided)
+        return Arrangement(footprint, data, rows, self.cluster, memories, self.train.parallel.gradient_dtype, over > 1)
+
+    def _divided_over(self, tensor: int, divided: bool | None) -> int:
+        """The number of processes over which the optimiser's state is divided; None: as the recipe says."""
+        data = self._split(tensor)[0]
+        return data if (self.train.parallel.shard_state if divided is None else divided) else 1
+
+    def _state_fits(self, tensor: int, divided: bool | None = None) -> bool:
+        """Whether the state leaves room for a step. Raises `UserError` as `arrangement` does."""
+        needed = self._state(tensor, divided).state + overhead(tensor, self._split(tensor)[0])
+        return needed < usable(self.cluster.gpu)
 
     def _split(self, tensor: int) -> tuple[int, int]:
         """Data-parallel size, and rows of the global batch on one GPU."""
@@ -134,6 +155,8 @@ class Estimator:
             return self.arrangement(tensor, train.micro_batch, train.activation_checkpointing)
         found: list[Arrangement] = []
         stated = train.activation_checkpointing
+        if not self._state_fits(tensor):
+            raise self._too_large(tensor, stated is not False, [tensor])
         for checkpointing in (False, True) if "activation_checkpointing" in train.automatic else (stated,):
             if "micro_batch" in train.automatic:
                 one = self._largest(tensor, checkpointing)
@@ -146,7 +169,7 @@ class Estimator:
         if not found:
             if "micro_batch" not in train.automatic:
                 self._refuse_stated(self.arrangement(tensor, train.micro_batch, stated is not False))
-            raise self._too_large(self.arrangement(tensor, 1, stated is not False), [tensor])
+            raise self._too_large(tensor, stated is not False, [tensor])
         return min(found, key=lambda one: self.time(one).total)
 
     def _refuse_stated(self, one: Arrangement) -> None:
@@ -191,6 +214,14 @@ class Estimator:
             return best, f"{self._reason(best)}, though fewer than {FEW_TOKENS} tokens at a time are slow"
         raise self._impossible(refused)
 
+    def instead_of_splitting(self, chosen: Arrangement) -> str:
+        """The way out that `choose` does not try: dividing the optimiser's state, where it alone is too large for a
+        smaller tensor size; empty if there is none."""
+        footprint = chosen.footprint
+        smaller = [size for size in TENSOR_SIZES if size < footprint.tensor and not self._state_fits(size)]
+        size = None if chosen.divided else self._fits_divided(smaller, footprint.checkpointing)
+        return f"train.parallel.shard_state=true fits with tensor size {size}" if size else ""
+
     def time(self, arrangement: Arrangement) -> StepTime:
         return step_time(
             self.cluster,
@@ -232,13 +263,16 @@ class Estimator:
 
     def _largest(self, tensor: int, checkpointing: bool) -> Arrangement | None:
         """The arrangement with the largest micro-batch that fits; None if a single row does not fit."""
+        if not self._state_fits(tensor):
+            return None
         rows, most = self._split(tensor)[1], max(1, self.most_tokens // self.train.data.sequence_length)
         largest = self.arrangement(tensor, -(-rows // -(-rows // most)), checkpointing)
         if largest.fits:
             return largest
-        one, few = (self.arrangement(tensor, few_rows, checkpointing) for few_rows in (1, 8))
+        one = self.arrangement(tensor, 1, checkpointing)
         if not one.fits:
             return None
+        few = self.arrangement(tensor, 8, checkpointing)
         more = max(few.footprint.micro_batch - 1, 1)
         a_row = (few.footprint.within - one.footprint.within) / more
         room = one.limit - (one.bytes - one.footprint.passing) - one.footprint.within
@@ -270,37 +304,59 @@ class Estimator:
         """The error that explains why nothing fits, and the way out."""
         sizes = [tensor for checkpointing, tensor in self._candidates() if checkpointing]
         for tensor in reversed(sizes):
-            try:
-                tightest = self.arrangement(tensor, 1, True)
-            except UserError:
-                continue
-            return self._too_large(tightest, sizes)
+            with suppress(UserError):  # it cannot be split so
+                self._state(tensor)
+                return self._too_large(tensor, True, sizes)
         return refused[0]
 
-    def _too_large(self, tightest: Arrangement, sizes: Sequence[int]) -> UserError:
-        """The error for an arrangement of one row that does not fit at any of the tensor-parallel `sizes`."""
-        gpu, footprint = self.cluster.gpu, tightest.footprint
-        ways = self._by_division(sizes, footprint.checkpointing) + "take a GPU with more memory"
+    def _too_large(self, tensor: int, checkpointing: bool, sizes: Sequence[int]) -> UserError:
+        """The error for one row of tensor-parallel size `tensor`, which fits at none of the `sizes`."""
+        gpu, limit = self.cluster.gpu, usable(self.cluster.gpu)
+        ways = "take a GPU with more memory"
+        if divided := self._fits_divided(sizes, checkpointing):
+            beside = f" with train.parallel.tensor={divided}" if divided != self.train.parallel.tensor else ""
+            ways = f"set train.parallel.shard_state=true{beside}, or {ways}"
         if self.cluster.per_node < TENSOR_SIZES[-1]:
             ways += ", or more of them in a machine"
-        if footprint.state < tightest.limit:
+        state = self._state(tensor).state
+        if self._state_fits(tensor):
             ways += ", or shorten train.data.sequence_length"
-        recompute = " and activation checkpointing" if footprint.checkpointing else ""
-        return UserError(
-            f"--gpu {gpu.name}: one row of {self.train.data.sequence_length} tokens with tensor size "
-            f"{footprint.tensor}{recompute} takes {tightest.bytes / GIB:.1f} GiB ({footprint.state / GIB:.1f} of them "
-            f"weights and optimiser), {tightest.limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}"
-        )
+            recompute = " and activation checkpointing" if checkpointing else ""
+            what = (
+                f"one row of {self.train.data.sequence_length} tokens with tensor size {tensor}{recompute} takes "
+                f"{self.arrangement(tensor, 1, checkpointing).bytes / GIB:.1f} GiB ({state / GIB:.1f} of them weights "
+                "and optimiser)"
+            )
+        else:
+            more = overhead(tensor, self._split(tensor)[0]) / GIB
+            what = (
+                f"weights and optimiser with tensor size {tensor} take {state / GIB:.1f} GiB, CUDA's context and NCCL "
+                f"{more:.1f}"
+            )
+        return UserError(f"--gpu {gpu.name}: {what}, {limit / GIB:.1f} of {gpu.memory_gib:g} are usable; {ways}")
 
-    def _by_division(self, sizes: Sequence[int], checkpointing: bool) -> str:
-        """The way out of dividing the optimiser's state, if one row fits then."""
+    def _fits_divided(self, sizes: Sequence[int], checkpointing: bool) -> int | None:
+        """The first tensor-parallel size at which one row fits if the optimiser's state is divided."""
         for tensor in sizes:
             with suppress(UserError):  # it cannot be split so
-                divided = self.arrangement(tensor, 1, checkpointing, divided=True)
-                if divided.divided and divided.fits:
-                    beside = f" with train.parallel.tensor={tensor}" if tensor != self.train.parallel.tensor else ""
-                    return f"set train.parallel.shard_state=true{beside}, or "
-        return ""
+                divides = self._divided_over(tensor, True) > 1 and self._state_fits(tensor, True)
+                if divides and self.arrangement(tensor, 1, checkpointing, divided=True).fits:
+                    return tensor
+        return None
+
+    def _state(self, tensor: int, divided: bool | None = None) -> State:
+        key = tensor, self._divided_over(tensor, divided)
+        if key not in self._states:
+            self._states[key] = assembled_state(
+                self.train,
+                self.config,
+                self.dtype,
+                tensor=tensor,
+                kernels=self.kernels,
+                dataset=self.dataset,
+                divided_over=key[1],
+            )
+        return self._states[key]
 
     def _rehearsed(self, tensor: int, micro_batch: int, checkpointing: bool, divided_over: int) -> Footprint:
         key = tensor, micro_batch, checkpointing, divided_over

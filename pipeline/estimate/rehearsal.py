@@ -10,7 +10,7 @@ import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -41,13 +41,11 @@ many). By Zipf's law the largest cluster of WikiText-103 has 13 %."""
 
 
 @dataclass(frozen=True)
-class Footprint:
-    """Bytes on one GPU by what they hold, and the bytes that a step moves."""
+class State:
+    """Bytes on one GPU that stay from step to step, by what they hold."""
 
     tensor: int
     """Tensor-parallel size."""
-    micro_batch: int
-    checkpointing: bool
     parameters: int
     """Parameters of the whole model, as in a checkpoint; all other fields are of one tensor rank."""
     weights: int
@@ -58,6 +56,21 @@ class Footprint:
     """Both moments of the optimiser."""
     gradients: int
     """Gradients in their float32 buckets."""
+    checkpoint_bytes: int
+    """Bytes of the weights and moments of the whole model on disk."""
+
+    @property
+    def state(self) -> int:
+        """All of them, without the memory of lanes."""
+        return self.weights + self.masters + self.optimizer + self.gradients
+
+
+@dataclass(frozen=True)
+class Footprint(State):
+    """The same with what a step needs beside them, and the bytes that it moves."""
+
+    micro_batch: int
+    checkpointing: bool
     memory_a_lane: int
     """Memory that a lane keeps from segment to segment."""
     activations: int
@@ -77,13 +90,6 @@ class Footprint:
     tensor_bytes: int
     """Bytes that are all-reduced over the tensor group in a micro-batch."""
     tensor_calls: int
-    checkpoint_bytes: int
-    """Bytes of the weights and moments of the whole model on disk."""
-
-    @property
-    def state(self) -> int:
-        """Bytes that stay from step to step, without the memory of lanes."""
-        return self.weights + self.masters + self.optimizer + self.gradients
 
     @property
     def within(self) -> int:
@@ -130,6 +136,7 @@ class Ledger(TorchDispatchMode):
                 self._note("others", Work(1, _bytes(args[:1]) + self._count_all([indices])))
                 return indices
         inputs = _tensors((args, kwargs))
+        self._know(inputs)
         changed = _bytes(_tensors(_written(function._schema, args, kwargs)))
         output = function(*args, **kwargs)
         made = _tensors(output)
@@ -155,20 +162,28 @@ class Ledger(TorchDispatchMode):
             found = function(*tree_map(value, args), **tree_map(value, kwargs))
             self._values.update(zip(made, tree_leaves(found), strict=True))
 
+    def _know(self, inputs: Iterable[Tensor]) -> None:
+        """Note the storages that are older than the ledger, so that a view of one is not counted as new memory."""
+        for storage in (tensor.untyped_storage() for tensor in inputs):
+            if storage._cdata not in self._known:
+                self._track(storage)
+
+    def _track(self, storage: torch.UntypedStorage) -> None:
+        self._known.add(storage._cdata)
+        weakref.finalize(storage, self._forget, storage._cdata, storage.nbytes())
+
     def _count_all(self, made: Iterable[Tensor]) -> int:
         """The bytes of storages that are new."""
         return sum(self._count(tensor.untyped_storage()) for tensor in made)
 
     def _count(self, storage: torch.UntypedStorage) -> int:
         """The bytes of a storage if it is new, else 0."""
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
+        if storage._cdata in self._known:
             return 0
-        self._known.add(key)
-        self.live += size
+        self._track(storage)
+        self.live += storage.nbytes()
         self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._forget, key, size)
-        return size
+        return storage.nbytes()
 
     def _forget(self, key: int, size: int) -> None:
         self._known.discard(key)
@@ -252,34 +267,77 @@ def rehearse(
         update={
             "micro_batch": micro_batch,
             "activation_checkpointing": checkpointing,
-            "kernels": settings.kernels if kernels == "gpu" else "plain",
-            "parallel": settings.parallel.model_copy(update={"shard_state": divided_over > 1}),
             # a task's decides how often a step can hold the longest example
             "global_batch": settings.global_batch if settings.data.is_task else micro_batch,
         }
     )
-    with quiet(), _processes(tensor) as mesh, Ledger() as ledger, as_on(kernels, ledger):
-        assembly = Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset, divided_over=divided_over)
-        model, masters = assembly.model, assembly.masters
+    ledger = Ledger()
+    with (
+        as_on(kernels, ledger),
+        _assembled(settings, config, dtype, tensor, kernels, dataset, divided_over) as assembly,
+    ):
         if kernels == "gpu":
             step_by_lists(assembly.optimizer)
-        saved = {name: part.shape for name, part in assembly.weights()[1].items()}
-        lanes = settings.data.lanes(micro_batch)
         memory = _bytes(assembly.objective.memory.mems) if assembly.objective.memory else 0
-        step = _step(assembly, ledger)
+        with ledger:
+            step = _step(assembly, ledger)
         return Footprint(
-            tensor=tensor,
+            **asdict(_state(assembly)),
             micro_batch=micro_batch,
             checkpointing=checkpointing,
-            parameters=sum(math.prod(shape) for name, shape in saved.items() if name.startswith("model.")),
-            weights=_held([*model.parameters(), *model.buffers()]),
-            masters=_held(masters.masters.values()) if masters.rounded else 0,
-            optimizer=_held(_tensors(list(assembly.optimizer.state.values()))),
-            gradients=assembly.buckets.nbytes,
-            memory_a_lane=memory // lanes,
-            checkpoint_bytes=sum(4 * math.prod(shape) for shape in saved.values()),
+            memory_a_lane=memory // settings.data.lanes(micro_batch),
             **step,
         )
+
+
+def assembled_state(
+    settings: TrainSettings,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    *,
+    tensor: int,
+    kernels: Literal["gpu", "cpu"] = "gpu",
+    dataset: Dataset[Any] | None = None,
+    divided_over: int = 1,
+) -> State:
+    """The state of `rehearse`, without a step: a third of its time. Raises `UserError` in the same cases."""
+    with _assembled(settings, config, dtype, tensor, kernels, dataset, divided_over) as assembly:
+        return _state(assembly)
+
+
+@contextmanager
+def _assembled(
+    settings: TrainSettings,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    tensor: int,
+    kernels: Literal["gpu", "cpu"],
+    dataset: Dataset[Any] | None,
+    divided_over: int,
+) -> Iterator[Assembly]:
+    """What the first of `tensor` processes trains, on the meta device."""
+    settings = settings.model_copy(
+        update={
+            "kernels": settings.kernels if kernels == "gpu" else "plain",
+            "parallel": settings.parallel.model_copy(update={"shard_state": divided_over > 1}),
+        }
+    )
+    with quiet(), _processes(tensor) as mesh:
+        yield Assembly(resolved_with(settings, config), mesh, dtype, dataset=dataset, divided_over=divided_over)
+
+
+def _state(assembly: Assembly) -> State:
+    model, masters = assembly.model, assembly.masters
+    saved = {name: part.shape for name, part in assembly.weights()[1].items()}
+    return State(
+        tensor=assembly.mesh.tensor_size,
+        parameters=sum(math.prod(shape) for name, shape in saved.items() if name.startswith("model.")),
+        weights=_held([*model.parameters(), *model.buffers()]),
+        masters=_held(masters.masters.values()) if masters.rounded else 0,
+        optimizer=_held(_tensors(list(assembly.optimizer.state.values()))),
+        gradients=assembly.buckets.nbytes,
+        checkpoint_bytes=sum(4 * math.prod(shape) for shape in saved.values()),
+    )
 
 
 def step_by_lists(optimizer: torch.optim.Optimizer) -> None:
@@ -310,9 +368,7 @@ def _step(assembly: Assembly, ledger: Ledger) -> dict[str, Any]:
         "activations": at_encoder[0] - begin,
         "head": kept + begin - at_encoder[0],
         "working": ledger.since(begin) - kept,
-        "slots": sum(
-            rows["input_ids"].size for rows in ([batch] if isinstance(batch, dict) else [r for _, r in batch])
-        ),
+        "slots": _slots(batch),
         "work": dict(ledger.work),
         "tensor_bytes": ledger.reduced - reduced,
         "tensor_calls": ledger.calls - calls,

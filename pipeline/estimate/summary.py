@@ -102,6 +102,8 @@ def _print_arrangements(
     if own and train.automatic:
         console.print(f"auto: {' and '.join(train.automatic)}, as the first column shows", soft_wrap=True)
     console.print(Text(f"chosen: {reason}", style="bold"), soft_wrap=True)
+    if way := estimator.instead_of_splitting(chosen):
+        console.print(way, soft_wrap=True)
     return console, chosen, own
 
 

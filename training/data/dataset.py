@@ -25,6 +25,10 @@ AnyCorpus = TypeVar("AnyCorpus", bound=CorpusSettings)
 AnyMasked = TypeVar("AnyMasked", bound=MaskedSettings)
 
 
+CHECKED_ROWS = 64
+"""Rows of which a token must be masked."""
+
+
 class Dataset(ABC, Generic[AnySettings]):
     """A split of a corpus, read with the settings of a `data` section. `len()` is the number of its samples."""
 
@@ -93,6 +97,10 @@ class Dataset(ABC, Generic[AnySettings]):
     def check(self, settings: AnySettings, seed: int) -> None:
         """Raises `UserError` if `settings` and `seed` cannot have their intended effect on this dataset."""
 
+    def check_part(self, settings: AnySettings, seed: int) -> None:
+        """`check` of a part of a mixture, without what the mixture checks on rows of all parts."""
+        self.check(settings, seed)
+
     def preview(self) -> Iterator[tuple[str, Rows]]:
         """Titles and rows [1, L] with continues_word, from the beginning of the stream, for `reread inspect`.
 
@@ -156,14 +164,24 @@ class MaskedDataset(PooledDataset[AnyMasked]):
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(copy, sample) of each position [B] of the endless stream; the next pool is read ahead."""
-        self._read_ahead.follow(int(positions.max()))
+        self.follow(int(positions.max()))
         return super().locate(positions)
+
+    def follow(self, position: int) -> None:
+        """Read the next pool ahead, in step with what is read at `position`."""
+        self._read_ahead.follow(position)
 
     def verify(self) -> None:
         self.corpus.verify()
 
     def check(self, settings: AnyMasked, seed: int) -> None:
         """Raises `UserError` if no token is masked, or if whole words are but Chinese words are not marked."""
+        self.check_part(settings, seed)
+        if len(self):
+            first = self.order.locate(np.arange(min(len(self), CHECKED_ROWS)))  # the first step reads them anyway
+            check_masked(self.at(*first), self.corpus.location)
+
+    def check_part(self, settings: AnyMasked, seed: int) -> None:
         strategy, location = self.settings.masking.strategy, self.corpus.location
         if strategy != "token":
             han, in_words = count_han(self.corpus)
@@ -173,10 +191,6 @@ class MaskedDataset(PooledDataset[AnyMasked]):
                     "are in words of several tokens, so single characters would be masked; run `reread preprocess` "
                     "again, or set data.masking.strategy=token"
                 )
-        if len(self):
-            copies, indices = self.order.locate(np.arange(min(len(self), 64)))  # the first step reads them anyway
-            if (self.at(copies, indices)["labels"] == IGNORED).all():
-                raise UserError(f"{location}: data.masking: no token of {len(indices)} rows is masked")
 
     @abstractmethod
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
@@ -205,6 +219,12 @@ class MaskedDataset(PooledDataset[AnyMasked]):
             unknown_id=self.special["unk"],
         )
         return {"input_ids": ids, "labels": labels, "continues_word": continues}
+
+
+def check_masked(rows: Rows, location: object) -> None:
+    """Raises `UserError` if no token of `rows` is masked."""
+    if (rows["labels"] == IGNORED).all():
+        raise UserError(f"{location}: data.masking: no token of {len(rows['labels'])} rows is masked")
 
 
 def special_ids(tokenizer: dict[str, Any]) -> dict[str, int]:

@@ -6,7 +6,7 @@ corpus alone, in the order of that corpus. Nothing is counted from the beginning
 the mixture does not depend on how rows are split over processes.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import md5
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from reread.preprocessing.errors import UserError
 from reread.training.data.batch import Rows
-from reread.training.data.dataset import AnyCorpus, Dataset
+from reread.training.data.dataset import CHECKED_ROWS, AnyCorpus, Dataset, check_masked
 from reread.training.data.order import random
 from reread.training.data.order.order import permute
 from reread.training.data.order.random import Purpose
 from reread.training.data.rows.cut_documents import CutDocument, SegmentSettings
+from reread.training.data.rows.joined import JoinedSamples, joined_samples
 from reread.training.data.rows.samples import AnyMasked, RowDataset
 from reread.training.data.rows.segments import SegmentDataset
 from reread.training.data.rows.stream import StreamDataset, StreamSettings
@@ -172,7 +173,7 @@ class Mixture(Dataset[AnyCorpus]):
 
     def check(self, settings: AnyCorpus, seed: int) -> None:
         for part, own in zip(self.parts, settings.parts, strict=True):
-            part.check(own, seed)
+            part.check_part(own, seed)
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         return [*self.shares(), *super().statistics(batches)]
@@ -209,11 +210,34 @@ class MixedRows(Mixture[AnyMasked], RowDataset[AnyMasked]):
 
     unit = "rows"
 
+    def check(self, settings: AnyMasked, seed: int) -> None:
+        super().check(settings, seed)
+        check_spread(self)
+
     @property
     def joins_documents(self) -> bool:  # type: ignore[override]
         return bool(self.parts[0].joins_documents)
 
+    @cached_property
+    def _together(self) -> JoinedSamples | None:
+        return joined_samples(self.parts)
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self._together is None:
+            return super().locate(positions)
+        corpora, own = self.interleaving.locate(positions)
+        for corpus in np.unique(corpora[self._pooled[corpora]]).tolist():
+            self.parts[corpus].follow(int(own[corpora == corpus].max()))
+        return self._together.order.locate_in(corpora, own)
+
+    @cached_property
+    def _pooled(self) -> NDArray[np.bool_]:
+        """[corpora]: whether a corpus is read pool by pool."""
+        return np.array([part.order.pools > 1 for part in self.parts])
+
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
+        if self._together is not None:
+            return self._together.at(copies, indices)
         found = self._by_corpus(indices)
         return gathered([(here, self.parts[corpus].at(copies[here], own)) for corpus, here, own in found], len(indices))
 
@@ -222,6 +246,14 @@ class MixedSegments(Mixture[SegmentSettings], SegmentDataset):
     """Documents of several corpora. A weight is a share of the tokens: a corpus of long documents has fewer of them."""
 
     unit = "tokens"
+
+    def check(self, settings: SegmentSettings, seed: int) -> None:
+        super().check(settings, seed)
+        check_spread(self)
+
+    def at(self, copies: NDArray[np.int64], documents: NDArray[np.int64]) -> Rows:
+        """The first segments of documents [B] in copies [B], as rows that learn."""
+        return self.rows(self.read(copies, documents), [0] * len(documents), np.ones(len(documents), bool))
 
     def _positions_a_unit(self, part: Any) -> float:
         return float(part.corpus.documents / part.corpus.tokens)
@@ -275,6 +307,14 @@ class MixedStream(Mixture[StreamSettings], StreamDataset):
     def rows(self, starts: NDArray[np.int64], length: int) -> Rows:
         drawn = [(here, self.parts[corpus].rows(own, length)) for corpus, here, own in self._by_corpus(starts)]
         return gathered(drawn, len(starts))
+
+
+def check_spread(mixture: MixedRows[Any] | MixedSegments) -> None:
+    """Raises `UserError` if no token is masked in rows from all over the mixture."""
+    count = min(len(mixture), CHECKED_ROWS)
+    numbers = np.arange(count) * len(mixture) // max(1, count)
+    if count:
+        check_masked(mixture.at(np.zeros(count, np.int64), numbers), mixture.settings.location)
 
 
 def gathered(parts: list[tuple[NDArray[np.int64], Rows]], count: int) -> Rows:

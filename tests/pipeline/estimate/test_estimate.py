@@ -147,6 +147,28 @@ def test_the_division_is_named_where_it_would_fit() -> None:
         alone.as_stated()
 
 
+def test_a_state_that_does_not_fit_is_refused_before_a_step_is_rehearsed(monkeypatch) -> None:
+    """On a GPU with room for half of the state, with `auto` and without; divided over 8 processes it fits."""
+
+    def refused(*_: Any, **__: Any) -> Footprint:
+        raise AssertionError("a step is rehearsed")
+
+    estimator, alone = (estimator_of("nezha-small", gpus=gpus) for gpus in (8, 1))
+    for one in (estimator, alone):
+        row = one.arrangement(1, 1, False)
+        gib = (row.overhead + row.footprint.state / 2) / GIB / (1 - FRAGMENTED_SHARE)
+        one.cluster = replace(one.cluster, gpu=replace(one.cluster.gpu, memory_gib=gib))
+    assert estimator.instead_of_splitting(replace(row, footprint=replace(row.footprint, tensor=2))) == (
+        "train.parallel.shard_state=true fits with tensor size 1"
+    )
+    monkeypatch.setattr(arrangement_module, "rehearse", refused)
+    alone.train = alone.train.model_copy(update={"micro_batch": 4, "activation_checkpointing": "auto"})
+    state = f"weights and optimiser with tensor size 1 take {row.footprint.state / GIB:.1f} GiB"
+    for ask in (alone.choose, alone.as_stated):
+        with pytest.raises(UserError, match=rf"{state}, .* usable; take a GPU with more memory, or more of them"):
+            ask()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("values_of", [train_values, span_values, document_values, ran_values, longformer_values])
 @pytest.mark.parametrize("checkpointing", [False, True])

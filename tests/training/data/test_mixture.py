@@ -101,6 +101,32 @@ def test_a_row_of_a_mixture_is_the_row_of_its_corpus_alone(folders: dict[str, Pa
         equal({name: values[here] for name, values in rows.items()}, part.rows(own[here]))
 
 
+def test_rows_are_drawn_at_once_from_corpora_of_any_form(tmp_path) -> None:
+    """Several pools of several extents, a single document, and a corpus of one extent, far in the stream, too."""
+    lengths = {"pools": [90, 300, 41] * 40, "single": [3000], "short": [200] * 9}
+    folders = {name: make_corpus(tmp_path / name, given).folder for name, given in lengths.items()}
+    form = {"pool_tokens": 4096, "copies": 3}
+    mixture = mixture_of("rows", folders, dict.fromkeys(lengths, 1.0), **form)
+    parts = [alone("rows", folder, part_seed(3, number), **form) for number, folder in enumerate(folders.values())]
+    assert [part.order.pools > 1 for part in parts] == [True, False, False] and parts[0].order.extents > 4
+    positions = np.concatenate([np.arange(600), 10**9 + np.arange(300)])
+    corpora, own = mixture.interleaving.locate(positions)
+    rows = mixture.rows_with_words(positions)
+    for corpus, part in enumerate(parts):
+        here = corpora == corpus
+        equal({name: values[here] for name, values in rows.items()}, part.rows_with_words(own[here]))
+
+
+def test_an_altered_page_of_one_of_several_corpora_is_named(tmp_path) -> None:
+    folders = {name: make_corpus(tmp_path / name, [200] * 30).folder for name in ("whole", "altered")}
+    shard = folders["altered"] / "train-00001.tar"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(UserError, match=r"altered/train-00001\.tar: altered since it was written"):
+        mixture_of("rows", folders, dict.fromkeys(folders, 1.0))
+
+
 def test_a_document_of_a_mixture_is_read_as_in_its_corpus_alone(folders: dict[str, Path]) -> None:
     mixture = mixture_of("segments", folders, {"a": 1, "b": 1})
     parts = [alone("segments", folders[name], part_seed(3, number)) for number, name in enumerate("ab")]

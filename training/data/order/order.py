@@ -12,7 +12,7 @@ pool after another. An extent is long, since the pages at its ends are read for 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import isqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +56,15 @@ class Order:
     The samples of a copy have ranks: their numbers in the order of pools, and in corpus order within a pool.
     """
 
-    def __init__(self, before_extent: NDArray[np.int64], pools: int, copies: int, seed: int) -> None:
+    def __init__(
+        self, before_extent: NDArray[np.int64], pools: int, copies: int, seed: int, kept: int = _KEPT_COPIES
+    ) -> None:
+        """`kept`: the number of copies whose layouts are kept."""
         self.before_extent, self.pools, self.copies, self.seed = before_extent, pools, copies, seed
-        self.samples = int(before_extent[-1])
-        self._slots = np.arange(pools + 1) * (len(before_extent) - 1) // pools
+        self.samples, self.extents = int(before_extent[-1]), len(before_extent) - 1
+        self.slots = np.arange(pools + 1) * self.extents // pools
         """[pools + 1]: the number of extents before each pool."""
-        self._layout = lru_cache(_KEPT_COPIES)(self._draw_layout)
+        self._layout = lru_cache(kept)(self._draw_layout)
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(copy, sample) of each position [B] of the stream."""
@@ -101,7 +104,7 @@ class Order:
         """The extents of the pool that a position is in, by their numbers in the endless stream."""
         number, rank = divmod(position, self.samples)
         pool = int(self._layout(number % self.copies).pool_of(np.array(rank)))
-        begin, end = (number * int(self._slots[-1]) + self._slots[pool : pool + 2]).tolist()
+        begin, end = (number * int(self.slots[-1]) + self.slots[pool : pool + 2]).tolist()
         return range(begin, end)
 
     def coming(self, position: int) -> range:
@@ -113,12 +116,12 @@ class Order:
         pool = int(layout.pool_of(np.array(rank)))
         begin, end = layout.pools[pool : pool + 2].tolist()
         after = (pool + 1) % self.pools
-        extents = int(self._slots[after + 1] - self._slots[after])
+        extents = int(self.slots[after + 1] - self.slots[after])
         return range(first, first - (-extents * (rank + 1 - begin) // (end - begin)))
 
     def extent(self, number: int) -> int:
         """Extent `number` of the endless stream."""
-        epochs, slot = divmod(number, int(self._slots[-1]))
+        epochs, slot = divmod(number, int(self.slots[-1]))
         return int(self._layout(epochs % self.copies).extents[slot])
 
     def _layouts(self, copies: NDArray[np.int64]) -> Iterator[tuple[_Layout, NDArray[np.int64]]]:
@@ -127,13 +130,16 @@ class Order:
             yield self._layout(copy), np.flatnonzero(copies == copy)
 
     def _draw_layout(self, copy: int) -> _Layout:
-        count = int(self._slots[-1])
-        drawn = permute(np.arange(count), count, random.key(self.seed, copy), Purpose.EXTENT_ORDER)
-        extents = np.concatenate([np.sort(part) for part in np.split(drawn, self._slots[1:-1])])
+        extents = self._draw_extents(copy)
         position_of = np.empty_like(extents)
-        position_of[extents] = np.arange(count)
+        position_of[extents] = np.arange(self.extents)
         ranks = np.append(0, np.cumsum(np.diff(self.before_extent)[extents]))
-        return _Layout(extents, position_of, ranks, ranks[self._slots])
+        return _Layout(extents, position_of, ranks, ranks[self.slots])
+
+    def _draw_extents(self, copy: int) -> NDArray[np.int64]:
+        """[extents]: the extents in the order of their pools, and in corpus order within a pool."""
+        drawn = permute(np.arange(self.extents), self.extents, random.key(self.seed, copy), Purpose.EXTENT_ORDER)
+        return np.concatenate([np.sort(part) for part in np.split(drawn, self.slots[1:-1])])
 
 
 class ReadAhead:
@@ -182,20 +188,21 @@ def pool_count(extents: int, tokens: int, pool_tokens: int | None) -> int:
 
 
 def permute(
-    indices: NDArray[np.int64], n: int, keys: NDArray[np.uint64], purpose: Purpose = Purpose.ORDER
+    indices: NDArray[np.int64], n: Any, keys: NDArray[np.uint64], purpose: Purpose = Purpose.ORDER
 ) -> NDArray[np.int64]:
-    """The image of each index under its key's permutation of [0, n); `keys` [B] or []."""
+    """The image of each index under its key's permutation of [0, n); `keys` [B] or [], `n` an int or [B]."""
     streams = np.broadcast_to(random.streams(keys, purpose), indices.shape)
-    rows = isqrt(n - 1) + 1
+    rows: Any = isqrt(n - 1) + 1 if isinstance(n, int) else np.sqrt(n - 1).astype(np.int64) + 1
     columns = -(-n // rows)
     values = _feistel(indices, rows, columns, streams)
     # The network permutes [0, rows * columns): walk on from the fewer than `rows` values outside [0, n).
     while (outside := values >= n).any():
-        values[outside] = _feistel(values[outside], rows, columns, streams[outside])
+        sides = (rows, columns) if isinstance(n, int) else (rows[outside], columns[outside])
+        values[outside] = _feistel(values[outside], *sides, streams[outside])
     return values
 
 
-def _feistel(values: NDArray[np.int64], rows: int, columns: int, streams: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _feistel(values: NDArray[np.int64], rows: Any, columns: Any, streams: NDArray[np.uint64]) -> NDArray[np.int64]:
     row, column = np.divmod(values, columns)
     for number in range(0, _ROUNDS, 2):
         row = (row + _round(streams, number, column, rows)) % rows
@@ -203,5 +210,5 @@ def _feistel(values: NDArray[np.int64], rows: int, columns: int, streams: NDArra
     return row * columns + column
 
 
-def _round(streams: NDArray[np.uint64], number: int, half: NDArray[np.int64], below: int) -> NDArray[np.int64]:
+def _round(streams: NDArray[np.uint64], number: int, half: NDArray[np.int64], below: Any) -> NDArray[np.int64]:
     return (random.bits(streams, half * _ROUNDS + number) % np.uint64(below)).astype(np.int64)

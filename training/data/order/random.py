@@ -56,9 +56,10 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values
 
 
-def key(seed: int, *words: Any) -> NDArray[np.uint64]:
-    """Keys, uint64, in the broadcast shape of `words` (integers or integer arrays, such as copy, document, chunk)."""
-    state = mix(np.array(seed % 2**64, np.uint64))
+def key(seed: Any, *words: Any) -> NDArray[np.uint64]:
+    """Keys, uint64, in the broadcast shape of `words` (integers or integer arrays, such as copy, document, chunk) and
+    `seed`, an integer or a uint64 array."""
+    state = mix(seed if isinstance(seed, np.ndarray) else np.array(seed % 2**64, np.uint64))
     with np.errstate(over="ignore"):
         for word in words:
             state = _mix((state ^ np.asarray(word).astype(np.uint64)) + _GAMMA)

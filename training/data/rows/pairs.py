@@ -14,7 +14,9 @@ A chunk of a single sentence has no B. It has no label, nor does a chunk for whi
 """
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,18 @@ log = logging.getLogger("reread")
 Keys = NDArray[np.uint64]
 
 
+class Part(NamedTuple):
+    """The corpus of a sample, or the corpora of samples [B]."""
+
+    seed: Any
+    sample: Any
+    """The number of its first sample."""
+    document: Any
+    """The number of its first document."""
+    documents: Any
+    """How many it has."""
+
+
 class Sentences:
     """Binary search for sentence ends in flags [B, width], whose column 0 is token origin[i]."""
 
@@ -55,9 +69,15 @@ class Sentences:
 class Pairs:
     """CorpusChunks split in two, half of them with a second part from elsewhere."""
 
-    def __init__(self, chunks: CorpusChunks, order: Order, short_probability: float) -> None:
-        self.chunks, self.order, self.seed, self.short_probability = chunks, order, order.seed, short_probability
-        corpus = chunks.corpus
+    def __init__(
+        self, chunks: CorpusChunks, order: Order, short_probability: float, part: Callable[[Bounds], Part]
+    ) -> None:
+        """`part`: the corpora of chunks [B]."""
+        self.chunks, self.order, self.short_probability, self.part = chunks, order, short_probability, part
+
+    def log_narrow(self) -> None:
+        """Log what a corpus with few documents leaves to draw from."""
+        corpus, order = self.chunks.corpus, self.order
         if corpus.documents == 1:
             _log_single(str(corpus.location), corpus.split)
         elif 0 < corpus.documents < 2 * order.pools:
@@ -92,10 +112,12 @@ class Pairs:
     ) -> tuple[TextRanges, Bounds, NDArray[np.bool_], NDArray[np.bool_]]:
         """The text of each row; the token at which B begins, or the end of the text if there is no B; whether the text
         ends with a sentence; and whether B is random."""
-        keys = random.key(self.seed, copies, locations.document, locations.chunk)
+        part = self.part(indices)
+        keys = random.key(part.seed, copies, locations.document - part.document, locations.chunk)
         text, sentences = draw_sentences(self.chunks, locations, keys, self.short_probability)
         partners = self._partner(0, copies, indices)
-        pairs = random.key(self.seed, copies, np.minimum(indices, partners), np.maximum(indices, partners))
+        ordered = np.minimum(indices, partners) - part.sample, np.maximum(indices, partners) - part.sample
+        pairs = random.key(part.seed, copies, *ordered)
         share = random.uniform(pairs, Purpose.SPLIT, 1)[:, 0]
         first, last = sentences.from_token(text.start), sentences.from_token(text.stop - 1)
         chosen = sentences.from_token(text.start + (share * (text.stop - text.start)).astype(np.int64))
@@ -106,7 +128,8 @@ class Pairs:
     def _partner(self, number: int, copies: Bounds, indices: Bounds) -> Bounds:
         """Partner `number` of each chunk, from its pool; the partner of a chunk's partner is the chunk itself."""
         ranks, begin, size = self.order.pool(copies, indices)
-        draws = random.bits(random.streams(random.key(self.seed, copies), Purpose.PARTNER), number)
+        keys = random.key(self.part(indices).seed, copies)
+        draws = random.bits(random.streams(keys, Purpose.PARTNER), number)
         partners = ((random.to_unit(draws) * size).astype(np.int64) - (ranks - begin)) % size
         return self.order.at_rank(copies, begin + partners)
 
@@ -142,10 +165,8 @@ class Pairs:
         start[row] += column[fits][first]
         found = np.zeros(len(indices), bool)
         found[row] = True
-        if self.chunks.corpus.documents > 1:
-            found &= locations.document != documents
-        else:
-            found &= abs(partners - indices) > 3  # the stretch may lie two chunks on
+        is_other = abs(partners - indices) > 3  # in a corpus of one document, whose stretch may lie two chunks on
+        found &= np.where(self.part(indices).documents > 1, locations.document != documents, is_other)
         return locations.text._replace(start=start, stop=start + sizes), found
 
 

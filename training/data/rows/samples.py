@@ -14,7 +14,7 @@ from reread.training.data.batch import Rows
 from reread.training.data.dataset import AnyMasked, Dataset, MaskedDataset
 from reread.training.data.order import random
 from reread.training.data.order.chunks import CorpusChunks, TextRanges, read_flags, read_ids
-from reread.training.data.rows.pairs import Pairs, draw_sentences, pair_statistics
+from reread.training.data.rows.pairs import Pairs, Part, draw_sentences, pair_statistics
 from reread.training.data.settings import LONGEST, MaskedSettings, MaskingSettings
 
 _AT_ONCE = 512
@@ -106,12 +106,22 @@ class Samples(MaskedRows[RowSettings]):
         specials = 3 if settings.next_sentence else 2 if settings.special_tokens else 0
         self._chunks = CorpusChunks(corpus, settings.sequence_length - specials)
         super().__init__(corpus, settings, seed, self._chunks.before_block)
-        short = settings.short_sequence_probability
-        self._pairs = Pairs(self._chunks, self.order, short) if settings.next_sentence else None
+        self._pairs = self._drawn_pairs()
+        if self._pairs is not None:
+            self._pairs.log_narrow()
+
+    def part(self, indices: NDArray[np.int64]) -> Part:
+        """The corpus of samples [B], or the corpora of each."""
+        return Part(self.seed, 0, 0, self.corpus.documents)
+
+    def _drawn_pairs(self) -> Pairs | None:
+        short = self.settings.short_sequence_probability
+        return Pairs(self._chunks, self.order, short, self.part) if self.settings.next_sentence else None
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:
         locations = self._chunks.locate(indices)
-        keys = random.key(self.seed, copies, locations.document, locations.chunk)
+        part = self.part(indices)
+        keys = random.key(part.seed, copies, locations.document - part.document, locations.chunk)
         if self._pairs is not None:
             first, second, label = self._pairs.draw(copies, indices, locations)
             return {**self._assemble([first, second], keys), "next_sentence_label": label}

@@ -8,7 +8,7 @@ from benchmarks.random_corpus import write_corpus
 from reread.preprocessing.corpus import SENTENCE_END, Corpus
 from reread.training.data.order.chunks import CorpusChunks, TextRanges
 from reread.training.data.order.order import Order
-from reread.training.data.rows.pairs import Pairs
+from reread.training.data.rows.pairs import Pairs, Part
 from reread.training.data.rows.samples import RowSettings, Samples
 from tests.corpora import make_corpus
 
@@ -37,6 +37,11 @@ def order_of(chunks: CorpusChunks, seed: int) -> Order:
     return Order(chunks.before_block, 1, 10, seed)
 
 
+def pairs_of(chunks: CorpusChunks, seed: int, short_probability: float) -> Pairs:
+    part = Part(seed, 0, 0, chunks.corpus.documents)
+    return Pairs(chunks, order_of(chunks, seed), short_probability, lambda _: part)
+
+
 def ends_sentence(corpus: Corpus, document: int, at: int) -> bool:
     return bool(corpus.document(document)[1][at] & SENTENCE_END)
 
@@ -46,7 +51,7 @@ def test_a_random_second_part_looks_like_the_true_one(corpus: Corpus) -> None:
     indices = np.arange(0, len(chunks), 2)
     places = chunks.locate(indices)
     whole = chunks.bounds(places)[0]
-    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(np.zeros_like(indices), indices, places)
+    a, b, label = pairs_of(chunks, 0, 0.0).draw(np.zeros_like(indices), indices, places)
     sizes = b.stop - b.start
     documents, starts = places_of(corpus, b)
     assert np.array_equal(a.start, whole.start)
@@ -125,7 +130,7 @@ def test_what_a_row_loses_to_a_random_part_its_partner_reads(tmp_path: Path) -> 
     corpus = make_corpus(tmp_path / "corpus", [2000] * 60)
     chunks = CorpusChunks(corpus, LONGEST)
     indices = np.arange(len(chunks))
-    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(np.zeros_like(indices), indices, chunks.locate(indices))
+    a, b, label = pairs_of(chunks, 0, 0.0).draw(np.zeros_like(indices), indices, chunks.locate(indices))
     reads = np.zeros((60, 2000), int)
     for text in (a, b):
         for document, start, size in zip(*places_of(corpus, text), (text.stop - text.start).tolist(), strict=True):
@@ -140,7 +145,7 @@ def test_short_rows_have_few_sentences(corpus: Corpus) -> None:
     places = chunks.locate(indices)
 
     def sizes(probability: float) -> np.ndarray:
-        texts = Pairs(chunks, order_of(chunks, 2), probability).draw(np.zeros_like(indices), indices, places)[:2]
+        texts = pairs_of(chunks, 2, probability).draw(np.zeros_like(indices), indices, places)[:2]
         return np.stack([text.stop - text.start for text in texts])
 
     long, some, short = sizes(0.0), sizes(0.1), sizes(1.0)
@@ -153,7 +158,7 @@ def test_a_single_document_pairs_with_itself(tmp_path: Path) -> None:
     chunks = CorpusChunks(make_corpus(tmp_path / "corpus", [3000]), LONGEST)
     copies, indices = np.divmod(np.arange(20 * len(chunks)), len(chunks))
     places = chunks.locate(indices)
-    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.1).draw(copies, indices, places)
+    a, b, label = pairs_of(chunks, 0, 0.1).draw(copies, indices, places)
     drawn = label == 1
     assert 0.3 < drawn.mean() < 0.6 and b.stop.max() <= 3000
     assert ((b.start != a.stop) & ((b.stop <= a.start) | (b.start >= a.stop)))[drawn].all()
@@ -162,5 +167,5 @@ def test_a_single_document_pairs_with_itself(tmp_path: Path) -> None:
 def test_a_single_row_has_no_label(tmp_path: Path) -> None:
     chunks = CorpusChunks(make_corpus(tmp_path / "corpus", [100]), LONGEST)
     one = np.zeros(1, np.int64)
-    a, b, label = Pairs(chunks, order_of(chunks, 0), 0.0).draw(one, one, chunks.locate(one))
+    a, b, label = pairs_of(chunks, 0, 0.0).draw(one, one, chunks.locate(one))
     assert label.tolist() == [-100] and b.start == a.stop and b.stop == 100
