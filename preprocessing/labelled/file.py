@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -143,9 +144,9 @@ class LabelledFile:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Number and bytes of each line, blank ones too, without its end; U+2028 and the like end no line."""
         with self.open() if self.is_plain else nullcontext(io.BytesIO(self.data)) as stream:
-            for number, line in enumerate(stream, 1):  # one by one: there may be millions
-                if number == 1:
-                    line = line.removeprefix(self._mark(line))
+            first = stream.readline()
+            first = first.removeprefix(self._mark(first))
+            for number, line in enumerate(chain([first] if first else [], stream), 1):  # there may be millions
                 yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
     def decode(self, data: bytes, location: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reread.preprocessing.labelled.examples import Example, Notes
 from reread.preprocessing.labelled.file import LabelledFile
@@ -34,6 +34,12 @@ class AnswerExample(Example):
     question: str
     answers: tuple[Answer, ...] | None = None
     """Empty if the text does not answer the question, None if it is unlabelled."""
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "AnswerExample":
+        identity, location, text, question, answers = values
+        found = None if answers is None else tuple(Answer(*one) for one in answers)
+        return cls(identity, location, text, question, found)
 
     @property
     def learnable(self) -> tuple[Answer, ...]:

@@ -13,16 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from reread.preprocessing.arrays import ArrayWriter
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.mapped import MappedExamples, fingerprint_of
 from reread.preprocessing.tokens.base import read_backend, read_config
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 from reread.training.data.batch import Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
-from reread.training.data.tasks.documents import Documents, TaskDocument
-from reread.training.data.tasks.examples import examples_of, fingerprint_of
+from reread.training.data.tasks.documents import Documents, TaskDocument, write_documents
+from reread.training.data.tasks.examples import examples_of
+from reread.training.data.tasks.kept import kept
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Framing, Row, longest_of, padded, room_beside
 from reread.training.scoring.task_scores import scores
@@ -103,7 +106,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def __len__(self) -> int:
         return len(self.examples)
 
-    @property
+    @cached_property
     def corpus_fingerprint(self) -> str:  # type: ignore[override]
         return fingerprint_of(self.examples)
 
@@ -132,7 +135,22 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def documents(self) -> Documents:
         """All examples, tokenised."""
         few = range(0, len(self), ENCODED_AT_ONCE)
-        return Documents(one for first in few for one in self.encode(self.examples[first : first + ENCODED_AT_ONCE]))
+        found = (one for first in few for one in self.encode(self.examples[first : first + ENCODED_AT_ONCE]))
+        if not isinstance(self.examples, MappedExamples):
+            return Documents.of(found)
+
+        def make(writer: ArrayWriter) -> dict[str, Any]:
+            write_documents(found, writer.append)
+            return {}
+
+        return Documents(kept("tokens", self._tokens_depend_on, make).arrays)
+
+    @property
+    def _tokens_depend_on(self) -> tuple[str, ...]:
+        """All that decides `documents`."""
+        files = sorted(self.tokenizer_folder.glob("tokenizer*.json"))
+        settings = self.settings.model_dump_json(exclude=set(self.settings.beside_tokens))
+        return self.corpus_fingerprint, settings, *(md5(one.read_bytes()).hexdigest() for one in files)
 
     @abstractmethod
     def encode(self, examples: Sequence[AnyExample]) -> list[TaskDocument]: ...
