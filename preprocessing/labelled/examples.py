@@ -43,7 +43,7 @@ class Example(ABC):
     @classmethod
     def of(cls, values: Sequence[Any]) -> "Example":
         """The example whose fields have these values after they have gone through JSON."""
-        return cls(*map(_as_tuples, values))
+        return cls(*[_as_tuple(one) if isinstance(one, list) else one for one in values])
 
     @property
     @abstractmethod
@@ -95,5 +95,5 @@ class Example(ABC):
         return self
 
 
-def _as_tuples(value: Any) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+def _as_tuple(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(_as_tuple(one) if isinstance(one, list) else one for one in values)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache, cached_property, lru_cache
 from hashlib import md5
+from json.encoder import encode_basestring
 from typing import Any, overload
 
 import numpy as np
@@ -26,8 +27,7 @@ EXAMPLES: dict[str, type[Example]] = {
 _RECENT = 256
 """Examples that are kept as objects, since each window of a document asks for its example."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
-_decode = json.JSONDecoder().decode
+_decode = json.JSONDecoder().raw_decode
 
 
 @cache
@@ -137,7 +137,7 @@ class MappedExamples(Sequence[Any]):
     def _read(self, index: int) -> Any:
         number = index if self._chosen is None else self._chosen[index]
         begin, end = self._begins[number : number + 2].tolist()
-        kind, *values = _decode(self._records[begin:end].tobytes().decode("utf-8", "surrogatepass"))
+        (kind, *values), _ = _decode(self._records[begin:end].tobytes().decode("utf-8", "surrogatepass"))
         example = self._kinds[kind].of(values)
         return example if self._change is None else self._change(example)
 
@@ -160,6 +160,13 @@ def changed(examples: Sequence[Any], change: Callable[[Any], Any]) -> Sequence[A
     return examples.changed(change) if isinstance(examples, MappedExamples) else list(map(change, examples))
 
 
+def _encoded(value: Any) -> str:
+    """As JSON. Most values are texts or None, for which json.dumps takes longer."""
+    if isinstance(value, str):
+        return encode_basestring(value)
+    return "null" if value is None else json.dumps(value, ensure_ascii=False)
+
+
 def write_examples(examples: Iterable[Example], writer: ArrayWriter) -> MappedExamples:
     """Write examples as they come."""
     begins, kinds, summary, fingerprint = array("q", [0]), dict[str, int](), Summary(), Fingerprint()
@@ -167,7 +174,8 @@ def write_examples(examples: Iterable[Example], writer: ArrayWriter) -> MappedEx
     for one in examples:
         kind = type(one)
         values = [getattr(one, name) for name in _fields(kind)]
-        record = _encode([kinds.setdefault(kind.__name__, len(kinds)), *values]).encode("utf-8", "surrogatepass")
+        text = ",".join([str(kinds.setdefault(kind.__name__, len(kinds))), *map(_encoded, values)])
+        record = f"[{text}]".encode("utf-8", "surrogatepass")
         writer.append("records", np.frombuffer(record, np.uint8))
         begins.append(begins[-1] + len(record))
         summary.add(one)

@@ -229,6 +229,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
 
     def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
         """Each part cut to the room beside a window of `text` tokens."""
+        if not parts:
+            return parts
         limit = self.settings.other_length
         if limit is None:
             room = self.settings.sequence_length - self.framing.special(len(parts))

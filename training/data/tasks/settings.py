@@ -187,6 +187,8 @@ def _way_out(global_batch: int, ranks: int) -> str:
 class PooledSettings(TaskSettings):
     """A task whose head reads one vector of a row."""
 
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"pooling"}
+
     pooling: Literal["cls", "mean"] | None = None
     """Input of the head: the pooler's output for [CLS], or the mean of the last layer's states of all tokens; null: as
     the model does (`classifier_pooling` in its configuration, [CLS] after pretraining). RAN has `model.pooling`, and
