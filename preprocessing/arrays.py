@@ -2,7 +2,8 @@
 
 The folder's name says what the arrays depend on, so arrays that are there need no comparison with their source. They
 are written under a hidden name, which only a process with an flock on NAME.lock touches, and renamed when they are
-whole. index.json has the length and the CRC-32 of each; whoever maps them compares both, and makes damaged ones again.
+whole. index.json has the length and the CRC-32 of each, and its own; whoever maps them compares all, and makes damaged
+ones again.
 """
 
 import errno
@@ -78,8 +79,9 @@ class ArrayWriter:
 
     def close(self, facts: Mapping[str, Any]) -> None:
         self._stack.close()
+        index = {"arrays": self._index, "facts": facts}
         with synced(self._folder / _INDEX) as file:
-            file.write(to_json({"arrays": self._index, "facts": facts}))
+            file.write(to_json({"index": index, "crc32": zlib.crc32(to_json(index))}))
 
 
 def made_once(folder: Path, make: Callable[[ArrayWriter], Mapping[str, Any]]) -> Arrays:
@@ -128,8 +130,10 @@ def _made(name: Path, folder: Path, make: Callable[[ArrayWriter], Mapping[str, A
 def _opened(folder: Path) -> Arrays | None:
     """The arrays in a folder; None if it is not there. Raises `DamagedError` for others than were written."""
     try:
-        index = json.loads((folder / _INDEX).read_bytes())
-        arrays = {}
+        found = json.loads((folder / _INDEX).read_bytes())
+        index, arrays = found["index"], {}
+        if zlib.crc32(to_json(index)) != found["crc32"]:
+            raise ValueError(f"{_INDEX} has another checksum")
         for name, entry in index["arrays"].items():
             arrays[name] = _mapped(folder / name, entry)
             if zlib.crc32(arrays[name].data) != entry["crc32"]:

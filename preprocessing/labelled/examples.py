@@ -43,7 +43,8 @@ class Example(ABC):
     @classmethod
     def of(cls, values: Sequence[Any]) -> "Example":
         """The example whose fields have these values after they have gone through JSON."""
-        return cls(*[_as_tuple(one) if isinstance(one, list) else one for one in values])
+        fields: list[Any] = [_as_tuple(one) if isinstance(one, list) else one for one in values]
+        return cls(*fields)
 
     @property
     @abstractmethod

@@ -72,10 +72,15 @@ def _cut_index(folder: Path) -> None:
 
 
 def _other_index(folder: Path) -> None:
-    (folder / "index.json").write_text('{"arrays": {"few": 3}}')
+    (folder / "index.json").write_text('{"index": 3}')
 
 
-@pytest.mark.parametrize("damage", [_truncate, _flip, _remove, _no_index, _cut_index, _other_index])
+def _other_facts(folder: Path) -> None:
+    index = folder / "index.json"
+    index.write_text(index.read_text().replace('"made by": "x"', '"made by": "y"'))
+
+
+@pytest.mark.parametrize("damage", [_truncate, _flip, _remove, _no_index, _cut_index, _other_index, _other_facts])
 def test_damaged_arrays_are_noticed_and_made_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any
 ) -> None:

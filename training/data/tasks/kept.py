@@ -7,12 +7,13 @@ the runs, since seeds, evaluations and starts under another name read the same; 
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import md5
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import reread
 from reread.preprocessing.arrays import Arrays, ArrayWriter, made_once
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.file import STANDARD_INPUT
@@ -24,8 +25,8 @@ log = logging.getLogger("reread")
 KEPT = Path("runs/.labelled")
 LARGE = 32 << 20
 """Bytes of a file from which it is kept: a smaller one takes a process less memory than its libraries."""
-_READ_BY = reread.__version__, 1
-"""Increment the number if the same file is read, or tokenised, in another way."""
+_READ_BY = 1
+"""Increment if the same file is read, or tokenised, in another way."""
 
 
 def read_or_kept(path: Path, kind: str, format: str | None, how: Mapping[str, Any]) -> Any:
@@ -51,7 +52,8 @@ def read_or_kept(path: Path, kind: str, format: str | None, how: Mapping[str, An
 
 def kept(name: str, depends: tuple[Any, ...], make: Callable[[ArrayWriter], Mapping[str, Any]]) -> Arrays:
     """The arrays `name` that depend on values, as `made_once` finds or makes them."""
-    folder = KEPT / f"{name}-{md5(repr((_READ_BY, *depends)).encode(errors='surrogatepass')).hexdigest()}"
+    everything = repr((_READ_BY, _versions(), *depends))
+    folder = KEPT / f"{name}-{md5(everything.encode(errors='surrogatepass')).hexdigest()}"
 
     def make_here(writer: ArrayWriter) -> Mapping[str, Any]:
         facts = make(writer)
@@ -59,6 +61,13 @@ def kept(name: str, depends: tuple[Any, ...], make: Callable[[ArrayWriter], Mapp
         return facts
 
     return made_once(folder, make_here)
+
+
+def _versions() -> tuple[str, ...]:
+    """Of what reads and tokenises; none of reread where it is run from its folders, not installed."""
+    with suppress(PackageNotFoundError):
+        return version("tokenizers"), version("reread")
+    return (version("tokenizers"),)
 
 
 def _is_kept(path: Path) -> bool:
