@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache, cached_property, lru_cache
 from hashlib import md5
+from itertools import chain, pairwise
 from json.encoder import encode_basestring
 from typing import Any, overload
 
@@ -26,6 +27,8 @@ EXAMPLES: dict[str, type[Example]] = {
 }
 _RECENT = 256
 """Examples that are kept as objects, since each window of a document asks for its example."""
+_TOGETHER = 1 << 20
+"""Bytes of records that are written together."""
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -33,6 +36,11 @@ _decode = json.JSONDecoder().raw_decode
 @cache
 def _fields(kind: type[Example]) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
+
+
+def _values(example: Example) -> list[Any]:
+    """The values of the fields: id, location, and those of its kind."""
+    return [getattr(example, name) for name in _fields(type(example))]
 
 
 class Summary:
@@ -73,11 +81,12 @@ class Fingerprint:
     def __init__(self, examples: Iterable[Example] = ()) -> None:
         self._digest = md5()
         for one in examples:
-            self.add(one)
+            self.add(_values(one))
 
-    def add(self, example: Example) -> None:
-        values = [getattr(example, name) for name in _fields(type(example)) if name not in ("id", "location")]
-        self._digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
+    def add(self, values: list[Any]) -> None:
+        """Add the example with these `_values`."""
+        identity, _, *others = values
+        self._digest.update(repr((identity, others)).encode(errors="surrogatepass"))
 
     def hex(self) -> str:
         return self._digest.hexdigest()
@@ -122,7 +131,8 @@ class MappedExamples(Sequence[Any]):
         return len(self._begins) - 1 if self._chosen is None else len(self._chosen)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._read, range(len(self)))
+        few = range(0, len(self), _RECENT)
+        return chain.from_iterable(self._several(range(first, min(first + _RECENT, len(self)))) for first in few)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -132,12 +142,22 @@ class MappedExamples(Sequence[Any]):
 
     def __getitem__(self, index: int | slice) -> Any:
         numbers = range(len(self))[index]
-        return self._recent(numbers) if isinstance(numbers, int) else [self._read(number) for number in numbers]
+        return self._recent(numbers) if isinstance(numbers, int) else self._several(numbers)
+
+    def _several(self, numbers: range) -> list[Any]:
+        if self._chosen is not None or numbers.step != 1 or not numbers:
+            return list(map(self._read, numbers))
+        begins = self._begins[numbers.start : numbers.stop + 1].tolist()
+        data = self._records[begins[0] : begins[-1]].tobytes()
+        return [self._made(data[begin - begins[0] : end - begins[0]]) for begin, end in pairwise(begins)]
 
     def _read(self, index: int) -> Any:
         number = index if self._chosen is None else self._chosen[index]
         begin, end = self._begins[number : number + 2].tolist()
-        (kind, *values), _ = _decode(self._records[begin:end].tobytes().decode("utf-8", "surrogatepass"))
+        return self._made(self._records[begin:end].tobytes())
+
+    def _made(self, record: bytes) -> Any:
+        (kind, *values), _ = _decode(record.decode("utf-8", "surrogatepass"))
         example = self._kinds[kind].of(values)
         return example if self._change is None else self._change(example)
 
@@ -170,16 +190,19 @@ def _encoded(value: Any) -> str:
 def write_examples(examples: Iterable[Example], writer: ArrayWriter) -> MappedExamples:
     """Write examples as they come."""
     begins, kinds, summary, fingerprint = array("q", [0]), dict[str, int](), Summary(), Fingerprint()
-    writer.append("records", np.empty(0, np.uint8))
+    records = bytearray()
     for one in examples:
-        kind = type(one)
-        values = [getattr(one, name) for name in _fields(kind)]
-        text = ",".join([str(kinds.setdefault(kind.__name__, len(kinds))), *map(_encoded, values)])
+        values = _values(one)
+        text = ",".join([str(kinds.setdefault(type(one).__name__, len(kinds))), *map(_encoded, values)])
         record = f"[{text}]".encode("utf-8", "surrogatepass")
-        writer.append("records", np.frombuffer(record, np.uint8))
+        records += record
+        if len(records) >= _TOGETHER:
+            writer.append("records", np.frombuffer(bytes(records), np.uint8))
+            records.clear()
         begins.append(begins[-1] + len(record))
         summary.add(one)
-        fingerprint.add(one)
+        fingerprint.add(values)
+    writer.append("records", np.frombuffer(bytes(records), np.uint8))
     writer.append("begins", np.frombuffer(begins, np.int64))
     facts = {"kinds": [*kinds], "summary": vars(summary), "fingerprint": fingerprint.hex()}
     return MappedExamples(Arrays(writer.mapped(), facts))

@@ -70,6 +70,7 @@ class Mistake(NamedTuple):
 Names = Collection[tuple[Any, ...]]
 ENCODED_AT_ONCE = 1000
 """Examples: what `tokenizers` returns takes 130 bytes a token."""
+NO_OFFSETS = np.empty((0, 2), np.int32)
 SHOWN = 400
 """Characters of a text in a list of mistakes."""
 
@@ -222,7 +223,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
         return TaskDocument(
             np.array(ids[:longest], np.int32),
-            np.array(offsets[:longest], np.int32).reshape(-1, 2),
+            np.array(offsets[:longest], np.int32).reshape(-1, 2) if len(offsets) else NO_OFFSETS,
             [[np.array(part, np.int32) for part in option] for option in shown],
             *(room, min(step, room), unread),
         )

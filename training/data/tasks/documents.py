@@ -53,7 +53,8 @@ def write_documents(documents: Iterable[TaskDocument], append: Callable[[str, ND
     of_options, of_documents, numbers = array("q", [0]), array("q", [0]), array("q")
 
     def add(name: str, values: Tokens) -> None:
-        append(name, values)
+        if len(values):
+            append(name, values)
         begins[name].append(begins[name][-1] + len(values))
 
     for name in begins:
