@@ -1,10 +1,12 @@
 """A file of labelled texts: what it costs a process until the rows of a first step are there, by the number of texts.
 
-    python benchmarks/scale/labelled.py --folder /somewhere/with/1/GB
+    python benchmarks/scale/labelled.py --folder /somewhere/with/3/GB
 
 Texts have 160 Chinese characters drawn at random and one of two labels. Each cell is a process of its own: CPU seconds
-with imports, and the peak of its anonymous memory (pages that are no file's). What texts cost is the difference to the
-first row, which has few; the exponents are those of these differences: 1 is linear.
+with imports, and the peak of its anonymous memory (pages that are no file's). `in memory` is a process that holds all
+examples and tokens; `first start` one that reads, tokenises and keeps them (`training/data/tasks/kept.py`); `next
+start` one that maps what is kept, as do the ranks behind a launcher; `two ranks` are two of a first start without a
+launcher, with their sums.
 """
 
 import sys
@@ -13,10 +15,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import math
+import os
 import random
+import shutil
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.harness import heading, measured, parser, row
+from benchmarks.harness import Measured, heading, measured, parser, row
 from reread.preprocessing.errors import one_line
 
 CHARACTERS = 160
@@ -39,10 +45,14 @@ def write_tokenizer(folder: Path) -> None:
     WordPiece(folder / "vocab.txt", tokens, True).save(folder)
 
 
-def first_step(path: Path, tokenizer: Path) -> None:
-    """Read the file and tokenise it, as the report of what is read and the rehearsal do, and draw a step of 32."""
+def first_step(path: Path, tokenizer: Path, large: float) -> None:
+    """Read the file and tokenise it, as the report of what is read and the rehearsal do, and draw a step of 32. A file
+    of `large` bytes is kept."""
+    from reread.training.data.tasks import kept
     from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
 
+    os.chdir(path.parent)
+    kept.LARGE = large  # type: ignore[assignment]
     labels = ["0", "1"]
     settings = ClassifySettings(
         kind="classify", train=path, labels=labels, tokenizer=tokenizer, sequence_length=CHARACTERS + 2
@@ -53,27 +63,37 @@ def first_step(path: Path, tokenizer: Path) -> None:
     list(dataset.step_passes(0, 32, 32, 1, 0))
 
 
+def cells(path: Path, tokenizer: Path) -> Iterator[str]:
+    def forget() -> None:
+        shutil.rmtree(path.parent / "runs", ignore_errors=True)
+
+    def cell(*costs: Measured) -> str:
+        seconds, megabytes = sum(one.cpu_seconds for one in costs), sum(one.anonymous_megabytes for one in costs)
+        return f"{seconds:.1f} s, {megabytes:,.0f} MB"
+
+    yield cell(measured(first_step, path, tokenizer, math.inf))
+    forget()
+    yield cell(measured(first_step, path, tokenizer, 0))
+    yield cell(measured(first_step, path, tokenizer, 0))
+    forget()
+    with ThreadPoolExecutor(2) as both:
+        ranks = [both.submit(measured, first_step, path, tokenizer, 0) for _ in range(2)]
+        yield cell(*(one.result() for one in ranks))
+
+
 @one_line()
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--folder", type=Path)
-    arguments.add_argument("--texts", nargs="+", type=int, default=[100, 10_000, 100_000, 1_000_000])
+    arguments.add_argument("--texts", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
     options = arguments.parse_args()
-    heading("texts", "CPU s", "MB", "exponent of s", "of MB")
-    found: list[tuple[int, float, float]] = []
+    heading("texts", "in memory", "first start", "next start", "two ranks")
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         write_tokenizer(folder)
         for count in options.texts:
             write_texts(folder / "train.tsv", count)
-            cost = measured(first_step, folder / "train.tsv", folder)
-            found.append((count, cost.cpu_seconds, cost.anonymous_megabytes))
-            exponents = ["", ""]
-            if len(found) > 2:
-                (_, *least), (before, *less), (_, *more) = found[0], *found[-2:]
-                grown = [(b - low) / (a - low) for low, a, b in zip(least, less, more, strict=True)]
-                exponents = [f"{math.log(one) / math.log(count / before):.2f}" for one in grown]
-            row(f"{count:,}", f"{cost.cpu_seconds:.1f}", f"{cost.anonymous_megabytes:,.0f}", *exponents)
+            row(f"{count:,}", *cells(folder / "train.tsv", folder))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,7 @@ def _mean_and_deviation(name: str, values: list[float]) -> str:
     return f"{formatted(name, statistics.fmean(values))}{deviation}"
 
 
-def baselines(train: list[Any], held_out: TaskDataset[Any, Any]) -> Iterator[tuple[str, Predictions]]:
+def baselines(train: Sequence[Any], held_out: TaskDataset[Any, Any]) -> Iterator[tuple[str, Predictions]]:
     """(name, predictions) of the trivial baselines of a task.
 
     One line is logged for a baseline that cannot be computed.

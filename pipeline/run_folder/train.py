@@ -42,7 +42,7 @@ def train(recipe: Recipe, arguments: list[str], logged: Sequence[logging.LogReco
         _train_here(recipe)
         return
     log.info("starting %d processes on this machine", processes)
-    forget_examples()  # each process reads its own
+    forget_examples()  # each process reads its own, or maps what is kept
     status = launch(arguments, processes)
     if status == 128 + signal.SIGBUS:
         from reread.training.data.kinds import open_dataset

@@ -35,6 +35,10 @@ class Columns:
 
     def text(self, record: Any, field: str) -> str | None:
         """The text of a field; None if the record has none. Raises ValueError if the value is not a text."""
+        if field in self._fields and isinstance(record, dict):
+            value = record.get(self._fields[field].field)
+            if isinstance(value, str):  # as in every row of a table with a header
+                return value
         if field not in self._fields or (field != "text" and self._is_null(record, field)):
             return None
         ((text, problem),) = self._fields[field].texts(record)

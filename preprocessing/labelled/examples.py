@@ -1,9 +1,9 @@
 """The base class of all examples; each kind of task has its own class in `tasks`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 Split = Literal["words", "characters"]
 
@@ -42,6 +42,12 @@ class Example(ABC):
 
     read: ClassVar[tuple[str, ...]] = ("text",)
     """The fields that a model reads."""
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "Example":
+        """The example whose fields have these values after they have gone through JSON."""
+        fields: list[Any] = [_as_tuple(one) if isinstance(one, list) else one for one in values]
+        return cls(*fields)
 
     @property
     @abstractmethod
@@ -91,3 +97,7 @@ class Example(ABC):
     def checked(self, notes: Notes) -> "Example | None":
         """The example with mistakes in its parts reported and marked; None if no part can be used."""
         return self
+
+
+def _as_tuple(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(_as_tuple(one) if isinstance(one, list) else one for one in values)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -38,6 +39,8 @@ _VALUES = 8
 """The values of a JSON file may take `_ROOM` bytes and this many per character; usually they take twice as many as
 its characters."""
 _MOST_MISTAKES = 100_000
+HEAD = 1 << 16
+"""The bytes at the beginning of a file by which its format is recognised."""
 
 
 @dataclass
@@ -63,7 +66,7 @@ class LabelledFile:
     _left: float = math.inf
     """Bytes that a compressed file may still take."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return "standard input" if self.path == STANDARD_INPUT else str(self.path)
 
@@ -115,15 +118,36 @@ class LabelledFile:
                 data = stream.read()
         except DAMAGE as error:
             raise self.damaged(error) from None
+        return data.removeprefix(self._mark(data))
+
+    def _mark(self, data: bytes) -> bytes:
+        """The byte order mark of a file that begins with `data`; raises `UserError` for one of another encoding."""
         mark, encoding = next(((mark, name) for mark, name in BOMS if data.startswith(mark)), (b"", "utf-8"))
         if encoding != "utf-8":
             raise UserError(f"{self.path}: not UTF-8 but {encoding}; convert it: iconv -f {encoding} -t utf-8")
-        return data.removeprefix(mark)
+        return mark
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a file whose bytes can be read again, as they are needed."""
+        return self.path.is_file() and split_name(str(self.path))[1] is None
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first bytes of `data`."""
+        if not self.is_plain:
+            return self.data[:HEAD]
+        with self.open() as stream:
+            data = stream.read(HEAD)
+        return data.removeprefix(self._mark(data))
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Number and bytes of each line, blank ones too, without its end; U+2028 and the like end no line."""
-        for number, line in enumerate(io.BytesIO(self.data), 1):  # one by one: there may be millions
-            yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
+        with self.open() if self.is_plain else nullcontext(io.BytesIO(self.data)) as stream:
+            first = stream.readline()
+            first = first.removeprefix(self._mark(first))
+            for number, line in enumerate(chain([first] if first else [], stream), 1):  # there may be millions
+                yield number, line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
 
     def decode(self, data: bytes, location: str) -> str | None:
         """`data` as text; None, with a mistake recorded, if it is not UTF-8."""

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,7 +22,7 @@ _EXAMPLE = 400
 
 
 class Found(NamedTuple):
-    examples: list[Example]
+    examples: Sequence[Example]
     skipped: list[str]
     """One line, with file and position, for each example that is left out."""
     misplaced: list[str] = []
@@ -42,8 +42,9 @@ def read_examples(
     join: str = "\n",
     label_separator: str | None = None,
     given: Given = NOTHING,
+    keep: Callable[[Iterable[Example]], Sequence[Example]] = list,
 ) -> Found:
-    """The examples of a file or folder for `task`, in the file's order.
+    """The examples of a file or folder for `task`, in the file's order, as `keep` keeps them.
 
     - `format`: a key of `FORMATS`, or None to recognise it.
     - `columns`: field of the example -> its name or path in the file (tsv, csv, clue, jsonl; semeval); `join` separates
@@ -63,7 +64,7 @@ def read_examples(
     name = _format(source, format)
     try:
         check_form(source, name)
-        examples = _sound(source, FORMATS[name].read(source))
+        examples = keep(_sound(source, FORMATS[name].read(source)))
     except UserError as error:
         raise UserError(f"{error}{_way_out(source, name)}") from None
     mistakes = source.mistakes
@@ -89,12 +90,12 @@ class _Values(LabelledFile):
 
     values: Sequence[Any] = ()
 
-    @property
-    def name(self) -> str:
-        return "text"
+    name = "text"
 
     def location(self, position: str | int) -> str:
         return f"text {position - 1}" if isinstance(position, int) else f"text: {position}"
+
+    is_plain = False
 
     @cached_property
     def data(self) -> bytes:
@@ -116,7 +117,7 @@ def examples_in(
             raise UserError(f"text {number}: {one!r} is a {type(one).__name__}, neither a text nor a dict")
     try:
         source.values = [one if isinstance(one, str) else dict(one) for one in values]
-        examples = _sound(source, FORMATS["jsonl"].read(source))
+        examples = list(_sound(source, FORMATS["jsonl"].read(source)))
     except TypeError as error:
         raise UserError(f"a dict of a text holds what JSON does not have ({first_line(error)})") from None
     if source.mistakes:
@@ -124,8 +125,7 @@ def examples_in(
     return examples
 
 
-def _sound(source: LabelledFile, read: Iterable[Example]) -> list[Example]:
-    examples: list[Example] = []
+def _sound(source: LabelledFile, read: Iterable[Example]) -> Iterator[Example]:
     locations: dict[str, str] = {}
     for one in read:
         example = sound(source, one)
@@ -138,8 +138,7 @@ def _sound(source: LabelledFile, read: Iterable[Example]) -> list[Example]:
             )
             continue
         locations[example.id] = example.location
-        examples.append(example)
-    return examples
+        yield example
 
 
 def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
@@ -186,7 +185,7 @@ def _way_out(source: LabelledFile, name: str) -> str:
         if other != name and source.task in FORMATS[other].tasks:
             way = f"it may be {other} ({reason})"
     except (UserError, OSError):
-        if "data" not in vars(source):  # it is damaged or cannot be read
+        if not {"data", "head"} & vars(source).keys():  # it is damaged or cannot be read
             return ""
     return f"; it is read as `task.format={name}`: {way}"
 

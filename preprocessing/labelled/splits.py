@@ -3,10 +3,11 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from reread.preprocessing.errors import UserError, close_to
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.mapped import summary_of, where
 
 _SHOWN = 30
 """Labels that a message lists."""
@@ -28,14 +29,13 @@ def labels_of(train: Sequence[Example]) -> list[str]:
 
 def class_counts(examples: Sequence[Example]) -> Counter[str]:
     """The number of examples with each label, or of tokens with each tag."""
-    return Counter(name for example in examples for name in example.classes)
+    return summary_of(examples).counts
 
 
 def check_labelled(examples: Sequence[Example]) -> None:
     """Raise `UserError` with the location of the first example without a label, tags or answers."""
-    for example in examples:
-        if example.target is None:
-            raise UserError(f"{example.location}: no label; label it, or leave such examples out by `task.wrong=skip`")
+    if (location := summary_of(examples).unlabelled) is not None:
+        raise UserError(f"{location}: no label; label it, or leave such examples out by `task.wrong=skip`")
 
 
 def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool = False) -> None:
@@ -44,10 +44,11 @@ def check_labels(known: Sequence[str], examples: Sequence[Example], stated: bool
     Known are the labels of `task.labels` where they are `stated`, else those of the training examples.
     """
     check_labelled(examples)
-    counts = class_counts(examples)
-    if not (unknown := counts.keys() - set(known)):
+    summary, names = summary_of(examples), set(known)
+    counts = summary.counts
+    if (name := next((name for name in counts if name not in names), None)) is None:
         return
-    location, name = next((one.location, name) for one in examples for name in one.classes if name in unknown)
+    location = summary.first[name]
     count = f" ({counts[name]:,} times)" if counts[name] > 1 else ""
     near = f"did you mean `{close[0]}`? " if (close := close_to(name, known)) else ""
     if stated:
@@ -66,21 +67,25 @@ def stated_labels(labels: Sequence[str]) -> str:
     return f"'task.labels=[{json.dumps(list(labels[:_SHOWN]), ensure_ascii=False)[1:-1]}{more}]'"
 
 
-def with_labels(examples: Sequence[Example], known: Sequence[str]) -> tuple[list[Example], list[str]]:
+def with_labels(examples: Sequence[Example], known: Sequence[str]) -> tuple[Sequence[Example], list[str]]:
     """The examples whose labels are all `known` (or, if that is empty, labelled), and a line for each other example."""
-    names, kept, left_out = set(known), list[Example](), list[str]()
-    for example in examples:
+    names, left_out, summary = set(known), list[str](), summary_of(examples)
+    if summary.unlabelled is None and (not names or summary.counts.keys() <= names):
+        return examples, left_out
+
+    def wanted(example: Example) -> bool:
         unknown = [name for name in example.classes if name not in names] if names else []
         if example.target is None:
             left_out.append(str(UserError(f"{example.location}: no label")))
         elif unknown:
             left_out.append(str(UserError(f"{example.location}: label `{unknown[0]}` is unknown")))
-        else:
-            kept.append(example)
-    return kept, left_out
+        return example.target is not None and not unknown
+
+    return where(examples, wanted), left_out
 
 
-def duplicates(train: Sequence[Example], dev: Sequence[Example]) -> int:
+def duplicates(train: Iterable[Example], dev: Sequence[Example]) -> int:
     """The number of examples of `dev` whose text, with its second text or question, is also in `train`."""
-    known = {example.content for example in train}
+    wanted = {example.content for example in dev}  # held-out files are the smaller ones
+    known = {content for example in train if (content := example.content) in wanted}
     return sum(example.content in known for example in dev)

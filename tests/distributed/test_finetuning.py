@@ -26,6 +26,27 @@ def finetune_in_process(values: dict[str, Any], run: Path) -> dict[int, list[flo
     return {example: probabilities.tolist() for example, probabilities in predictions.items()}
 
 
+def finetune_kept(values: dict[str, Any], run: Path, folder: Path) -> tuple[dict[int, list[float]], int]:
+    """As `finetune_in_process`, with the examples kept in `folder`, and how many of them this rank has tokenised."""
+    from reread.training.data.tasks import kept
+    from reread.training.data.tasks.classify import ClassifyDataset
+    from reread.training.data.tasks.examples import forget_examples
+
+    kept.LARGE, kept.KEPT = 0, folder
+    forget_examples()
+    encode, counts = ClassifyDataset.encode, []
+
+    def counted(self: Any, examples: Any) -> Any:
+        counts.append(len(examples))
+        return encode(self, examples)
+
+    ClassifyDataset.encode = counted  # type: ignore[method-assign]
+    try:
+        return finetune_in_process(values, run), sum(counts)
+    finally:
+        ClassifyDataset.encode = encode  # type: ignore[method-assign]
+
+
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Texts of one to five windows with three classes."""
@@ -87,3 +108,19 @@ def test_losses_scores_and_predictions_are_the_same_at_every_split(
         for example, probabilities in predictions.items():
             assert predictions_there[example] == pytest.approx(probabilities, rel=1e-9), (split, example)
         agree(state_there, state)
+
+
+def test_two_ranks_and_the_next_start_share_what_one_process_has_tokenised(ranks, task, tmp_path) -> None:
+    """Losses, scores and predictions are bit for bit those of ranks that each hold all examples."""
+    values, found = values_of("nezha", task, 1, 0.0), {}
+    for name in ("in memory", "kept", "mapped"):
+        run = tmp_path / name
+        run.mkdir()
+        if name == "in memory":
+            (predictions, _), tokenised = ranks(2, finetune_in_process, values, run), 50
+        else:
+            (first, one), (second, other) = ranks(2, finetune_kept, values, run, tmp_path / "labelled")
+            assert first == second
+            predictions, tokenised = first, one + other
+        found[name] = [curve(run, figure) for figure in FIGURES], predictions, tokenised
+    assert found["kept"] == (*found["in memory"][:2], 25) and found["mapped"] == (*found["in memory"][:2], 0)

@@ -23,8 +23,6 @@ from reread.preprocessing.labelled.formats.triviaqa import read_triviaqa
 from reread.preprocessing.labelled.tasks import TASKS
 
 _NOT_JSON = "the task is tag, and it is not JSON"
-_HEAD = 1 << 16
-"""The bytes at the beginning of a file by which its format is recognised."""
 
 
 class LabelledFormat(NamedTuple):
@@ -94,7 +92,7 @@ def check_form(source: LabelledFile, name: str) -> None:
     """Raises `UserError` if the first bytes of a file that is read as `name` look like another format."""
     if not FORMATS[name].takes_any or source.path.is_dir():
         return
-    head = source.data[:_HEAD]
+    head = source.head
     looks = looks_like(head) or table_like(head)
     if name != "conll":
         looks = "conll" if is_conll(head) else looks
@@ -112,7 +110,7 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     for suffix, format in ((".tar", "folders"), (".xml", "semeval"), (".tsv", "tsv"), (".csv", "csv")):
         if name.endswith(suffix):
             return format, f"by the name *{suffix}"
-    head = source.data[:_HEAD].lstrip()
+    head = source.head.lstrip()
     if head.startswith(b"{"):
         return _recognise_object(source, head)
     if head.startswith(b"["):

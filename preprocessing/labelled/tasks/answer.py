@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reread.preprocessing.labelled.examples import ADDED, Example, Notes
 from reread.preprocessing.labelled.file import LabelledFile
@@ -37,6 +37,12 @@ class AnswerExample(Example):
     """Empty if the text does not answer the question, None if it is unlabelled."""
     question_id: str | None = field(default=None, metadata=ADDED)
     """Questions of one id are one question about several texts, which has one answer. None: a question of its own."""
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "AnswerExample":
+        identity, location, text, question, answers, question_id = values
+        found = None if answers is None else tuple(Answer(*one) for one in answers)
+        return cls(identity, location, text, question, found, question_id)
 
     @property
     def learnable(self) -> tuple[Answer, ...]:

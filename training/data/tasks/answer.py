@@ -11,7 +11,7 @@ from reread.preprocessing.labelled.tasks.answer import NOWHERE, AnswerExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
-from reread.training.data.tasks.documents import TaskDocument
+from reread.training.data.tasks.documents import TaskDocument, Tokens
 from reread.training.data.tasks.reach import within_reach
 from reread.training.data.tasks.windows import Row
 from reread.training.scoring.answers import answer_f1
@@ -34,12 +34,12 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
                 f"task.other_length: {room} leaves no room beside {len(choices)} tokens of task.choices; raise it"
             )
         return [
-            self.document(text.ids, [[[*choices, *question]]], text.offsets)
-            for question, text in zip(questions, texts, strict=True)
+            self.document(text, [[[*choices, *question]]], offsets)
+            for question, (text, offsets) in zip(questions, texts, strict=True)
         ]
 
     @cached_property
-    def _choices(self) -> dict[str, Sequence[int]]:
+    def _choices(self) -> dict[str, Tokens]:
         """The tokens of each choice, which stand before the question."""
         return dict(zip(self.settings.choices, self.ids(self.settings.choices), strict=True))
 

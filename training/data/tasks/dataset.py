@@ -1,31 +1,39 @@
 """Labelled documents as windows: the rows of a step and of each forward pass, and the predictions made from them."""
 
+import logging
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from hashlib import md5
 from pathlib import Path
+from re import Pattern
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from reread.preprocessing.arrays import ArrayWriter
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.mapped import MappedExamples, fingerprint_of
 from reread.preprocessing.tokens.base import read_backend, read_config
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
+from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, pieces_of
 from reread.training.data.batch import Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
-from reread.training.data.tasks.documents import Documents, TaskDocument
-from reread.training.data.tasks.examples import examples_of, fingerprint_of
+from reread.training.data.tasks.documents import Documents, TaskDocument, Tokens, write_documents
+from reread.training.data.tasks.examples import examples_of
+from reread.training.data.tasks.kept import kept
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Framing, Row, longest_of, padded, room_beside
 from reread.training.scoring.task_scores import scores
+
+log = logging.getLogger("reread")
 
 AnyTask = TypeVar("AnyTask", bound=TaskSettings)
 AnyExample = TypeVar("AnyExample", bound=Example)
@@ -66,7 +74,10 @@ class Mistake(NamedTuple):
 
 Names = Collection[tuple[Any, ...]]
 ENCODED_AT_ONCE = 1000
-"""Examples: what `tokenizers` returns takes 130 bytes a token."""
+"""Examples."""
+TOGETHER = 1 << 18
+"""Characters that `tokenizers` encodes together: what it returns takes hundreds of bytes a token."""
+NO_OFFSETS = np.empty((0, 2), np.int32)
 SHOWN = 400
 """Characters of a text in a list of mistakes."""
 
@@ -103,7 +114,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def __len__(self) -> int:
         return len(self.examples)
 
-    @property
+    @cached_property
     def corpus_fingerprint(self) -> str:  # type: ignore[override]
         return fingerprint_of(self.examples)
 
@@ -132,7 +143,22 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def documents(self) -> Documents:
         """All examples, tokenised."""
         few = range(0, len(self), ENCODED_AT_ONCE)
-        return Documents(one for first in few for one in self.encode(self.examples[first : first + ENCODED_AT_ONCE]))
+        found = (one for first in few for one in self.encode(self.examples[first : first + ENCODED_AT_ONCE]))
+        if not isinstance(self.examples, MappedExamples):
+            return Documents.of(found)
+
+        def make(writer: ArrayWriter) -> dict[str, Any]:
+            write_documents(found, writer.append)
+            return {}
+
+        return Documents(kept("tokens", self._tokens_depend_on, make).arrays)
+
+    @property
+    def _tokens_depend_on(self) -> tuple[str, ...]:
+        """All that decides `documents`."""
+        files = sorted(self.tokenizer_folder.glob("tokenizer*.json"))
+        settings = self.settings.model_dump_json(exclude=set(self.settings.beside_tokens))
+        return self.corpus_fingerprint, settings, *(md5(one.read_bytes()).hexdigest() for one in files)
 
     @abstractmethod
     def encode(self, examples: Sequence[AnyExample]) -> list[TaskDocument]: ...
@@ -187,7 +213,10 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """Raise `UserError` for examples that can be read, but are of another kind than the model learned from."""
 
     def document(
-        self, ids: Sequence[int], options: list[list[Sequence[int]]], offsets: Sequence[tuple[int, int]] = ()
+        self,
+        ids: Sequence[int] | Tokens,
+        options: list[list[Any]],
+        offsets: Sequence[tuple[int, int]] | NDArray[np.int32] = (),
     ) -> TaskDocument:
         """Raises `UserError` if question and option leave no room in a window."""
         settings = self.settings
@@ -204,50 +233,84 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         step = settings.step or (max(1, room // 2) if settings.overlaps else room)
         return TaskDocument(
             np.array(ids[:longest], np.int32),
-            np.array(offsets[:longest], np.int32).reshape(-1, 2),
+            np.array(offsets[:longest], np.int32).reshape(-1, 2) if len(offsets) else NO_OFFSETS,
             [[np.array(part, np.int32) for part in option] for option in shown],
             *(room, min(step, room), unread),
         )
 
     def _shown(self, parts: list[Sequence[int]], text: int) -> list[Sequence[int]]:
         """Each part cut to the room beside a window of `text` tokens."""
+        if not parts:
+            return parts
         limit = self.settings.other_length
         if limit is None:
             room = self.settings.sequence_length - self.framing.special(len(parts))
             limit = longest_of([len(part) for part in parts], room_beside(text, room))
         return [part[:limit] for part in parts]
 
-    def tokens(self, texts: Sequence[str]) -> list[Encoding]:
-        return self._encoded(list(texts))
+    def tokens(self, texts: Sequence[str], *, offsets: bool = True) -> list[tuple[Tokens, NDArray[np.int32]]]:
+        """The ids [n] of each text, and the characters [n, 2] that each token comes from; [0, 2] without `offsets`."""
+        long = any(len(text) > PIECE_CHARACTERS for text in texts)
+        pieces = [
+            (number, begin, piece)
+            for number, text in enumerate(texts)
+            for begin, piece in pieces_of(text, self._cut if long else None)
+        ]
+        ids, places = ([list[Tokens]() for _ in texts] for _ in range(2))
+        encodings = self._encoded(piece for _, _, piece in pieces)
+        for (number, begin, _), encoding in zip(pieces, encodings, strict=True):
+            ids[number].append(np.array(encoding.ids, np.int32))
+            if offsets:
+                places[number].append(np.array(encoding.offsets, np.int32).reshape(-1, 2) + np.int32(begin))
+        return [
+            (np.concatenate(found), np.concatenate(where) if offsets else NO_OFFSETS)
+            for found, where in zip(ids, places, strict=True)
+        ]
 
-    def ids(self, texts: Sequence[str]) -> list[Sequence[int]]:
+    @cached_property
+    def _cut(self) -> Pattern[str] | None:
+        """Where long texts are cut for the tokenizer."""
+        cut, reason = cuts_of(self._tokenizer)
+        if reason:
+            log.info("%s: texts are tokenised whole, which takes 600 bytes a token: %s", self.tokenizer_folder, reason)
+        return cut
+
+    def ids(self, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of texts whose offsets nobody needs."""
-        fast = self._fast if len(self) > ENCODED_AT_ONCE else None
+        many = len(self) > ENCODED_AT_ONCE or sum(map(len, texts)) > TOGETHER
+        fast = self._fast if many else None
         if fast is None or not texts:
-            return [encoding.ids for encoding in self._encoded(list(texts))]
+            return [ids for ids, _ in self.tokens(texts, offsets=False)]
         found: list[Any] = fast.encode_each(texts)
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
         slow = [number for number, text in enumerate(texts) if any(token in text for token in added)]
-        for number, encoding in zip(slow, self._encoded([texts[one] for one in slow]), strict=True):
-            found[number] = encoding.ids
+        theirs = self.tokens([texts[one] for one in slow], offsets=False)
+        for number, (ids, _) in zip(slow, theirs, strict=True):
+            found[number] = ids
         return found
 
     @cached_property
     def _fast(self) -> FastWordPiece | None:
-        """Made where there are many examples: that takes a second, and gives the same tokens."""
+        """Made where there is much text: that takes a second, and gives the same tokens."""
         return FastWordPiece.of(self._tokenizer)
 
-    def words(self, texts: Sequence[Sequence[str]]) -> list[Encoding]:
+    def words(self, texts: Iterable[Sequence[str]]) -> Iterator[Encoding]:
         """The encodings of texts that are split into words already."""
-        return self._encoded([list(words) for words in texts], is_pretokenized=True)
+        return self._encoded(map(list, texts), is_pretokenized=True)
 
-    def _encoded(self, texts: list[Any], **how: bool) -> list[Encoding]:
-        """Raises `UserError` for a tokenizer that cannot read the texts, such as one without [UNK]."""
-        try:
-            return list(self._tokenizer.encode_batch(texts, add_special_tokens=False, **how))
-        except Exception as error:  # `tokenizers` raises nothing narrower
-            folder, reason = self.tokenizer_folder, first_line(error)
-            raise UserError(f"{folder}: its tokenizer cannot read the texts ({reason}); export the run again") from None
+    def _encoded(self, texts: Iterable[Any], **how: bool) -> Iterator[Encoding]:
+        """The encodings of texts, about `TOGETHER` characters (or words) at a time.
+
+        Raises `UserError` for a tokenizer that cannot read the texts, such as one without [UNK]."""
+        for few in _together(texts):
+            try:
+                found = self._tokenizer.encode_batch(few, add_special_tokens=False, **how)
+            except Exception as error:  # `tokenizers` raises nothing narrower
+                folder, reason = self.tokenizer_folder, first_line(error)
+                raise UserError(
+                    f"{folder}: its tokenizer cannot read the texts ({reason}); export the run again"
+                ) from None
+            yield from found
 
     def step_passes(
         self, step: int, global_batch: int, micro_batch: int, ranks: int, rank: int
@@ -411,6 +474,19 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             ("windows an example", f"{np.mean(windows):.2f}, {windows.max():,} at most"),
             ("times a token is read", f"{documents.shown.sum() / max(texts, 1):.2f}"),
         ]
+
+
+def _together(texts: Iterable[Any]) -> Iterator[list[Any]]:
+    """The texts in groups, each of which ends where it has `TOGETHER` characters."""
+    few, size = [], 0
+    for text in texts:
+        few.append(text)
+        size += len(text)
+        if size >= TOGETHER:
+            yield few
+            few, size = [], 0
+    if few:
+        yield few
 
 
 def _tokens(options: list[list[Sequence[int]]]) -> int:

@@ -1,7 +1,7 @@
 """Tokenised examples: one of them (`TaskDocument`), and those of a file in flat arrays (`Documents`)."""
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -47,42 +47,53 @@ class TaskDocument:
         return max_context([one.start for one in windows], [one.stop - one.start for one in windows])
 
 
-class _Parts:
-    """Values of many things in one array, and where those of each begin."""
+def write_documents(documents: Iterable[TaskDocument], append: Callable[[str, NDArray[Any]], object]) -> None:
+    """Append the values of documents, as they come, to the arrays that `Documents` reads."""
+    begins = {name: array("q", [0]) for name in ("ids", "offsets", "others")}
+    of_options, of_documents, numbers = array("q", [0]), array("q", [0]), array("q")
 
-    def __init__(self) -> None:
-        self._values, self._begins = array("i"), array("q", [0])
+    def add(name: str, values: Tokens) -> None:
+        if len(values):
+            append(name, values)
+        begins[name].append(begins[name][-1] + len(values))
 
-    def add(self, values: Tokens) -> None:
-        self._values.frombytes(values.tobytes())
-        self._begins.append(len(self._values))
-
-    def done(self) -> tuple[Tokens, NDArray[np.int64]]:
-        return np.frombuffer(self._values, np.int32), np.frombuffer(self._begins, np.int64)
+    for name in begins:
+        append(name, np.empty(0, np.int32))
+    for one in documents:
+        add("ids", one.ids)
+        add("offsets", one.offsets.reshape(-1))
+        for option in one.options:
+            for part in option:
+                add("others", part)
+            of_options.append(of_options[-1] + len(option))
+        of_documents.append(of_documents[-1] + len(one.options))
+        numbers.extend((one.room, one.step, one.unread))
+    for name, values in begins.items():
+        append(f"{name} begin", np.frombuffer(values, np.int64))
+    for name, values in {"option parts": of_options, "document options": of_documents, "numbers": numbers}.items():
+        append(name, np.frombuffer(values, np.int64))
 
 
 class Documents(Sequence[TaskDocument]):
     """Tokenised examples, which take 4 bytes a token, and 12 with offsets, and are made when they are asked for."""
 
-    def __init__(self, documents: Iterable[TaskDocument]) -> None:
-        texts, offsets, parts = _Parts(), _Parts(), _Parts()
-        of_options, of_documents, numbers = array("q", [0]), array("q", [0]), array("q")
-        for one in documents:
-            texts.add(one.ids)
-            offsets.add(one.offsets)
-            for option in one.options:
-                for part in option:
-                    parts.add(part)
-                of_options.append(of_options[-1] + len(option))
-            of_documents.append(of_documents[-1] + len(one.options))
-            numbers.extend((one.room, one.step, one.unread))
-        self._ids, self._begins = texts.done()
-        self._offsets, self._offset_begins = offsets.done()
-        self._others, self._part_begins = parts.done()
-        self._option_parts, self._document_options = (
-            np.frombuffer(one, np.int64) for one in (of_options, of_documents)
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """`arrays` are those of `write_documents`."""
+        self._ids, self._offsets, self._others = (arrays[name] for name in ("ids", "offsets", "others"))
+        self._begins, self._offset_begins, self._part_begins = (
+            arrays[f"{name} begin"] for name in ("ids", "offsets", "others")
         )
-        self._room, self._step, self._unread = np.frombuffer(numbers, np.int64).reshape(-1, 3).T
+        self._option_parts, self._document_options = arrays["option parts"], arrays["document options"]
+        self._room, self._step, self._unread = arrays["numbers"].reshape(-1, 3).T
+
+    @classmethod
+    def of(cls, documents: Iterable[TaskDocument]) -> "Documents":
+        """The documents in arrays of this process."""
+        found: dict[str, array[int]] = {}
+        write_documents(
+            documents, lambda name, values: found.setdefault(name, array(values.dtype.char)).frombytes(values.tobytes())
+        )
+        return cls({name: np.frombuffer(values, values.typecode) for name, values in found.items()})
 
     def __len__(self) -> int:
         return len(self._room)

@@ -3,33 +3,22 @@
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import lru_cache
-from hashlib import md5
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from reread.preprocessing.errors import UserError
-from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.file import STANDARD_INPUT
-from reread.preprocessing.labelled.read import read_examples
+from reread.preprocessing.labelled.mapped import summary_of, where
 from reread.preprocessing.labelled.splits import labels_of, with_labels
+from reread.training.data.tasks.kept import read_or_kept
 from reread.training.data.tasks.settings import TaskSettings
 
 log = logging.getLogger("reread")
 
 
-def fingerprint_of(examples: Sequence[Example]) -> str:
-    """A hash of examples, independent of the location of their file."""
-    digest = md5()
-    for example in examples:
-        counted = [one for one in fields(example) if one.name not in ("id", "location")]
-        values = [value for one in counted if (value := getattr(example, one.name)) != one.default or not one.metadata]
-        digest.update(repr((example.id, values)).encode(errors="surrogatepass"))
-    return digest.hexdigest()
-
-
-def examples_of(settings: TaskSettings, split: str) -> list[Any]:
+def examples_of(settings: TaskSettings, split: str) -> Sequence[Any]:
     """The examples of a split; none if it has no file.
 
     - train: the examples of `task.train` that can be learned;
@@ -57,41 +46,44 @@ def examples_of(settings: TaskSettings, split: str) -> list[Any]:
     if split == "predict":
         return _read(*key)
     # Leave out what has no known label, and of the training examples what cannot be learned.
+    known: Sequence[str] | None = None
     if settings.wrong == "skip":
         known = settings.labels
         if not known and settings.has_classes and split != "train":
             known = labels_of(examples_of(settings, "train"))
-        found = _labelled(key, tuple(known))
-    else:
-        found = _read(*key)
-    if split == "train":
-        found = [one for one in found if one.can_be_learned]
+    return _selected(key, None if known is None else tuple(known), split == "train")
+
+
+@lru_cache(maxsize=8)
+def _selected(key: tuple[Any, ...], known: tuple[str, ...] | None, learned: bool) -> Sequence[Any]:
+    """The examples of `_read`; if `known` is given, those that are labelled by labels in it; if they are `learned`,
+    those that can be."""
+    found, path = _read(*key), key[0]
+    if known is not None:
+        found, left_out = with_labels(found, known)
+        if not found:
+            raise UserError(f"{left_out[0]}; no example is left in it")
+        if left_out:
+            log.warning(
+                "%s: %d examples are left out for their labels, the first: %s", path, len(left_out), left_out[0]
+            )
+    if learned and summary_of(found).not_learned:
+        found = where(found, attrgetter("can_be_learned"))
         if not found:
             raise UserError(f"{path}: no example has an answer that can be learned; give another file by task.train")
     return found
 
 
 @lru_cache(maxsize=8)
-def _labelled(key: tuple[Any, ...], known: tuple[str, ...]) -> list[Any]:
-    """The examples of `_read` that are labelled, with labels in `known` only."""
-    kept, left_out = with_labels(_read(*key), known)
-    if not kept:
-        raise UserError(f"{left_out[0]}; no example is left in it")
-    if left_out:
-        log.warning("%s: %d examples are left out for their labels, the first: %s", key[0], len(left_out), left_out[0])
-    return kept
-
-
-@lru_cache(maxsize=8)
-def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, how: Any) -> list[Any]:
+def _read(path: Path, stamp: Any, kind: Any, format: str | None, columns: Any, how: Any) -> Sequence[Any]:
     """Read a file; it is read once, though settings, batches and scores all ask for its examples."""
-    return read_examples(path, kind, format, columns=dict(columns), **dict(how)).examples
+    return read_or_kept(path, kind, format, {"columns": dict(columns), **dict(how)})
 
 
 def forget_examples() -> None:
     """Free the examples that were read; files that are asked for again are read again."""
     _read.cache_clear()
-    _labelled.cache_clear()
+    _selected.cache_clear()
 
 
 def _stamp(path: Path) -> Any:

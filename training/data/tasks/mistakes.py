@@ -1,7 +1,8 @@
 """The mistakes of a fine-tuned model: scores by class, the classes that it confuses, and its worst errors."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from heapq import nsmallest
 from typing import Any
 
 from reread.training.data.tasks.dataset import Names, TaskDataset
@@ -22,25 +23,28 @@ def analysis(data: TaskDataset[Any, Any], predictions: Mapping[int, Any]) -> dic
     - `confusion`: rows of gold classes with counts of the predicted ones; None unless an example has one class;
     - `worst`: id, text, gold and prediction of the worst errors.
     """
-    found = {index: data.mistake(index, predictions[index]) for index in range(len(data))}
-    wrong = sorted(((index, one) for index, one in found.items() if one), key=lambda item: (-item[1].weight, item[0]))
-    named = [data.named(index, predictions[index]) for index in range(len(data))]
+    found = ((index, data.mistake(index, predictions[index])) for index in range(len(data)))
+    wrong = [(-one.weight, index) for index, one in found if one]
+    worst = [(index, data.mistake(index, predictions[index])) for _, index in nsmallest(WORST, wrong)]
     return {
         "examples": len(data),
         "wrong": len(wrong),
-        "classes": _classes(named),
+        "classes": _classes(data.named(index, predictions[index]) for index in range(len(data))),
         "confusion": _confusion(data, predictions) if data.has_confusion else None,
         "worst": [
             {"id": data.examples[index].id, "text": one.text, "gold": one.gold, "predicted": one.predicted}
-            for index, one in wrong[:WORST]
+            for index, one in worst
+            if one
         ],
     }
 
 
-def _classes(named: list[tuple[Names, Names]]) -> list[list[Any]]:
-    gold = Counter(one[0] for names, _ in named for one in names)
-    made = Counter(one[0] for _, names in named for one in names)
-    right = Counter(one[0] for names, guesses in named for one in set(names) & set(guesses))
+def _classes(named: Iterable[tuple[Names, Names]]) -> list[list[Any]]:
+    gold, made, right = Counter[str](), Counter[str](), Counter[str]()
+    for names, guesses in named:
+        gold.update(one[0] for one in names)
+        made.update(one[0] for one in guesses)
+        right.update(one[0] for one in set(names) & set(guesses))
     every = sorted(gold | made, key=lambda name: (-gold[name], name))
     return [[name, gold[name], made[name], right[name]] for name in every[:MOST_CLASSES]]
 

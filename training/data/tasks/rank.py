@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from reread.preprocessing.labelled.checks import FEW
+from reread.preprocessing.labelled.mapped import changed
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.training.data.batch import Rows
 from reread.training.data.tasks.dataset import SHOWN, Member, Mistake, Outputs, TaskDataset
@@ -55,7 +56,7 @@ class RankDataset(TaskDataset[RankSettings, RankExample]):
     @classmethod
     def open(cls, settings: RankSettings, seed: int, split: str) -> "RankDataset":
         examples = examples_of(settings, split)
-        return cls(settings, seed, [settings.shortened(one) for one in examples] if split == "train" else examples)
+        return cls(settings, seed, changed(examples, settings.shortened) if split == "train" else examples)
 
     def encode(self, examples: Sequence[RankExample]) -> list[TaskDocument]:
         """The query is the text, and each passage stands beside it; one that is too long is cut."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -42,6 +42,11 @@ class TaskSettings(DataSettings):
     """Fields that name files. All others are kept with an exported model (`travelling`)."""
 
     may_change = file_fields
+
+    beside_tokens: ClassVar[frozenset[str]] = file_fields | frozenset(
+        ["format", "columns", "join", "wrong", "learns", "predict", "head_dropout", "retrospective", "labels"]
+    )
+    """Fields that leave the tokens of an example as they are."""
 
     text_only_values = (False, True)
 
@@ -181,6 +186,8 @@ def _way_out(global_batch: int, ranks: int) -> str:
 
 class PooledSettings(TaskSettings):
     """A task whose head reads one vector of a row."""
+
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"pooling"}
 
     pooling: Literal["cls", "mean"] | None = None
     """Input of the head: the pooler's output for [CLS], or the mean of the last layer's states of all tokens; null: as

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ class TagSettings(TaskSettings):
     """A tag for each word or character."""
 
     may_change = TaskSettings.file_fields | {"split"}
+
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"crf"}
 
     kind: Literal["tag"]
     scheme: Literal["BIO", "BIOES"] = "BIO"

@@ -59,7 +59,7 @@ def as_lists(one: TaskDocument) -> list[Any]:
 
 @given(st.lists(documents(), min_size=1, max_size=6))
 def test_documents_come_back_and_their_figures_are_those_of_each(given: list[TaskDocument]) -> None:
-    found = Documents(given)
+    found = Documents.of(given)
     assert [as_lists(one) for one in found] == [as_lists(one) for one in given]
     assert as_lists(found[-1]) == as_lists(given[-1]) and len(found[1:3]) == len(given[1:3])
     assert found.lengths.tolist() == [len(one.ids) for one in given]
@@ -73,7 +73,7 @@ def test_documents_come_back_and_their_figures_are_those_of_each(given: list[Tas
 
 
 def test_no_documents() -> None:
-    assert len(Documents([])) == 0 and list(Documents([])) == []
+    assert len(Documents.of([])) == 0 and list(Documents.of([])) == []
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7, 1000])

@@ -1,0 +1,218 @@
+"""The examples of a large file in mapped arrays, and what is asked of all examples of a file at once."""
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
+from functools import cache, cached_property, lru_cache
+from hashlib import md5
+from itertools import chain, pairwise
+from json.encoder import encode_basestring
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reread.preprocessing.arrays import Arrays, ArrayWriter
+from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.tasks.answer import AnswerExample
+from reread.preprocessing.labelled.tasks.choose import ChooseExample
+from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.rank import RankExample
+from reread.preprocessing.labelled.tasks.tag import SplitExample, TagExample
+
+EXAMPLES: dict[str, type[Example]] = {
+    one.__name__: one for one in (ClassifyExample, TagExample, SplitExample, AnswerExample, ChooseExample, RankExample)
+}
+_RECENT = 256
+"""Examples that are kept as objects, since each window of a document asks for its example."""
+_TOGETHER = 1 << 20
+"""Bytes of records that are written together."""
+
+_decode = json.JSONDecoder().raw_decode
+
+
+@cache
+def _fields(kind: type[Example]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
+@cache
+def _added(kind: type[Example]) -> tuple[tuple[bool, Any], ...]:
+    """For each field whether it is `ADDED`, and its default."""
+    return tuple((bool(one.metadata), one.default) for one in fields(kind))
+
+
+def _values(example: Example) -> list[Any]:
+    """The values of the fields: id, location, and those of its kind."""
+    return [getattr(example, name) for name in _fields(type(example))]
+
+
+class Summary:
+    """What is asked of all examples at once."""
+
+    def __init__(self, examples: Iterable[Example] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        """The number of examples with each label, or of tokens with each tag, in the order of their first ones."""
+        self.first: dict[str, str] = {}
+        """Label -> the location of its first example."""
+        self.unlabelled: str | None = None
+        """The location of the first example without a label."""
+        self.not_learned = 0
+        """The number of examples that cannot be learned."""
+        for one in examples:
+            self.add(one)
+
+    def add(self, example: Example) -> None:
+        for name in example.classes:
+            if name not in self.counts:
+                self.first[name] = example.location
+            self.counts[name] += 1
+        if self.unlabelled is None and example.target is None:
+            self.unlabelled = example.location
+        self.not_learned += not example.can_be_learned
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> "Summary":
+        """The summary whose `vars` have gone through JSON."""
+        found = cls()
+        vars(found).update({**values, "counts": Counter(values["counts"])})
+        return found
+
+
+class Fingerprint:
+    """A hash of examples, independent of the location of their file."""
+
+    def __init__(self, examples: Iterable[Example] = ()) -> None:
+        self._digest = md5()
+        for one in examples:
+            self.add(type(one), _values(one))
+
+    def add(self, kind: type[Example], values: list[Any]) -> None:
+        """Add the example of this class with these `_values`; `ADDED` fields count if they have another value."""
+        identity, _, *others = [
+            value
+            for value, (is_added, default) in zip(values, _added(kind), strict=True)
+            if not is_added or value != default
+        ]
+        self._digest.update(repr((identity, others)).encode(errors="surrogatepass"))
+
+    def hex(self) -> str:
+        return self._digest.hexdigest()
+
+
+class MappedExamples(Sequence[Any]):
+    """Examples in arrays, each made when it is asked for; `chosen` ones alone, and each as `change` returns it."""
+
+    def __init__(
+        self,
+        mapped: Arrays,
+        chosen: NDArray[np.int64] | None = None,
+        change: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.mapped, self._chosen, self._change = mapped, chosen, change
+        self._records, self._begins = mapped.arrays["records"], mapped.arrays["begins"]
+        self._kinds = [EXAMPLES[name] for name in mapped.facts["kinds"]]
+        self._recent = lru_cache(_RECENT)(self._read)
+
+    def where(self, wanted: Callable[[Any], bool]) -> "MappedExamples":
+        """The examples that are `wanted`."""
+        kept = np.array([number for number, one in enumerate(self) if wanted(one)], np.int64)
+        return MappedExamples(self.mapped, kept if self._chosen is None else self._chosen[kept], self._change)
+
+    def changed(self, change: Callable[[Any], Any]) -> "MappedExamples":
+        """The examples as `change` returns them."""
+        return MappedExamples(self.mapped, self._chosen, change)
+
+    @cached_property
+    def summary(self) -> Summary:
+        return Summary.read(self.mapped.facts["summary"]) if self._is_whole else Summary(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.mapped.facts["fingerprint"] if self._is_whole else Fingerprint(self).hex()
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._chosen is None and self._change is None
+
+    def __len__(self) -> int:
+        return len(self._begins) - 1 if self._chosen is None else len(self._chosen)
+
+    def __iter__(self) -> Iterator[Any]:
+        few = range(0, len(self), _RECENT)
+        return chain.from_iterable(self._several(range(first, min(first + _RECENT, len(self)))) for first in few)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        numbers = range(len(self))[index]
+        return self._recent(numbers) if isinstance(numbers, int) else self._several(numbers)
+
+    def _several(self, numbers: range) -> list[Any]:
+        if self._chosen is not None or numbers.step != 1 or not numbers:
+            return list(map(self._read, numbers))
+        begins = self._begins[numbers.start : numbers.stop + 1].tolist()
+        data = self._records[begins[0] : begins[-1]].tobytes()
+        return [self._made(data[begin - begins[0] : end - begins[0]]) for begin, end in pairwise(begins)]
+
+    def _read(self, index: int) -> Any:
+        number = index if self._chosen is None else self._chosen[index]
+        begin, end = self._begins[number : number + 2].tolist()
+        return self._made(self._records[begin:end].tobytes())
+
+    def _made(self, record: bytes) -> Any:
+        (kind, *values), _ = _decode(record.decode("utf-8", "surrogatepass"))
+        example = self._kinds[kind].of(values)
+        return example if self._change is None else self._change(example)
+
+
+def summary_of(examples: Iterable[Example]) -> Summary:
+    return examples.summary if isinstance(examples, MappedExamples) else Summary(examples)
+
+
+def fingerprint_of(examples: Iterable[Example]) -> str:
+    return examples.fingerprint if isinstance(examples, MappedExamples) else Fingerprint(examples).hex()
+
+
+def where(examples: Sequence[Any], wanted: Callable[[Any], bool]) -> Sequence[Any]:
+    """The examples that are `wanted`, mapped ones as mapped ones."""
+    return examples.where(wanted) if isinstance(examples, MappedExamples) else list(filter(wanted, examples))
+
+
+def changed(examples: Sequence[Any], change: Callable[[Any], Any]) -> Sequence[Any]:
+    """The examples as `change` returns them, mapped ones as mapped ones."""
+    return examples.changed(change) if isinstance(examples, MappedExamples) else list(map(change, examples))
+
+
+def _encoded(value: Any) -> str:
+    """As JSON. Most values are texts or None, for which json.dumps takes longer."""
+    if isinstance(value, str):
+        return encode_basestring(value)
+    return "null" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def write_examples(examples: Iterable[Example], writer: ArrayWriter) -> MappedExamples:
+    """Write examples as they come."""
+    begins, kinds, summary, fingerprint = array("q", [0]), dict[str, int](), Summary(), Fingerprint()
+    records = bytearray()
+    for one in examples:
+        values = _values(one)
+        text = ",".join([str(kinds.setdefault(type(one).__name__, len(kinds))), *map(_encoded, values)])
+        record = f"[{text}]".encode("utf-8", "surrogatepass")
+        records += record
+        if len(records) >= _TOGETHER:
+            writer.append("records", np.frombuffer(bytes(records), np.uint8))
+            records.clear()
+        begins.append(begins[-1] + len(record))
+        summary.add(one)
+        fingerprint.add(type(one), values)
+    writer.append("records", np.frombuffer(bytes(records), np.uint8))
+    writer.append("begins", np.frombuffer(begins, np.int64))
+    facts = {"kinds": [*kinds], "summary": vars(summary), "fingerprint": fingerprint.hex()}
+    return MappedExamples(Arrays(writer.mapped(), facts))
