@@ -5,14 +5,15 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-Split = Literal["words", "characters"]
+Split = Literal["words", "characters", "blanks"]
+"""The units of raw text (`words.split`)."""
 
 
 class Given(NamedTuple):
     """Values of a task for all examples that lack them, such as raw texts."""
 
     split: Split | None = None
-    """The units into which a text to tag is split."""
+    """The units into which a text is split."""
     question: str | None = None
     options: tuple[str, ...] = ()
 
@@ -42,6 +43,9 @@ class Example(ABC):
 
     read: ClassVar[tuple[str, ...]] = ("text",)
     """The fields that a model reads."""
+
+    misplaced: ClassVar[tuple[str, str, str]] = ("questions", "an answer that is not where the file says", "answers")
+    """Names, for messages, of its kind's examples, of what is wrong in misplaced ones, and of their parts."""
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> "Example":

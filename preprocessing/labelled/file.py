@@ -62,7 +62,7 @@ class LabelledFile:
     mistakes: list[str] = field(default_factory=list)
     """One line each, with file and position."""
     misplaced: dict[str, str] = field(default_factory=dict)
-    """The location of each question with a misplaced answer -> a line on the first such answer."""
+    """The location of each example with a misplaced answer or phrase -> a line on the first of them."""
     _left: float = math.inf
     """Bytes that a compressed file may still take."""
 
@@ -84,7 +84,7 @@ class LabelledFile:
             raise UserError(f"{self.mistakes[0]} (the first of more than {_MOST_MISTAKES:,} mistakes)")
 
     def misplace(self, location: str, reason: str) -> None:
-        """Record that the question at `location` has an answer that is not where the file says."""
+        """Record that the example at `location` has an answer or a phrase that is not where it should be."""
         self.misplaced.setdefault(location, str(UserError(f"{location}: {reason}")))
 
     def spend(self, count: int) -> None:

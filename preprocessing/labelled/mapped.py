@@ -19,11 +19,16 @@ from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.tasks.answer import AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.phrases import PhrasesExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.labelled.tasks.tag import SplitExample, TagExample
 
 EXAMPLES: dict[str, type[Example]] = {
-    one.__name__: one for one in (ClassifyExample, TagExample, SplitExample, AnswerExample, ChooseExample, RankExample)
+    one.__name__: one
+    for one in (
+        *(ClassifyExample, TagExample, SplitExample, AnswerExample),
+        *(ChooseExample, RankExample, PhrasesExample),
+    )
 }
 _RECENT = 256
 """Examples that are kept as objects, since each window of a document asks for its example."""

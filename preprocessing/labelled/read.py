@@ -26,7 +26,7 @@ class Found(NamedTuple):
     skipped: list[str]
     """One line, with file and position, for each example that is left out."""
     misplaced: list[str] = []
-    """The same for each question with misplaced answers, which are scored but not learned."""
+    """The same for each example with misplaced answers or phrases, which are scored but not learned."""
 
 
 def read_examples(
@@ -55,8 +55,8 @@ def read_examples(
 
     With `wrong="skip"` examples with mistakes are left out and listed. Raises `UserError` for a file that cannot be
     read or looks like another format, for one without a valid example, and with `wrong="refuse"` for a mistake, or if
-    more than the share `misplaced` of the questions have a misplaced answer, or more than the share `irrelevant` of the
-    queries no relevant passage.
+    more than the share `misplaced` of the examples have a misplaced answer or phrase, or more than the share
+    `irrelevant` of the queries no relevant passage.
     """
     if label_separator and labels != "set":
         raise UserError("task.label_separator: separates labels of a set; set task.answer=set, too, or leave it out")
@@ -142,18 +142,19 @@ def _sound(source: LabelledFile, read: Iterable[Example]) -> Iterator[Example]:
 
 
 def _check_misplaced(path: Path, found: Found, allowed: float) -> None:
-    """Log how many questions have a misplaced answer. Raises `UserError` if they are more than the share `allowed`."""
+    """Log how many examples have a misplaced part. Raises `UserError` if they are more than the share `allowed`."""
     count, total, first = len(found.misplaced), len(found.examples), found.misplaced[0]
-    questions = f"{count:,} of {total:,} questions ({count / total:.2%}) have an answer that is not where the file says"
+    name, wrong, parts = found.examples[0].misplaced
+    questions = f"{count:,} of {total:,} {name} ({count / total:.2%}) have {wrong}"
     if count > allowed * total:
         limit = f", where task.misplaced allows {allowed:.2%}" if allowed else ""
         raise UserError(
-            f"{path}: {questions}{limit}; correct them, or leave such answers out of training by `task.wrong=skip`; "
+            f"{path}: {questions}{limit}; correct them, or leave such {parts} out of training by `task.wrong=skip`; "
             f"the first: {first}"
         )
     lost = sum(not one.can_be_learned for one in found.examples)
     log.warning(
-        f"{path}: {questions}: such answers are scored and not learned, nor are {lost:,} questions without another "
+        f"{path}: {questions}: such {parts} are scored and not learned, nor are {lost:,} {name} without another "
         f"one; the first: {first}"
     )
 

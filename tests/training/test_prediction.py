@@ -31,7 +31,7 @@ from reread.training.trainer import Trainer
 from tests.tasks import LETTERS, objective_of, task_values, write_lines, write_tokenizer
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
-TASKS = ["one", "set", "number", "tag", "answer", "choose", "rank"]
+TASKS = ["one", "set", "number", "tag", "answer", "choose", "rank", "phrases"]
 """The answers of classification, and the other kinds."""
 
 COMMON: dict[str, Any] = {
@@ -67,6 +67,7 @@ OTHER: dict[str, dict[str, Any]] = {
     },
     "choose": {**COMMON, "pooling": "mean", "question": "why?", "options": ["x", "y"]},
     "rank": {**COMMON, "pooling": "mean", "passages": 3, "irrelevant": 0.5},
+    "phrases": {**COMMON, "phrase_words": 3, "phrases": 7, "split": "characters", "misplaced": 0.5},
 }
 """Kind of task -> each of its settings, away from its default."""
 
@@ -107,6 +108,8 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
     if task == "choose":
         options = list(dict.fromkeys(words(generator, 9) for _ in range(4)))
         return {"text": text, "question": words(generator, 9), "options": options, "label": 0}
+    if task == "phrases":
+        return {"text": text, "phrases": [text[:3], text[-1]]}
     if task == "rank":
         passages = [words(generator, 14) for _ in range(4)]
         return {"query": text, "passages": passages, "grades": [0, 1, 0, 2]}
@@ -154,7 +157,8 @@ def predictions(model: Path, file: Path, *overrides: str) -> list[dict[str, Any]
 def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: str, tmp_path: Path) -> None:
     """With every setting away from its default; they matter for these examples."""
     generator = np.random.default_rng(1)
-    file = write_lines(tmp_path / "some.jsonl", [example(task, number, generator) for number in range(6)])
+    lines = [example(task, number, generator) for number in range(6)]
+    file = write_lines(tmp_path / "some.jsonl", lines)
     kind, tokenizer = task if task in OTHER else "classify", write_tokenizer(tmp_path / "tokenizer")
     values = task_values(model, kind, tokenizer, **settings_of(model, task), train=str(file))
     values["model"] |= {"initializer_range": 0.5, "num_hidden_layers": 1}
@@ -174,6 +178,12 @@ def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: 
     if task == "tag" and model == "nezha":
         short = min(found[0], key=lambda one: len(one["tokens"]))  # others are longer than what is read at most
         assert tags_by_the_card(first, " ".join(short["tokens"])) == short["tags"]
+    if task == "phrases" and model == "nezha":
+        short = min(range(6), key=lambda number: len(lines[number]["text"]))
+        best = printed_by_the_card(first, lines[short]["text"])[0].split(" ", 1)
+        expected = found[0][short]["phrases"][0]
+        assert best[1] == expected["text"]
+        assert float(best[0]) == pytest.approx(expected["probability"], rel=1e-5)
     assert predictions(first, file, "task.longest=null", "task.other_length=64", "task.predict=mean") != found[0]
     spec = model_spec(model)  # transformers' own copy of the export keeps it, too
     spec.config.from_pretrained(first).save_pretrained(tmp_path / "copy")
@@ -184,12 +194,16 @@ def test_run_export_and_export_of_the_export_predict_the_same(task: str, model: 
 
 
 def tags_by_the_card(folder: Path, text: str) -> list[str]:
-    """What the examples of an export's card print in the end, of another text."""
+    return list(ast.literal_eval(printed_by_the_card(folder, text)[-1]))
+
+
+def printed_by_the_card(folder: Path, text: str) -> list[str]:
+    """The lines that the examples of an export's card print, of another text."""
     code = "\n".join(re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S))
     printed = io.StringIO()
     with redirect_stdout(printed):
         exec(code.replace("this/folder", str(folder)).replace("A text.", text), {})
-    return list(ast.literal_eval(printed.getvalue().splitlines()[-1]))
+    return printed.getvalue().splitlines()
 
 
 def test_a_model_of_pairs_predicts_for_no_text_alone(tmp_path: Path) -> None:

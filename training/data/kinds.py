@@ -22,6 +22,7 @@ from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.choose import ChooseDataset, ChooseSettings
 from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
 from reread.training.data.tasks.dataset import TaskDataset
+from reread.training.data.tasks.phrases import PhrasesDataset, PhrasesSettings
 from reread.training.data.tasks.rank import RankDataset, RankSettings
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.tag import TagDataset, TagSettings
@@ -107,6 +108,7 @@ KINDS = {
     "answer": _labelled(AnswerSettings, AnswerDataset, "answer"),
     "choose": _labelled(ChooseSettings, ChooseDataset, "choose"),
     "rank": _labelled(RankSettings, RankDataset, "rank"),
+    "phrases": _labelled(PhrasesSettings, PhrasesDataset, "phrases"),
 }
 """`data.kind` -> its row."""
 

@@ -10,7 +10,7 @@ import yaml
 from transformers import PretrainedConfig
 
 from reread.training.models.spec import ModelSpec
-from reread.training.models.usage import usage_of
+from reread.training.models.usage import is_without_class, usage_of
 from reread.training.objectives.objective import Objective
 
 TAG = "reread"
@@ -43,10 +43,13 @@ def model_card(
     if examples and objective.card.pipeline == "fill-mask":
         header["widget"] = [{"text": text} for text in examples]
     windows = not in_transformers(spec.config)
-    code = _USE if windows else _USE_TRANSFORMERS
-    longest = lengths.get("task", {}).get("answer_length", 100)
-    use = [code.replace("AUTO", objective.card.auto_class), usage_of(objective.name, spec.frame, windows, longest)]
-    if lengths.get("task", {}).get("crf"):
+    code = _USE if windows else _USE_REREAD if is_without_class(objective.name, windows) else _USE_TRANSFORMERS
+    task = lengths.get("task", {})
+    example = usage_of(
+        objective.name, spec.frame, windows, task.get("answer_length", 100), task.get("split") or "words"
+    )
+    use = [code.replace("AUTO", objective.card.auto_class), example]
+    if task.get("crf"):
         use.append(_CHAIN if windows else _CHAIN_TRANSFORMERS)
     usage = spec.usage.get(objective.name, "")
     use.append(re.sub(r"\{(window_size|sequence_length)\}", lambda name: str(lengths[name[1]]), usage))
@@ -120,6 +123,14 @@ from transformers import AUTO, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("this/folder")
 model = AUTO.from_pretrained("this/folder")
+```"""
+_USE_REREAD = """transformers knows this model, but has no class with its head, which `reread predict` and `reread.load`
+build:
+
+```python
+import reread
+
+print(reread.load("this/folder").predict("A text."))
 ```"""
 
 

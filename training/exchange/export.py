@@ -34,6 +34,8 @@ AUTO_CLASSES = {
     "AutoModelForMultipleChoice": "ForMultipleChoice",
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
+OWN_HEADS = {"ForKeyPhrases": "AutoModelForTokenClassification"}
+"""The suffix of a class that no Auto class is for -> the one that loads it, if it is the exported one."""
 
 
 def write_huggingface(
@@ -142,7 +144,10 @@ def _config_json(model: PreTrainedModel, ids: Mapping[str, int | None]) -> str:
     classes = vars(sys.modules[type(model).__module__])
     name = type(config).__name__.removesuffix("Config")
     config.auto_map = {"AutoConfig": f"{Path(inspect.getfile(type(config))).stem}.{name}Config"}
+    auto: str | None
     for auto, suffix in AUTO_CLASSES.items():
         if name + suffix in classes:
             config.auto_map[auto] = f"{Path(inspect.getfile(type(model))).stem}.{name}{suffix}"
+    if auto := OWN_HEADS.get(type(model).__name__.removeprefix(name)):
+        config.auto_map[auto] = f"{Path(inspect.getfile(type(model))).stem}.{type(model).__name__}"
     return config.to_json_string()

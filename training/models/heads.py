@@ -1,4 +1,4 @@
-"""Heads of the four tasks that a pretrained encoder is fine-tuned for; copied beside exported weights.
+"""Heads of the tasks that a pretrained encoder is fine-tuned for; copied beside exported weights.
 
 A model's class for a task joins what the heads of the model share (a subclass of its `PreTrainedModel` that names the
 encoder's class as `body`) with a task, such as `ForSequenceClassification`. Parameters have transformers' names.
@@ -233,7 +233,7 @@ class TaskHead(PreTrainedModel):
         rows = torch.tensor([row for row, _ in pairs], device=pairs[0][1].device)
         positions = torch.nn.utils.rnn.pad_sequence([positions for _, positions in pairs], batch_first=True)
         lengths = torch.tensor([len(positions) for _, positions in pairs], device=positions.device)
-        names = [name for name in ("input_ids", "token_type_ids") if name in given]
+        names = [name for name in ("input_ids", "token_type_ids", "word_starts") if name in given]
         batch: dict[str, Any] = {name: given[name][rows].gather(1, positions) for name in names}
         batch["attention_mask"] = (torch.arange(positions.shape[1], device=positions.device) < lengths[:, None]).long()
         encoded = self.encode({**batch, "mems": mems} if mems else batch)
@@ -266,6 +266,7 @@ class TaskHead(PreTrainedModel):
         mems: tuple[Tensor, ...] | None = None,
         *,
         labels: Tensor | None = None,
+        word_starts: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -273,13 +274,15 @@ class TaskHead(PreTrainedModel):
     ) -> Any:
         """As the encoder, which raises TypeError for token types or memory that it does not know; with logits, and
         the loss if `labels` are given. Classes: logits [B, K], labels by `ForSequenceClassification.loss`. Tags:
-        [B, L, K], labels [B, L], -100 where there is none. Options: inputs [B, K, L], logits [B, K], labels [B].
+        [B, L, K], labels [B, L], -100 where there is none. Options: inputs [B, K, L], logits [B, K], labels [B]. Key
+        phrases, which alone take word_starts [B, L], 1 where a word begins: logits and labels [B, L, K].
         """
         rows = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
             "mems": mems,
+            "word_starts": word_starts,
             "inputs_embeds": inputs_embeds,
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
@@ -341,6 +344,77 @@ class ForTokenClassification(TaskHead):
         if not getattr(self.config, "crf", False):
             return super().loss(logits, labels)
         return self.chain_loss(logits, labels).sum() / labels.ne(-100).sum()
+
+
+class ForKeyPhrases(TaskHead):
+    """For each word, whether a key phrase of n words begins there, n from 1 to K (Xiong et al. 2019; ERNIE-Doc's on
+    OpenKP): a convolution of its own for each n over the states of the words' first tokens, ReLU, dropout, and a
+    logit."""
+
+    pooling = False
+    overlaps = True
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.convolutions = nn.ModuleList(nn.Linear((1 + n) * width, width) for n in range(self.num_labels))
+        """Of n + 1 words, whose states one after the other are the input."""
+        self.post_init()
+
+    def read(self, rows: Mapping[str, Any], options: int = 1) -> tuple[Tensor, dict[str, Any]]:
+        """As `TaskHead.read`; without `word_starts` [B, L] each token that is not special is a word."""
+        if rows.get("word_starts") is None:
+            rows = {**rows, "word_starts": self._tokens(rows.get("input_ids"), rows.get("inputs_embeds"))}
+        return super().read(rows, options)
+
+    def _tokens(self, ids: Tensor | None, embeds: Any) -> Tensor:
+        """Which tokens are not special, bool [B, L]; of embeddings all count as words."""
+        if ids is None:
+            return torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
+        words = torch.ones_like(ids, dtype=torch.bool)
+        for special in (self.config.cls_token_id, self.config.sep_token_id):
+            words = words if special is None else words & (ids != special)
+        return words
+
+    def encode(self, rows: Mapping[str, Any]) -> Any:
+        """The encoder's output, and `word_starts` beside it, which `logits` needs."""
+        encoded = super().encode({name: x for name, x in rows.items() if name != "word_starts"})
+        encoded.word_starts = rows["word_starts"]
+        return encoded
+
+    def logits(self, encoded: Any, mask: Tensor | None) -> Tensor:
+        """[B, L, K], float32; `OUTSIDE` where no word begins, and where fewer words than the phrase's are left."""
+        starts = encoded.word_starts != 0
+        starts = starts if mask is None else starts & (mask != 0)
+        # The words at the front of each row
+        order = torch.sort(~starts, dim=1, stable=True).indices
+        left = starts.sum(1, keepdim=True) - torch.arange(starts.shape[1], device=starts.device)  # to the last word
+        wide = order[..., None].expand(-1, -1, encoded.last_hidden_state.shape[-1])
+        states = self.dropout(encoded.last_hidden_state.gather(1, wide).masked_fill(left[..., None] <= 0, 0.0))
+        logits = torch.stack([self._logit(states, n) for n in range(self.num_labels)], dim=-1)
+        # Back where they were
+        counts = torch.arange(1, self.num_labels + 1, device=left.device)
+        logits = at_least_float32(logits).masked_fill(counts > left[..., None], OUTSIDE)
+        return torch.empty_like(logits).scatter(1, order[..., None].expand_as(logits), logits)
+
+    def _logit(self, states: Tensor, n: int) -> Tensor:
+        """[B, L] of the runs of n + 1 words, from the states of the words [B, L, D]; what follows the last is 0."""
+        convolution: Any = self.convolutions[n]
+        padded = F.pad(states, (0, 0, 0, n))
+        parts = enumerate(convolution.weight.chunk(n + 1, dim=1))  # products, whose gradients are the same each time
+        runs = sum((F.linear(padded[:, i : i + states.shape[1]], part) for i, part in parts), convolution.bias)
+        classifier: Any = getattr(self, self.layer)
+        return F.linear(self.dropout(runs.relu()), classifier.weight[n : n + 1], classifier.bias[n : n + 1])[..., 0]
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean binary cross entropy over labels [B, L, K] that are not -100."""
+        return phrase_losses(logits, labels).sum() / (labels != -100).sum()
+
+
+def phrase_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The binary cross entropy of each logit [...], 0 where the label is -100."""
+    losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0).to(logits.dtype), reduction="none")
+    return losses.where(labels != -100, 0.0)
 
 
 class ForMultipleChoice(TaskHead):

@@ -77,11 +77,39 @@ for place in scores.argsort(descending=True).tolist():
     print(scores[place].item(), passages[place])
 ```"""
 
+_PHRASES = """The most probable phrases of a text, with transformers' class for tags; its pipeline reads tags, not
+phrases. `word_starts` says at which tokens words begin:
+
+```python
+import re
+
+import torch
+
+text = "A text."
+words = list(re.finditer(r"UNIT", text))
+begins = {word.start() for word in words}
+row = tokenizer(text, return_offsets_mapping=True, return_tensors="pt")
+offsets = row.pop("offset_mapping")[0].tolist()
+starts = torch.tensor([[int(not begins.isdisjoint(range(*part))) for part in offsets]])
+with torch.no_grad():
+    p = model.eval()(**row, word_starts=starts).logits[0].sigmoid()  # [tokens, words of the phrase - 1]
+for number in p.flatten().argsort(descending=True).tolist()[:5]:
+    token, more = divmod(number, p.shape[1])
+    first = int(starts[0, :token].sum())
+    if first + more < len(words):
+        print(p[token, more].item(), text[words[first].start() : words[first + more].end()])
+```"""
+
+_UNITS = {"words": r"[^\W_\u3400-\u9fff]+|\S", "blanks": r"\S+", "characters": r"\S"}
+"""`task.split` -> the pattern of a unit of text."""
+
 
 class Usage(NamedTuple):
     code: str
     in_windows: bool = True
     """Whether a longer text is read in windows; otherwise the tokenizer cuts it."""
+    in_transformers: bool = True
+    """Whether a class of transformers has the head; otherwise only the code beside the weights has it."""
 
 
 _USAGE = {
@@ -90,23 +118,30 @@ _USAGE = {
     "answer": Usage(_ANSWER),
     "choose": Usage(_CHOOSE),
     "rank": Usage(_RANK, in_windows=False),
+    "phrases": Usage(_PHRASES, in_transformers=False),
 }
 
 _WINDOWS = """A text of any length is read whole: what is longer than a window is cut as in training, and the windows'
 results are put together (`reading` in config.json)."""
 
 
-def usage_of(task: str, frame: str, windows: bool = True, longest: int = 100) -> str:
+def is_without_class(task: str, windows: bool) -> bool:
+    """Whether no class that transformers can load has the head of a task; arguments as in `usage_of`."""
+    return not windows and task in _USAGE and not _USAGE[task].in_transformers
+
+
+def usage_of(task: str, frame: str, windows: bool = True, longest: int = 100, unit: str = "words") -> str:
     """The example for a task, "" for other objectives.
 
-    `frame` is that of `ModelSpec`; `windows`, whether the exported model reads long texts in windows; `longest`, the
-    tokens of the longest answer."""
-    if task not in _USAGE:
+    `frame` is that of `ModelSpec`; `windows`, whether the exported model has code of its own, which reads long texts in
+    windows; `longest`, the tokens of the longest answer; `unit`, the words of key phrases (`task.split`)."""
+    if task not in _USAGE or is_without_class(task, windows):
         return ""
     text_first = frame == "segments"
     use = _USAGE[task].code.replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
     use = (
         use.replace("LONGEST", str(longest))
+        .replace("UNIT", _UNITS[unit])
         .replace("TEXT_PART", str(int(not text_first)))
         .replace("JOINT", "{tokenizer.sep_token}" if windows else " ")
     )

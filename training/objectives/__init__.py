@@ -12,6 +12,7 @@ from reread.training.objectives.classify import ClassifyObjective
 from reread.training.objectives.documents import DocumentObjective
 from reread.training.objectives.masked_lm import MaskedLMObjective
 from reread.training.objectives.objective import Objective
+from reread.training.objectives.phrases import PhrasesObjective
 from reread.training.objectives.rank import RankObjective
 from reread.training.objectives.tag import TagObjective
 from reread.training.objectives.task import TaskObjective
@@ -25,6 +26,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "answer": AnswerObjective,
     "choose": ChooseObjective,
     "rank": RankObjective,
+    "phrases": PhrasesObjective,
 }
 """`train.objective` -> class."""
 

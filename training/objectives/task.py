@@ -3,7 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     figures = ("loss_sum", "correct", "predicted", "rows", "skimmed", "tokens")
     shown = {"acc": "accuracy"}
     has_global_tokens = True
+    own_inputs: ClassVar[tuple[str, ...]] = ()
+    """Rows that its head reads beside tokens, mask and types."""
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs, made from rows [B, L]."""
@@ -203,6 +205,7 @@ class _WindowReader:
         types = getattr(self.model.config, "type_vocab_size", 2)  # RoBERTa has one: both parts of a pair are of type 0
         if types > 1 and not self.objective.data.text_only and rows["token_type_ids"].any():
             names.append("token_type_ids")
+        names += self.objective.own_inputs
         inputs = self.objective.inputs({name: put(rows[name]) for name in names})
         if "lane" not in rows:
             return self.model(**inputs)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from reread.preprocessing.errors import UserError, nearest
@@ -21,6 +22,7 @@ from reread.training.scoring.classification import (
 )
 from reread.training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
 from reread.training.scoring.options import pac, qac
+from reread.training.scoring.phrases import f1_at
 from reread.training.scoring.ranking import mrr, ndcg, recall
 
 log = logging.getLogger("reread")
@@ -87,6 +89,7 @@ SCORES: dict[str, dict[str, Score]] = {
         "pac": Score(pac, ("groups",)),
     },
     "rank": {"ndcg@10": Score(ndcg), "mrr@10": Score(mrr), "recall@10": Score(recall)},
+    "phrases": {f"f1@{depth}": Score(partial(f1_at, depth=depth)) for depth in (3, 1, 5)},
 }
 """Kind of task (`classify` is three, by what a label is) -> its scores by name, of which the first one chooses the best
 checkpoint unless the recipe names another."""
@@ -98,7 +101,7 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
 
     By id, gold and prediction are a label (classify-one), a collection of labels (classify-set), a number
     (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the index of an option
-    (choose), or grades and scores of passages (rank). `given` may have:
+    (choose), grades and scores of passages (rank), or sequences of phrases (phrases). `given` may have:
 
     - classify-one: `labels`, all labels of the training data; for two labels also `positive`, the label whose F1 is
       computed, and `probabilities`, id -> the probability of that label;

@@ -4,6 +4,7 @@ from reread.preprocessing.labelled.line import TaskLine
 from reread.preprocessing.labelled.tasks.answer import AnswerLine
 from reread.preprocessing.labelled.tasks.choose import ChooseLine
 from reread.preprocessing.labelled.tasks.classify import ClassifyLine
+from reread.preprocessing.labelled.tasks.phrases import PhrasesLine
 from reread.preprocessing.labelled.tasks.rank import RankLine
 from reread.preprocessing.labelled.tasks.tag import TagLine
 
@@ -13,5 +14,6 @@ TASKS: dict[str, type[TaskLine]] = {
     "answer": AnswerLine,
     "choose": ChooseLine,
     "rank": RankLine,
+    "phrases": PhrasesLine,
 }
 """`task.kind` -> the class of a line of `jsonl`, which makes the example."""

@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, Literal
 
-from tokenizers import Regex, pre_tokenizers
-
 from reread.preprocessing.labelled.examples import Example, Split
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine
+from reread.preprocessing.labelled.words import split
 
 log = logging.getLogger("reread")
 IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_WORDS = pre_tokenizers.Sequence(
-    [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated")]
-)
 _FEW = 0.01
 
 
@@ -128,19 +124,6 @@ def _tagged(source: LabelledFile, identity: str, location: str, text: str) -> Sp
         )
     tokens, starts = split(text, source.given.split)
     return SplitExample(identity, location, tokens, starts=starts, whole=text)
-
-
-def split(text: str, into: Split) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The words or the characters of a text that are not blank, and where each begins.
-
-    Words are those of BERT's basic tokenisation (Devlin et al. 2019, tokenization.py): blanks separate them, and
-    punctuation marks and ideographs stand alone.
-    """
-    if into == "characters":
-        found = [(character, begin) for begin, character in enumerate(text) if not character.isspace()]
-    else:
-        found = [(word, begin) for word, (begin, _) in _WORDS.pre_tokenize_str(text)]
-    return tuple(token for token, _ in found), tuple(begin for _, begin in found)
 
 
 def split_of(train: Sequence[TagExample]) -> Split | None:

@@ -127,7 +127,7 @@ MISTAKES = [
     ("task.dev=unlabelled.jsonl", "unlabelled.jsonl:1: no label"),
     (
         "task.kind=write",
-        "a section `finetune` and a `task` whose kind is one of classify, tag, answer, choose, rank",
+        "a section `finetune` and a `task` whose kind is one of classify, tag, answer, choose, rank, phrases",
     ),
     ("name=again", "two of `then` are named again"),
     ("model.hiden_size=8", "unknown key `hiden_size` for nezha"),
@@ -419,6 +419,10 @@ CHOSEN = [
     {"id": "2", "text": "a b", "question": "q", "options": ["c", "ad"], "label": 1},
     {"id": "3", "text": "a b", "question": "q", "options": ["def", "c"], "label": 0},
 ]
+PHRASED = [
+    {"id": "1", "text": "a b d e d e", "phrases": ["d e"]},
+    {"id": "2", "text": "a b c", "phrases": ["A"]},
+]
 RANKED = [
     {"id": "1", "query": "a b", "passages": ["c d", "a b c"], "grades": [0, 1]},
     {"id": "2", "query": "d", "passages": ["d e", "b", "c"], "grades": [2, 0, 0]},
@@ -441,6 +445,7 @@ RANKED = [
                 "option with most characters in the text": ("accuracy", 100.0),
             },
         ),
+        ("phrases", PHRASED, {}, {"TF-IDF": ("f1@1", 50.0)}),
         ("rank", RANKED, {}, {"order of the file": ("mrr@10", 75.0), "BM25": ("mrr@10", 100.0)}),
     ],
 )
@@ -577,10 +582,10 @@ def test_inspect_reads_with_the_model_that_would_be_fine_tuned(folder: Path) -> 
     assert task_in(folder / "corpus", [], "nezha-base") is None
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "answer", "choose", "rank"])
+@pytest.mark.parametrize("kind", ["classify", "tag", "answer", "choose", "rank", "phrases"])
 def test_the_tokens_of_a_plan_are_those_that_training_reads(kind: str, folder: Path) -> None:
     lines: dict[str, list[dict[str, Any]]] = {"classify": TEXTS, "tag": TAGGED, "answer": ASKED, "choose": CHOSEN}
-    lines["rank"] = RANKED
+    lines |= {"rank": RANKED, "phrases": PHRASED}
     more = {"classify": {"labels": ["x", "y"]}, "tag": {"labels": ["B-X", "I-X", "O"]}}.get(kind, {})
     found = dataset(folder, kind, lines[kind], **more, sequence_length=9)
     read = [

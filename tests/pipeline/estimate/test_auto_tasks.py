@@ -14,6 +14,7 @@ from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.phrases import phrases_example
 from reread.preprocessing.labelled.tasks.tag import TagExample
 from reread.training.config import TrainSettings
 from reread.training.data.batch import Rows
@@ -43,6 +44,8 @@ def examples_of(kind: str) -> list[Example]:
             made.append(ClassifyExample(name, "", text, None, "xy"[number % 2]))
         elif kind == "tag":
             made.append(TagExample(name, "", tuple(words), ("O",) * length))
+        elif kind == "phrases":
+            made.append(phrases_example(name, "", text, ["a b"], "words"))
         elif kind == "answer":
             made.append(AnswerExample(name, "", text, "q ?", (Answer(2, "b"),)))
         else:
@@ -57,6 +60,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "classify",
         {"sequence_length": 64, "labels": ["x", "y"], "learns": "last"},
     ),
+    "runs of words": ("nezha", "phrases", {"sequence_length": 96}),
     "words": ("ran", "tag", {"sequence_length": 96, "labels": ["O"]}),
     "a softmax over all windows": ("longformer", "answer", {"sequence_length": 64, "occurrences": "all"}),
     "options read twice": ("ernie_doc", "choose", {"sequence_length": 64, "retrospective": True}),

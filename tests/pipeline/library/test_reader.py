@@ -109,6 +109,7 @@ LINES: dict[str, list[dict[str, Any]]] = {
     "answer": [{"text": "a b", "question": "c"}],
     "choose": [{"text": "a", "question": "b", "options": ["c", "d"]}],
     "rank": [{"query": "a", "passages": ["b", "c"]}],
+    "phrases": [{"text": "a b c"}, {"text": "d e", "phrases": ["e"]}],
 }
 
 

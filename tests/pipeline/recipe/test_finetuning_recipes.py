@@ -24,7 +24,7 @@ from reread.training.scoring.task_scores import SCORES
 MODELS = {"nezha": "nezha", "ernie-doc": "ernie_doc", "longformer": "longformer", "ran": "ran", "bert": "nezha"}
 
 
-NEUTRAL = ("answer", "choose", "classify", "rank", "tag")
+NEUTRAL = ("answer", "choose", "classify", "phrases", "rank", "tag")
 PAPERS = [name for name in finetuning_recipes() if name not in NEUTRAL]
 
 
@@ -170,6 +170,7 @@ def test_finetuning_recipes_hold_the_papers_numbers(
         ("ernie-doc-large-hyperpartisan", 4e-6, 15, 1, 16, 3.89),
         ("ernie-doc-triviaqa", 3e-5, 5, 0.8, 64, None),
         ("ernie-doc-large-triviaqa", 5e-6, 3, 0.9, 64, None),
+        ("ernie-doc-openkp", 1.5e-4, 5, 0.8, 32, None),
         ("ernie-doc-iflytek", 1.5e-4, 5, 0.8, 16, 1.14),
         ("ernie-doc-thucnews", 1.5e-4, 16, 0.8, 16, None),
         ("ernie-doc-cmrc2018", 1.75e-4, 5, 0.8, 64, 1.72),

@@ -27,7 +27,7 @@ PAPERS = [name for name in available_recipes() if name.startswith("paper-")]
 TASKS = {
     "paper-nezha": ["xnli", "lcqmc", "chnsenticorp", "peopledaily", "cmrc2018"],
     "paper-ernie-doc-zh": ["iflytek", "thucnews", "cmrc2018", "drcd", "dureader", "c3", "cail2019"],
-    "paper-ernie-doc-en": ["imdb", "hyperpartisan", "triviaqa"],
+    "paper-ernie-doc-en": ["imdb", "hyperpartisan", "triviaqa", "openkp"],
     "paper-ernie-doc-lm": [],
     "paper-ran": ["arxiv", "20newsgroups", "agnews", "hyperpartisan", "eurlex", "booksummary"],
     "paper-longformer": ["wikihop", "triviaqa", "imdb", "hyperpartisan"],

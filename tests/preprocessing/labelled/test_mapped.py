@@ -18,6 +18,7 @@ from reread.preprocessing.labelled.tasks import TASKS
 from reread.preprocessing.labelled.tasks.answer import MISPLACED, NOWHERE, Answer, AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.phrases import PhrasesExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.labelled.tasks.tag import SplitExample, TagExample
 
@@ -37,10 +38,17 @@ KINDS: dict[type[Example], st.SearchStrategy[Any]] = {
         *(*head, text, text),
         st.none()
         | st.lists(st.builds(Answer, st.sampled_from([NOWHERE, MISPLACED, 0, 7]), text), max_size=3).map(tuple),
+        st.none() | text,
     ),
     ChooseExample: st.builds(ChooseExample, *head, text, text, texts, st.none() | st.integers(0, 3), st.none() | text),
     RankExample: st.builds(
         RankExample, *head, text, texts, st.none() | st.lists(numbers, max_size=3).map(tuple), texts
+    ),
+    PhrasesExample: st.builds(
+        PhrasesExample,
+        *(*head, text, st.sampled_from(["words", "blanks"]), st.none() | texts),
+        st.lists(texts, max_size=3).map(tuple),
+        st.lists(st.integers(-1, 9), max_size=3).map(tuple),
     ),
 }
 
@@ -72,7 +80,8 @@ def test_examples_come_back_with_their_types(kind: type[Example]) -> None:
             # Computed otherwise than ours
             digest = md5()
             for one in examples:
-                values = [getattr(one, name.name) for name in fields(one)[2:]]
+                named = [(name.name, getattr(one, name.name)) for name in fields(one)[2:]]
+                values = [value for name, value in named if name != "question_id" or value is not None]
                 digest.update(repr((one.id, values)).encode(errors="surrogatepass"))
             summary = summary_of(found)
             assert fingerprint_of(found) == fingerprint_of(examples) == digest.hexdigest()

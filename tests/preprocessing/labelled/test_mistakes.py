@@ -21,6 +21,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "answer": {"text": "水在山下", "question": "何处？", "answers": [{"start": 2, "text": "山下"}]},
     "choose": {"text": "水", "question": "何处？", "options": ["a", "b"], "label": 1},
     "rank": {"query": "水", "passages": ["a", "b"], "grades": [0, 1]},
+    "phrases": {"text": "水在山下", "phrases": ["山下"]},
 }
 
 
@@ -195,7 +196,7 @@ def test_wrong_parts_of_nested_files_cost_no_others(tmp_path: Path) -> None:
             "a.tsv",
             b"text\nx\n",
             "tag",
-            r"tsv \(by the name \*\.tsv\) is for classify, rank, not for tag, .* jsonl, conll",
+            r"tsv \(by the name \*\.tsv\) is for classify, rank, phrases, not for tag, .* jsonl, conll",
         ),
         ("a.tar", b"text", "classify", "damaged"),
     ],
@@ -305,10 +306,10 @@ def test_an_article_without_truth_is_a_mistake(tmp_path: Path) -> None:
 def test_other_fields_are_left_out_by_name_and_misspelt_ones_are_not(
     task: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write(tmp_path / "a.jsonl", [GOOD[task], GOOD[task] | {"url": "x", "date": 3, "type": None}])
+    path = write(tmp_path / "a.jsonl", [GOOD[task], GOOD[task] | {"link": "x", "date": 3, "type": None}])
     assert len(read_examples(path, task).examples) == 2
     (line,) = [message for message in caplog.messages if "are left out" in message]
-    assert line.endswith("are left out: url, date, type")
+    assert line.endswith("are left out: link, date, type")
     for field in GOOD[task]:
         other = {f"{name}s" if name == field else name: value for name, value in GOOD[task].items()}
         with pytest.raises(UserError, match=f"unknown key `{field}s`"):
@@ -369,6 +370,9 @@ def test_a_stated_format_that_does_not_fit_is_named(task: Any, format: str, cont
         ("rank", {"query": "a?"}),
         ("rank", {"passages": ["a", "b?"]}),
         ("rank", {"passage_ids": ["a", "b?"]}),
+        ("phrases", {"id": "a?"}),
+        ("phrases", {"text": "水在山下?"}),
+        ("phrases", {"phrases": ["山下", "水?"]}),
     ],
 )
 def test_characters_that_break_files_are_refused_in_every_column(
@@ -378,7 +382,7 @@ def test_characters_that_break_files_are_refused_in_every_column(
     line = json.dumps(GOOD[task] | change).replace("?", json.dumps(character)[1:-1])
     path = write(tmp_path / "a.jsonl", json.dumps(GOOD[task]) + "\n" + line + "\n")
     (field,) = change
-    misplaced = {"misplaced": 1.0} if field == "answers" else {}
+    misplaced = {"misplaced": 1.0} if field in ("answers", "phrases") else {}
     if character == "\x85" and field not in ("id", "label", "tags", "group", "passage_ids"):
         assert len(read_examples(path, task, "jsonl", **misplaced).examples) == 2
         return

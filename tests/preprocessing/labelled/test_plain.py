@@ -23,6 +23,7 @@ GIVEN = {
     "tag": Given(split="words"),
     "answer": Given(question="谁？"),
     "choose": Given(question="谁？", options=("甲", "乙")),
+    "phrases": Given(split="blanks"),
 }
 TEXTS = ["他在IBM上班，  don't go!", "第二行"]
 
@@ -53,6 +54,8 @@ def test_texts_alone_are_examples_of_every_task(task: Any, tmp_path: Path, monke
             assert {one.question for one in found} == {"谁？"}
         if task == "choose":
             assert {one.options for one in found} == {("甲", "乙")}
+        if task == "phrases":
+            assert list(found[0].words) == TEXTS[0].split()
         if task == "tag":
             words = ["他", "在", "IBM", "上", "班", "，", "don", "'", "t", "go", "!"]
             assert list(found[0].tokens) == words
@@ -151,6 +154,9 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("choose", "c3"): {"c3"},
     ("choose", "cmrc2019"): {"cmrc2019"},
     ("choose", "cail"): {"cail"},
+    ("phrases", "jsonl"): {"texts", "dense", "answers", "choices"},
+    ("phrases", "tsv"): set(),
+    ("phrases", "csv"): {"csv"},
     **{(task, f"document-per-{what}"): PROSE for task in GIVEN for what in ("line", "file")},
 }
 

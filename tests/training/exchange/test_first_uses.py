@@ -31,10 +31,16 @@ AUTO = {
     "answer": "AutoModelForQuestionAnswering",
     "choose": "AutoModelForMultipleChoice",
     "rank": "AutoModelForSequenceClassification",
+    "phrases": "AutoModelForTokenClassification",
 }
 SIZES_OF_WORDS = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
 EXPORTS: list[tuple[str, str, dict[str, Any]]] = [
-    *((name, objective, {}) for name in MODELS for objective in model_spec(name).heads),
+    *(
+        (name, objective, {})
+        for name in MODELS
+        for objective in model_spec(name).heads
+        if (name, objective) != ("longformer", "phrases")  # which transformers has no class for
+    ),
     ("nezha", "classify", {"classifier_pooling": "mean"}),
 ]
 READING = {"length": 12, "step": 5}
@@ -69,7 +75,7 @@ def export(
     else:
         if name == "longformer":
             values = {"vocab_size": 270, "max_position_embeddings": 120, "pad_token_id": 1, "sep_token_id": 2}
-        if name != "longformer" and objective in ("classify", "tag", "answer", "choose", "rank"):
+        if name != "longformer" and objective in ("classify", "tag", "answer", "choose", "rank", "phrases"):
             values = {"reading": READING, "cls_token_id": 2, "sep_token_id": 3}
         if objective == "rank":  # its example cuts passages to the window
             values["reading"] = READING if name != "longformer" else {"length": 80, "step": 40}
@@ -107,7 +113,7 @@ def inputs_of(name: str, objective: str, tokenizer: Any) -> dict[str, Tensor]:
     if objective == "choose":
         rows = tokenizer(["a b c"] * 2, ["d", "e f"], padding=True, return_tensors="pt")
         return {key: value[None] for key, value in rows.items()}
-    return dict(
+    rows = dict(
         tokenizer(
             ["a b c d e f", "a b"],
             padding=name != "transformer_xl" and objective != "causal_lm",
@@ -116,6 +122,9 @@ def inputs_of(name: str, objective: str, tokenizer: Any) -> dict[str, Tensor]:
             max_length=2 if objective == "causal_lm" else 12,
         )
     )
+    if objective == "phrases":  # special tokens cannot be found among embeddings
+        rows["word_starts"] = (rows["input_ids"] > 4).long()
+    return rows
 
 
 def labels_of(objective: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -130,6 +139,10 @@ def labels_of(objective: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"labels": torch.ones(rows, dtype=torch.long)}
     if objective == "rank":
         return {"labels": torch.ones(rows)}
+    if objective == "phrases":
+        return {
+            "labels": torch.ones(*inputs["input_ids"].shape, 2).masked_fill(inputs["word_starts"][..., None] == 0, -100)
+        }
     return {"labels": inputs["input_ids"] % 3}
 
 

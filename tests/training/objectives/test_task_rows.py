@@ -15,6 +15,7 @@ from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.phrases import phrases_example
 from reread.preprocessing.labelled.tasks.tag import TagExample
 from reread.training.config import TrainSettings
 from reread.training.objectives.task import TaskObjective
@@ -23,7 +24,7 @@ from reread.training.trainer import Trainer
 from tests.tasks import LETTERS, number_of, objective_of, task_values, write_lines, write_tokenizer
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
-TASKS = ["classify", "tag", "answer", "choose"]
+TASKS = ["classify", "tag", "answer", "choose", "phrases"]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,8 @@ def examples_of(kind: str, lengths: Sequence[int]) -> list[Example]:
         elif kind == "tag":
             tags = tuple("pqr"[place * 7 % 3] for place in range(length))
             made.append(TagExample(str(number), "", tuple(text.split()), tags))
+        elif kind == "phrases":
+            made.append(phrases_example(str(number), "", text, [text[-3:]], "words"))
         elif kind == "answer":
             at = 2 * (length // 2)
             made.append(AnswerExample(str(number), "", text, words(number + 1, 7), (Answer(at, text[at]),)))
@@ -191,7 +194,7 @@ def test_retrospective_feed_shows_the_first_window_the_end_of_the_text(tokenizer
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_longformers_global_tokens_are_those_of_the_task(tokenizer: Path, kind: str) -> None:
-    """Of a text [CLS] alone, of an answer [CLS] and the question, of an option question and option, of tags none."""
+    """Of a text [CLS] alone, of an answer [CLS] and the question, of an option question and option, else none."""
     examples = examples_of(kind, (30, 12))
     labels = ["p", "q", "r"] if kind in ("classify", "tag") else []
     objective = objective_of(task_values("longformer", kind, tokenizer, sequence_length=60, labels=labels), examples)
@@ -212,8 +215,9 @@ def test_longformers_global_tokens_are_those_of_the_task(tokenizer: Path, kind: 
             "answer": lambda place: place < ends[0],  # noqa: B023
             "choose": lambda place: place > ends[0],  # noqa: B023
             "tag": lambda place: False,
+            "phrases": lambda place: False,
         }[kind]
-        if kind == "tag":
+        if kind in ("tag", "phrases"):
             assert mask is None
         else:
             real = [place for place, one in enumerate(ids) if one != number_of("[PAD]")]

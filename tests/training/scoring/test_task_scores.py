@@ -20,6 +20,7 @@ PERFECT = {
     "tag": ({"1": ["B-X", "I-X", "O"]}, {"1": ["B-X", "I-X", "O"]}, {"scheme": "BIO"}),
     "answer": ({"1": ["甲", "乙丙"], "2": []}, {"1": "乙丙。", "2": ""}, {"style": "cmrc"}),
     "rank": ({"1": [0, 1], "2": [2, 0, 1]}, {"1": [0.1, 0.2], "2": [3, 1, 2]}, {}),
+    "phrases": ({"1": [("a", "b")]}, {"1": [("a", "b")]}, {}),
     "choose": ({"1": 0, "2": 1}, {"1": 0, "2": 1}, {"groups": {"1": "x", "2": "x"}}),
 }
 
@@ -27,8 +28,8 @@ PERFECT = {
 @pytest.mark.parametrize("kind", SCORES)
 def test_a_perfect_prediction_gives_the_best_of_every_score_of_every_kind(kind) -> None:
     gold, predicted, given = PERFECT[kind]
-    best = {"spearman": 1, "pearson": 1, "mae": 0, "rmse": 0}
-    assert scores(kind, gold, predicted, **given) == {name: best.get(name, 100) for name in SCORES[kind]}
+    best = {"spearman": 1, "pearson": 1, "mae": 0, "rmse": 0, "f1@3": 50, "f1@5": 100 / 3}  # the gold has one phrase
+    assert scores(kind, gold, predicted, **given) == pytest.approx({name: best.get(name, 100) for name in SCORES[kind]})
 
 
 @pytest.mark.parametrize("kind", sorted(SCORES.keys() - {"classify-number"}))
@@ -68,6 +69,7 @@ def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
         "answer": "f1",
         "choose": "accuracy",
         "rank": "ndcg@10",
+        "phrases": "f1@3",
     }
     lower = {name for table in SCORES.values() for name, score in table.items() if not score.higher_is_better}
     assert lower == {"mae", "rmse"} and lower <= set(LOWER_IS_BETTER)

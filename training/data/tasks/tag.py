@@ -11,10 +11,11 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.examples import Given, Split
 from reread.preprocessing.labelled.tasks.tag import TagExample, split_of
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Names, Outputs, TaskDataset
+from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Names, Outputs
 from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
+from reread.training.data.tasks.words import WordsDataset
 from reread.training.scoring.baselines import KnownEntities
 from reread.training.scoring.entities import Entity, entities
 
@@ -36,8 +37,8 @@ class TagSettings(TaskSettings):
     """Learn the tags of a text as a chain, a conditional random field, and predict the best chain that their scheme
     allows; false: each tag by itself."""
     split: Split | None = None
-    """Units of raw text to tag: `characters`, or `words` as in BERT's basic tokenisation. null: `reread finetune` finds
-    out which of the two the tokens of the training examples are."""
+    """Units of raw text to tag: `characters`, `words` as in BERT's basic tokenisation, or `blanks`, words that blanks
+    alone separate. null: `reread finetune` finds out which of the first two the tokens of the training examples are."""
 
     @property
     def given(self) -> Given:
@@ -63,22 +64,9 @@ class TagSettings(TaskSettings):
         ]
 
 
-class TagDataset(TaskDataset[TagSettings, TagExample]):
+class TagDataset(WordsDataset[TagSettings, TagExample]):
     def encode(self, examples: Sequence[TagExample]) -> list[TaskDocument]:
-        """`offsets` are (word, 1 for its first piece). A word without pieces, such as a control character, is [UNK], so
-        that the tags after it stay with their words."""
-        documents = []
-        for example, encoding in zip(examples, self.words([one.tokens for one in examples]), strict=True):
-            pieces: list[list[int]] = [[] for _ in example.tokens]
-            for number, word in zip(encoding.ids, encoding.word_ids, strict=True):
-                if word is not None:
-                    pieces[word].append(number)
-            ids, offsets = [], []
-            for word, found in enumerate(pieces):
-                ids += found or [self.special["unk"]]
-                offsets += [(word, int(piece == 0)) for piece in range(max(1, len(found)))]
-            documents.append(self.document(ids, [[]], offsets))
-        return documents
+        return self.of_words([one.tokens for one in examples])
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
         """labels int [B, L]: each word has its tag in one window alone, that of most context."""
@@ -92,14 +80,8 @@ class TagDataset(TaskDataset[TagSettings, TagExample]):
 
     def _scored(self, member: Member) -> list[tuple[int, int]]:
         """(position in the window, word) of the words that this window decides."""
-        document = self.documents[member.example]
-        window = document.window(member.window)
-        words = document.offsets[window]
-        decided = words[:, 1] == 1
-        if document.windows > 1:
-            decided &= document.owners[window] == member.window
-        positions = np.flatnonzero(decided)
-        return list(zip(positions.tolist(), words[positions, 0].tolist(), strict=True))
+        positions, words, decided = self.first_pieces(member)
+        return list(zip(positions[decided].tolist(), words[decided].tolist(), strict=True))
 
     def gold(self, example: TagExample) -> Any:
         return example.tags

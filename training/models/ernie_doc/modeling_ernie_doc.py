@@ -40,6 +40,7 @@ from ..blocks import (
     truncated_normal,
 )
 from ..heads import (
+    ForKeyPhrases,
     ForMultipleChoice,
     ForQuestionAnswering,
     ForSequenceClassification,
@@ -544,6 +545,10 @@ class ErnieDocForSequenceClassification(ErnieDocHead, ForSequenceClassification)
 
 class ErnieDocForTokenClassification(ErnieDocHead, ForTokenClassification):
     """A tag for each token."""
+
+
+class ErnieDocForKeyPhrases(ErnieDocHead, ForKeyPhrases):
+    """The key phrases of a segment and its memory."""
 
 
 class ErnieDocForQuestionAnswering(ErnieDocHead, ForQuestionAnswering):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from reread.training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
 from reread.training.models.ernie_doc.modeling_ernie_doc import (
+    ErnieDocForKeyPhrases,
     ErnieDocForMultipleChoice,
     ErnieDocForPreTraining,
     ErnieDocForQuestionAnswering,
@@ -70,6 +71,7 @@ SPEC = ModelSpec(
         "answer": ErnieDocForQuestionAnswering,
         "choose": ErnieDocForMultipleChoice,
         "rank": ErnieDocForSequenceClassification,
+        "phrases": ErnieDocForKeyPhrases,
     },
     TENSOR_PLAN,
     flops,

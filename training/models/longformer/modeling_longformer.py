@@ -20,6 +20,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOu
 
 from ..blocks import GradientCheckpointingLayer, ResidualOutput, at_least_float32, chosen, cross_entropy, returned
 from ..heads import (
+    ForKeyPhrases,
     ForMultipleChoice,
     ForQuestionAnswering,
     ForSequenceClassification,
@@ -303,6 +304,7 @@ class LongformerHead(LongformerPreTrainedModel, TaskHead):
         position_ids: Tensor | None = None,
         *,
         labels: Tensor | None = None,
+        word_starts: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
@@ -313,6 +315,7 @@ class LongformerHead(LongformerPreTrainedModel, TaskHead):
             "global_attention_mask": global_attention_mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
+            "word_starts": word_starts,
             "output_hidden_states": output_hidden_states,
         }
         return self.classified(rows, labels, return_dict)
@@ -350,6 +353,10 @@ class LongformerForSequenceClassification(LongformerHead, ForSequenceClassificat
 
 class LongformerForTokenClassification(LongformerHead, ForTokenClassification):
     """A tag for each token, without global tokens."""
+
+
+class LongformerForKeyPhrases(LongformerHead, ForKeyPhrases):
+    """The key phrases of a text, without global tokens; transformers has no such head."""
 
 
 class LongformerForQuestionAnswering(LongformerHead, ForQuestionAnswering):

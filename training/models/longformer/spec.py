@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from transformers import LongformerConfig
 
 from reread.training.models.longformer.modeling_longformer import (
+    LongformerForKeyPhrases,
     LongformerForMaskedLM,
     LongformerForMultipleChoice,
     LongformerForQuestionAnswering,
@@ -76,6 +77,7 @@ SPEC = ModelSpec(
         "answer": LongformerForQuestionAnswering,
         "choose": LongformerForMultipleChoice,
         "rank": LongformerForSequenceClassification,
+        "phrases": LongformerForKeyPhrases,
     },
     TENSOR_PLAN,
     flops,

@@ -30,7 +30,14 @@ from ..blocks import (
     initialise,
     returned,
 )
-from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
+from ..heads import (
+    ForKeyPhrases,
+    ForMultipleChoice,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    ForTokenClassification,
+    TaskHead,
+)
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, Rotations, Tables, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 
@@ -392,6 +399,10 @@ class NezhaForSequenceClassification(NezhaHead, ForSequenceClassification):
 
 class NezhaForTokenClassification(NezhaHead, ForTokenClassification):
     """A tag for each token."""
+
+
+class NezhaForKeyPhrases(NezhaHead, ForKeyPhrases):
+    """The key phrases of a text."""
 
 
 class NezhaForQuestionAnswering(NezhaHead, ForQuestionAnswering):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from reread.training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
 from reread.training.models.nezha.modeling_nezha import (
+    NezhaForKeyPhrases,
     NezhaForMultipleChoice,
     NezhaForPreTraining,
     NezhaForQuestionAnswering,
@@ -53,6 +54,7 @@ SPEC = ModelSpec(
         "answer": NezhaForQuestionAnswering,
         "choose": NezhaForMultipleChoice,
         "rank": NezhaForSequenceClassification,
+        "phrases": NezhaForKeyPhrases,
     },
     TENSOR_PLAN,
     flops,

@@ -33,7 +33,14 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
-from ..heads import ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, TaskHead
+from ..heads import (
+    ForKeyPhrases,
+    ForMultipleChoice,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    ForTokenClassification,
+    TaskHead,
+)
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
 from .configuration_ran import RanConfig
 from .windows_ran import RanWindows
@@ -436,6 +443,10 @@ class RanForSequenceClassification(RanHead, ForSequenceClassification):
 
 class RanForTokenClassification(RanHead, ForTokenClassification):
     """A tag for each token."""
+
+
+class RanForKeyPhrases(RanHead, ForKeyPhrases):
+    """The key phrases of a text."""
 
 
 class RanForQuestionAnswering(RanHead, ForQuestionAnswering):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from reread.training.models.ran.configuration_ran import RanConfig
 from reread.training.models.ran.modeling_ran import (
     RanForCausalLM,
+    RanForKeyPhrases,
     RanForMaskedLM,
     RanForMultipleChoice,
     RanForQuestionAnswering,
@@ -82,6 +83,7 @@ SPEC = ModelSpec(
         "answer": RanForQuestionAnswering,
         "choose": RanForMultipleChoice,
         "rank": RanForSequenceClassification,
+        "phrases": RanForKeyPhrases,
     },
     TENSOR_PLAN,
     flops,
