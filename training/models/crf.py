@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field over the tags of a text (Lafferty et al. 2001).
+"""The head of tags, and a linear-chain conditional random field over the tags of a text (Lafferty et al. 2001).
 
 Copied beside exported weights.
 
@@ -9,10 +9,13 @@ Shapes: B rows, L tokens of a row, N words at most, K tags.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from .blocks import at_least_float32
+from .heads import TaskHead
 
 FORBIDDEN = -1e4
 """Added to the score of a transition that `Rules` forbid: finite, so that the best tags break as few as they must."""
@@ -83,3 +86,33 @@ def best_tags(emissions: Tensor, transitions: Tensor, rules: Rules) -> Tensor:
     for previous in reversed(before):
         found.append(previous[found[-1]])
     return torch.stack(found[::-1])
+
+
+class ForTokenClassification(TaskHead):
+    """A tag for each token. With `config.crf` the logits are a chain's emissions, and `tags` finds the best tags."""
+
+    pooling = False
+    overlaps = True
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        if getattr(config, "crf", False):
+            self.transitions = nn.Embedding(config.num_labels, config.num_labels)
+            """Of a tag, the score of each tag after it."""
+            self.post_init()
+
+    def chain_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """-log p of each row's labelled tokens [B] as one chain; logits [B, L, K], labels [B, L], -100 for none."""
+        return -log_likelihood(*words_of(logits, labels), at_least_float32(self.transitions.weight))
+
+    def tags(self, logits: Tensor) -> Tensor:
+        """The tag of each word [N] of one text, by the logits [N, K] of the first tokens of its words."""
+        if not getattr(self.config, "crf", False):
+            return logits.argmax(-1)
+        names: Any = self.config.id2label
+        return best_tags(logits, self.transitions.weight, rules_of([names[number] for number in range(len(names))]))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if not getattr(self.config, "crf", False):
+            return super().loss(logits, labels)
+        return self.chain_loss(logits, labels).sum() / labels.ne(-100).sum()

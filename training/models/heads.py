@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from .blocks import at_least_float32, cross_entropy, mean_state, returned
-from .crf import best_tags, log_likelihood, rules_of, words_of
 
 OUTSIDE = -1e4
 """Logits of positions that are padding: finite, and below all others."""
@@ -314,36 +313,6 @@ class ForSequenceClassification(TaskHead):
         self, windows: list[Windows], logits: list[list[Tensor]], length: int, predict: str, options: int
     ) -> Tensor:
         return torch.stack([merged(torch.stack(parts), self.kind, predict) for parts in logits])
-
-
-class ForTokenClassification(TaskHead):
-    """A tag for each token. With `config.crf` the logits are a chain's emissions, and `tags` finds the best tags."""
-
-    pooling = False
-    overlaps = True
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        if getattr(config, "crf", False):
-            self.transitions = nn.Embedding(config.num_labels, config.num_labels)
-            """Of a tag, the score of each tag after it."""
-            self.post_init()
-
-    def chain_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """-log p of each row's labelled tokens [B] as one chain; logits [B, L, K], labels [B, L], -100 for none."""
-        return -log_likelihood(*words_of(logits, labels), at_least_float32(self.transitions.weight))
-
-    def tags(self, logits: Tensor) -> Tensor:
-        """The tag of each word [N] of one text, by the logits [N, K] of the first tokens of its words."""
-        if not getattr(self.config, "crf", False):
-            return logits.argmax(-1)
-        names: Any = self.config.id2label
-        return best_tags(logits, self.transitions.weight, rules_of([names[number] for number in range(len(names))]))
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if not getattr(self.config, "crf", False):
-            return super().loss(logits, labels)
-        return self.chain_loss(logits, labels).sum() / labels.ne(-100).sum()
 
 
 class ForKeyPhrases(TaskHead):

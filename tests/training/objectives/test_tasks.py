@@ -22,7 +22,7 @@ from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.labelled.tasks.tag import TagExample
 from reread.training.assembly import Assembly, resolve
 from reread.training.config import TrainSettings
-from reread.training.models.heads import ForTokenClassification
+from reread.training.models.crf import ForTokenClassification
 from reread.training.objectives.classify import ClassifyObjective
 from reread.training.objectives.task import TaskObjective
 from reread.training.parallel.mesh import Mesh

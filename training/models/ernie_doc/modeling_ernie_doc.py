@@ -39,15 +39,8 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
-from ..heads import (
-    ForKeyPhrases,
-    ForMultipleChoice,
-    ForQuestionAnswering,
-    ForSequenceClassification,
-    ForTokenClassification,
-    TaskHead,
-    Windows,
-)
+from ..crf import ForTokenClassification
+from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead, Windows
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, Update, moved
 from .configuration_ernie_doc import ErnieDocConfig
 

@@ -19,12 +19,12 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 
 from ..blocks import GradientCheckpointingLayer, ResidualOutput, at_least_float32, chosen, cross_entropy, returned
+from ..crf import ForTokenClassification
 from ..heads import (
     ForKeyPhrases,
     ForMultipleChoice,
     ForQuestionAnswering,
     ForSequenceClassification,
-    ForTokenClassification,
     TaskHead,
     head_dropout,
 )

@@ -30,14 +30,8 @@ from ..blocks import (
     initialise,
     returned,
 )
-from ..heads import (
-    ForKeyPhrases,
-    ForMultipleChoice,
-    ForQuestionAnswering,
-    ForSequenceClassification,
-    ForTokenClassification,
-    TaskHead,
-)
+from ..crf import ForTokenClassification
+from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, Rotations, Tables, sinusoids
 from .configuration_nezha import SPAN_POSITION_SIZE, SPAN_POSITIONS, NezhaConfig
 

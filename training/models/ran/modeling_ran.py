@@ -33,14 +33,8 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
-from ..heads import (
-    ForKeyPhrases,
-    ForMultipleChoice,
-    ForQuestionAnswering,
-    ForSequenceClassification,
-    ForTokenClassification,
-    TaskHead,
-)
+from ..crf import ForTokenClassification
+from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
 from .configuration_ran import RanConfig
 from .windows_ran import RanWindows
