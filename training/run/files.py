@@ -55,7 +55,7 @@ class RunFile(Enum):
     PROGRESS = (
         "progress/rank-{:05d}.json",
         "The process' step, what it is doing, and how it ended.",
-        "the watchdog of each process, every two seconds",
+        "the watchdog of each process, process 0 every two seconds, the others too in runs of up to 128 processes",
         "the other watchdogs, the next start, `supervise.py`, `reread report`",
     )
     HISTORY = (
