@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from hashlib import md5
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -139,11 +138,15 @@ class MaskedDataset(PooledDataset[AnyMasked]):
         self.corpus, self.settings, self.seed, self.split = corpus, settings, seed, corpus.split
         extents, pools = cut_pools(np.diff(corpus.block_tokens), settings.pool_tokens)
         self.order = Order(before_block[extents], pools, settings.copies, seed)
-        stretches = list(pairwise(extents.tolist()))
+
+        def stretch(one: int) -> tuple[int, int]:
+            """The blocks of an extent."""
+            return int(extents[one]), int(extents[one + 1])
+
         self._read_ahead = ReadAhead(
             self.order,
-            lambda one: corpus.read_ahead(*stretches[one]),
-            lambda pool: corpus.use(stretches[one] for one in pool),
+            lambda one: corpus.read_ahead(*stretch(one)),
+            lambda pool: corpus.use(map(stretch, pool)),
         )
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
