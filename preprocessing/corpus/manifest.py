@@ -105,7 +105,9 @@ class Manifest:
             blocks, pages = sum(shard.blocks for shard in run), sum(page_count(shard.bytes) for shard in run)
             if is_wanted:
                 own = slice(block, block + blocks)
-                parts.append(CorpusIndex(self.index.blocks[own], self.index.chunks[own], self.index.pages[page:][:pages]))
+                parts.append(
+                    CorpusIndex(self.index.blocks[own], self.index.chunks[own], self.index.pages[page:][:pages])
+                )
             block, page = block + blocks, page + pages
         return parts[0] if len(parts) == 1 else CorpusIndex.join(parts)
 

@@ -77,13 +77,13 @@ class Dataset(ABC, Generic[AnySettings]):
         newer = {name: value for name, value in defaults.items() if name in now["data"]}
         return "; ".join(differences({**kept, "data": _over(newer, kept["data"])}, now, "train"))
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Fingerprints and counts of the data that a run keeps."""
-        return corpus_facts(self.tokenizer_folder.parent)
 
+    @abstractmethod
     def card(self) -> dict[str, Any]:
         """`facts`, and further facts for a model card."""
-        return corpus_card(self.tokenizer_folder.parent)
 
     @abstractmethod
     def verify(self) -> None:
@@ -108,6 +108,21 @@ class Dataset(ABC, Generic[AnySettings]):
         return []
 
 
+class CorpusDataset(Dataset[AnyCorpus]):
+    """Rows drawn from a corpus on demand."""
+
+    corpus: Corpus
+
+    def facts(self) -> dict[str, Any]:
+        return corpus_facts(self.corpus.manifest)
+
+    def card(self) -> dict[str, Any]:
+        return corpus_card(self.corpus.manifest)
+
+    def verify(self) -> None:
+        self.corpus.verify()
+
+
 class PooledDataset(Dataset[AnyMasked]):
     """Samples in the order of `Order`. Epoch e shows copy e % copies; `len()` is the number of samples in an epoch."""
 
@@ -130,8 +145,8 @@ class PooledDataset(Dataset[AnyMasked]):
         return self.order.locate(positions)
 
 
-class MaskedDataset(PooledDataset[AnyMasked]):
-    """Rows drawn from a corpus on demand."""
+class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
+    """Rows drawn from a corpus on demand, whose masked tokens are predicted."""
 
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
         """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""
@@ -161,9 +176,6 @@ class MaskedDataset(PooledDataset[AnyMasked]):
         """(copy, sample) of each position [B] of the endless stream; the next pool is read ahead."""
         self._read_ahead.follow(int(positions.max()))
         return super().locate(positions)
-
-    def verify(self) -> None:
-        self.corpus.verify()
 
     def check(self, settings: AnyMasked, seed: int) -> None:
         """Raises `UserError` if no token is masked, or if whole words are but Chinese words are not marked."""

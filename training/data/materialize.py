@@ -260,6 +260,7 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
         self.settings = RowSettings.parse({**written.settings, "corpus": folder}, str(folder / "manifest.json"))
         self.corpus_fingerprint = written.corpus
         self.split = split
+        self._tokenizer = written.tokenizer["fingerprint"]
         self.vocab_size = written.tokenizer["vocab_size"]
         self.tokenizer_folder = folder / "tokenizer"
         self.special = special_ids(written.tokenizer)
@@ -306,6 +307,13 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
                 f"{self.folder}: these samples were written with {differing}; restore that, or write "
                 "them again with `reread preprocess --materialize`"
             )
+
+    def facts(self) -> dict[str, Any]:
+        """The fingerprints of the corpus that the samples were drawn from."""
+        return {"fingerprint": self.corpus_fingerprint, "tokenizer": self._tokenizer}
+
+    def card(self) -> dict[str, Any]:
+        return {**self.facts(), "dropped": {}, "cleaning": [], "sources": []}
 
     def verify(self) -> None:
         for number in range(len(self._blocks)):

@@ -89,6 +89,12 @@ class RunFile(Enum):
         "process 0, before the first step",
         "`reread evaluate`, `export`, `report`, a run that continues from this one",
     )
+    COUNTS = (
+        "counts",
+        "The number of chunks in each block of a corpus, for lengths that its index lacks: fingerprint, split and length.",
+        "process 0, before the first step",
+        "the other processes, the next start",
+    )
     CHECKPOINTS = (
         "checkpoints",
         "step-NNNNNNNN/: weights, optimiser and state at a step, with checksums (training/checkpoint/store.py).",

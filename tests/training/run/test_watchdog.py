@@ -148,7 +148,9 @@ class Wakes:
         return self.left < 0
 
 
-@pytest.mark.parametrize(("world", "first", "others"), [(8, 120, 120), (128, 120, 120), (1024, 120, 15), (9999, 120, 8)])
+@pytest.mark.parametrize(
+    ("world", "first", "others"), [(8, 120, 120), (128, 120, 120), (1024, 120, 15), (9999, 120, 8)]
+)
 def test_a_large_run_writes_no_more_files_a_second_but_process_0_as_many(
     tmp_path, monkeypatch: pytest.MonkeyPatch, world: int, first: int, others: int
 ) -> None:
