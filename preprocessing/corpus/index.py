@@ -116,7 +116,7 @@ def _mapped(archive: zipfile.ZipFile, name: str, data: mmap.mmap) -> NDArray[Any
             raise ValueError(f"{name} has another version")
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
         header = file.tell()
-    if is_fortran and len(shape) > 1 or dtype.hasobject:
+    if (is_fortran and len(shape) > 1) or dtype.hasobject:
         raise ValueError(f"{name} holds another array")
     lengths = struct.unpack_from("<HH", data, member.header_offset + _ZIP_LENGTHS_AT)
     begin = member.header_offset + _ZIP_LENGTHS_AT + 4 + sum(lengths)

@@ -6,6 +6,7 @@ Outside of `opening`, whoever opens a corpus reads and checks all of it, each ti
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -29,7 +30,7 @@ class _Opening:
     read: dict[tuple[Any, Path], Any] = field(default_factory=dict)
 
 
-_opening: _Opening | None = None
+_OPENING: ContextVar[_Opening | None] = ContextVar("opening", default=None)
 
 
 @contextmanager
@@ -39,26 +40,28 @@ def opening(folder: Path, *, trusting: bool) -> Iterator[None]:
     With `trusting` another process has checked them: neither the shards nor the index nor the tokenizer are checked
     before they are read. Arrays that take long to compute are kept in `folder` (`kept`).
     """
-    global _opening
-    _opening = _Opening(trusting, folder)
+    token = _OPENING.set(_Opening(trusting, folder))
     try:
         yield
     finally:
-        _opening = None
+        _OPENING.reset(token)
 
 
 def trusting() -> bool:
     """Whether another process has checked the corpora that are opened now."""
-    return _opening is not None and _opening.trusting
+    job = _OPENING.get()
+    return job is not None and job.trusting
 
 
 def once(read: Callable[[Path], T], folder: Path) -> T:
     """`read(folder)`, while a job is `opening` its corpora only the first time."""
-    if _opening is None:
+    job = _OPENING.get()
+    if job is None:
         return read(folder)
-    if (read, folder) not in _opening.read:
-        _opening.read[read, folder] = read(folder)
-    return _opening.read[read, folder]
+    if (read, folder) not in job.read:
+        job.read[read, folder] = read(folder)
+    values: T = job.read[read, folder]
+    return values
 
 
 def kept(name: str, size: int, compute: Callable[[], NDArray[np.uint32]]) -> NDArray[np.uint32]:
@@ -66,9 +69,10 @@ def kept(name: str, size: int, compute: Callable[[], NDArray[np.uint32]]) -> NDA
 
     If it cannot be written, each process computes it, after a line in the log.
     """
-    if _opening is None:
+    job = _OPENING.get()
+    if job is None:
         return compute()
-    path = _opening.folder / f"{name}.npy"
+    path = job.folder / f"{name}.npy"
     if (found := _read(path, size)) is not None:
         return found
     values = compute()

@@ -61,7 +61,7 @@ def open_together(settings: TrainSettings, run: Path, mesh: Mesh) -> RunData:
     if mesh.world > 1:
         copies = len(set(everyone))
         who = "process 0" if copies == 1 else f"{copies} processes, one for each copy of it"
-        log.info("%s: was checked by %s; the other processes rely on that", settings.data.location, who)
+        log.info("corpus: checked by %s, and the other processes rely on that", who)
     return data
 
 

@@ -91,7 +91,7 @@ class RunFile(Enum):
     )
     COUNTS = (
         "counts",
-        "The number of chunks in each block of a corpus, for lengths that its index lacks: fingerprint, split and length.",
+        "The number of chunks in each block of a corpus, by its fingerprint, split and a length that its index lacks.",
         "process 0, before the first step",
         "the other processes, the next start",
     )
