@@ -345,6 +345,10 @@ def damaged_while_training(how: str, rank: int) -> None:
 
     def and_damage(self: Any) -> None:
         load(self)
+        corpus = self.dataset.corpus
+        for number in range(corpus.blocks):
+            corpus.map(number)
+        self.mesh.gather()
         if rank == 0:
             damage(shard_of(Path(self.settings.data.corpus), -1), how)
         self.mesh.gather()
