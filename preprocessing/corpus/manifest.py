@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache, cached_property
 from hashlib import md5
 from itertools import groupby
 from pathlib import Path
@@ -86,7 +86,7 @@ class Manifest:
         shards, index = [one.shard for one in written], CorpusIndex.join(one.index for one in written)
         return cls(tokenizer, dtype, shards, index, **fields)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Identity of the corpus: the ids and flags of every document, and which ids are special.
 
@@ -113,7 +113,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write `folder`/manifest.json and index.npz, with the checksums of `folder`/tokenizer, which must exist."""
-        values = {name: value for name, value in vars(self).items() if name != "shards"}
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shards"}
         values |= {"index": self.index.write(folder), "shards": [asdict(shard) for shard in self.shards]}
         write_atomically(folder / "manifest.json", add_checksum(folder, {"fingerprint": self.fingerprint, **values}))
 
