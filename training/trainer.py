@@ -22,7 +22,6 @@ from reread.training.assembly import Assembly
 from reread.training.checkpoint.store import CheckpointStore
 from reread.training.config import STOPPED, TrainSettings
 from reread.training.data.batch import Rows
-from reread.training.data.kinds import open_dataset
 from reread.training.data.loader import Loader
 from reread.training.kernels.choice import settle_kernels
 from reread.training.kernels.layers import check_layers
@@ -36,6 +35,7 @@ from reread.training.parallel.mesh import Mesh
 from reread.training.parallel.rendezvous import close_mesh, init_mesh
 from reread.training.run.auto import AutoSettings, ChooseAuto, keep_auto, settings_of_run, smallest_memory
 from reread.training.run.continuation import continue_run, continued_model
+from reread.training.run.data import RunData, open_data, open_together
 from reread.training.run.files import RunFile
 from reread.training.run.history import close_attempt
 from reread.training.run.metrics import MetricsLog, progress_line
@@ -99,8 +99,9 @@ def _train_watched(settings: TrainSettings, run: Path, mesh: Mesh, choose_auto: 
         with mesh.together():
             stack.enter_context(watchdog)
         try:
+            data = open_together(settings, run, mesh)
             with mesh.together():
-                trainer = Trainer(settings, run, mesh, progress, auto)
+                trainer = Trainer(settings, run, mesh, progress, auto, data)
             threads = use_threads(settings, run, trainer.begun, mesh)
             with mesh.together():
                 if mesh.rank == 0:
@@ -154,13 +155,14 @@ class Trainer:
         mesh: Mesh,
         progress: Progress | None = None,
         auto: AutoSettings | None = None,
+        data: RunData | None = None,
     ) -> None:
+        """`data` is that of `open_together`, where several processes open it."""
         # Open the data and the checkpoints.
         self.run, self.mesh = run, mesh
         self.progress = progress or Progress()
         dtype = resolve_precision(settings.precision, mesh.device)
-        self.dataset = open_dataset(settings.data, settings.seed, "train")
-        held_out = open_dataset(settings.data, settings.seed, "validation")
+        self.dataset, held_out = data or open_data(settings)
         if len(held_out) == 0:
             log.info("no validation: nothing is held out (%s)", settings.data.held_out_by)
         self.store = CheckpointStore(RunFile.CHECKPOINTS.of(run), settings.checkpoint.keep, mesh, self.progress.tick)
@@ -448,7 +450,7 @@ class Trainer:
             with self.mesh.together():
                 state = run_state(self.store, latest)
                 self._check_data(state)
-                self.store.load(latest, *self.assembly.tensors())
+            self.store.load(latest, *self.assembly.tensors())
             self.assembly.masters.to_model()
             set_steps_taken(self.assembly.optimizer, state["updates"])
             self.bad_steps, self.best, self.skipped_steps = state["bad_steps"], state["best"], state["skipped_steps"]

@@ -1,33 +1,28 @@
 """Facts about a corpus that a run records, from its manifest: fingerprints, sizes and sources."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-
-def corpus_facts(folder: Path) -> dict[str, Any]:
-    """The fingerprints of the corpus and its tokenizer, and the numbers of documents and tokens.
-
-    For a folder of materialised samples, these are the fingerprints of the corpus that the samples were drawn from.
-    """
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    facts = {
-        "fingerprint": manifest.get("fingerprint", manifest.get("corpus")),
-        "tokenizer": manifest["tokenizer"]["fingerprint"],
-    }
-    if "fingerprint" in manifest:
-        facts |= {name: sum(shard[name] for shard in manifest["shards"]) for name in ("documents", "tokens")}
-    return facts
+from reread.preprocessing.corpus.manifest import Manifest
 
 
-def corpus_card(folder: Path) -> dict[str, Any]:
-    """The corpus section of a Hugging Face model card: `corpus_facts`, the dropped documents, and the sources."""
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+def corpus_facts(manifest: Manifest) -> dict[str, Any]:
+    """The fingerprints of the corpus and its tokenizer, and the numbers of documents and tokens."""
     return {
-        **corpus_facts(folder),
-        "dropped": manifest.get("dropped", {}),
-        "cleaning": manifest.get("statistics", {}).get("cleaning", []),
-        "sources": [Path(source["path"]).name for source in manifest.get("sources", [])],
+        "fingerprint": manifest.fingerprint,
+        "tokenizer": manifest.tokenizer["fingerprint"],
+        "documents": sum(shard.documents for shard in manifest.shards),
+        "tokens": sum(shard.tokens for shard in manifest.shards),
+    }
+
+
+def corpus_card(manifest: Manifest) -> dict[str, Any]:
+    """The corpus section of a Hugging Face model card: `corpus_facts`, the dropped documents, and the sources."""
+    return {
+        **corpus_facts(manifest),
+        "dropped": manifest.dropped,
+        "cleaning": manifest.statistics.get("cleaning", []),
+        "sources": [Path(source["path"]).name for source in manifest.sources],
     }
 
 

@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache, cached_property
 from hashlib import md5
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 from reread.preprocessing.corpus.checksums import add_checksum, read_manifest, verify_checksum
 from reread.preprocessing.corpus.index import BLOCK, CHUNK_LENGTHS, INDEX, CorpusIndex, chunk_window, page_count
+from reread.preprocessing.corpus.job import once, trusting
 from reread.preprocessing.errors import DamagedError, UserError
 from reread.preprocessing.files import write_atomically
 
@@ -83,7 +86,7 @@ class Manifest:
         shards, index = [one.shard for one in written], CorpusIndex.join(one.index for one in written)
         return cls(tokenizer, dtype, shards, index, **fields)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Identity of the corpus: the ids and flags of every document, and which ids are special.
 
@@ -94,16 +97,23 @@ class Manifest:
         return md5("\n".join(parts).encode()).hexdigest()
 
     def split_index(self, split: str) -> CorpusIndex:
-        """The rows of the index for the shards of a split."""
-        of = [shard.split == split for shard in self.shards]
-        of_block = np.repeat(of, [shard.blocks for shard in self.shards])
-        of_page = np.repeat(of, [page_count(shard.bytes) for shard in self.shards])
-        blocks, chunks, pages = self.index
-        return CorpusIndex(blocks[of_block], chunks[of_block], pages[of_page])
+        """The rows of the index for the shards of a split: views, since `reread preprocess` puts them together."""
+        parts: list[CorpusIndex] = []
+        block = page = 0
+        for is_wanted, group in groupby(self.shards, lambda shard: shard.split == split):
+            run = list(group)
+            blocks, pages = sum(shard.blocks for shard in run), sum(page_count(shard.bytes) for shard in run)
+            if is_wanted:
+                own = slice(block, block + blocks)
+                parts.append(
+                    CorpusIndex(self.index.blocks[own], self.index.chunks[own], self.index.pages[page:][:pages])
+                )
+            block, page = block + blocks, page + pages
+        return parts[0] if len(parts) == 1 else CorpusIndex.join(parts)
 
     def write(self, folder: Path) -> None:
         """Write `folder`/manifest.json and index.npz, with the checksums of `folder`/tokenizer, which must exist."""
-        values = {name: value for name, value in vars(self).items() if name != "shards"}
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shards"}
         values |= {"index": self.index.write(folder), "shards": [asdict(shard) for shard in self.shards]}
         write_atomically(folder / "manifest.json", add_checksum(folder, {"fingerprint": self.fingerprint, **values}))
 
@@ -112,9 +122,10 @@ class Manifest:
         """The manifest of a corpus.
 
         Raises `UserError` if the manifest is missing, cannot be read or has another version, and `DamagedError` if the
-        manifest, the index or the tokenizer differs from what was written.
+        manifest, the index or the tokenizer differs from what was written. Of the index and the tokenizer this is not
+        looked for if another process of a job did.
         """
-        path, values = folder / "manifest.json", read_manifest(folder)
+        path, values = folder / "manifest.json", once(read_manifest, folder)
         if "kind" in values:
             raise UserError(f"{path}: {values['kind']}, not a corpus; give the corpus they were made from")
         if values.get("version") not in (FORMAT_VERSION, SIMPLIFIED_VERSION):
@@ -131,6 +142,8 @@ class Manifest:
             problem = error.errors()[0]
             field = ".".join(map(str, problem["loc"]))
             raise DamagedError(f"{path}: {field}: {problem['msg']}; run `reread preprocess` again") from None
+        if trusting():
+            return manifest
         if fault := manifest._fault() or ("its fingerprint does not match" if manifest.fingerprint != written else ""):
             raise DamagedError(f"{path}: {fault}; run `reread preprocess` again")
         return manifest
@@ -141,26 +154,35 @@ class Manifest:
         pages = sum(page_count(shard.bytes) for shard in self.shards)
         if (count, count, pages) != tuple(map(len, self.index)):
             return f"{INDEX} belongs to other shards"
-        item, first = np.dtype(self.dtype).itemsize, 0
-        for shard in self.shards:
-            mine, chunks = blocks[first : first + shard.blocks], self.index.chunks[first : first + shard.blocks]
-            first += shard.blocks
-            if any((mine[name] < 0).any() or (mine[name] > shard.bytes).any() for name in BLOCK.names or ()):
-                return f"{shard.name}: a block ends after its shard"
-            for name in ("documents", "tokens"):
-                if getattr(shard, name) != mine[name].sum():
-                    return f"{shard.name}: {name} are not the sum of its blocks"
-            sizes = {
-                "ids_at": item * mine["tokens"],
-                "flags_at": mine["tokens"],
-                "offsets_at": 8 * (mine["documents"] + 1),
-            }
-            if any((mine[name] + size > shard.bytes).any() for name, size in sizes.items()):
-                return f"{shard.name}: a block ends after its shard"
-            for number, longest in enumerate(CHUNK_LENGTHS):
-                more = chunks[:, number] - mine["documents"]
-                if (more < 0).any() or (more > mine["tokens"] // (longest - chunk_window(longest))).any():
-                    return f"{shard.name}: {INDEX} has an impossible number of chunks"
+        counts = [shard.blocks for shard in self.shards]
+        shard_of, borders = np.repeat(np.arange(len(counts)), counts), np.cumsum([0, *counts])
+        size, item = np.array([shard.bytes for shard in self.shards], np.int64)[shard_of], np.dtype(self.dtype).itemsize
+        found: list[tuple[int, str]] = []
+        """The first shard with each fault, and the fault."""
+
+        def look(wrong: NDArray[np.bool_], of: NDArray[np.int64], fault: str) -> None:
+            found.extend((number, fault) for number in of[np.flatnonzero(wrong)[:1]].tolist())
+
+        for name in BLOCK.names or ():
+            look((blocks[name] < 0) | (blocks[name] > size), shard_of, "a block ends after its shard")
+        for name in ("documents", "tokens"):
+            sums = np.diff(np.append(0, np.cumsum(blocks[name]))[borders])
+            stated = np.array([getattr(shard, name) for shard in self.shards], np.int64)
+            look(sums != stated, np.arange(len(counts)), f"{name} are not the sum of its blocks")
+        sizes = {
+            "ids_at": item * blocks["tokens"],
+            "flags_at": blocks["tokens"],
+            "offsets_at": 8 * (blocks["documents"] + 1),
+        }
+        for name, taken in sizes.items():
+            look(blocks[name] + taken > size, shard_of, "a block ends after its shard")
+        for number, longest in enumerate(CHUNK_LENGTHS):
+            more = self.index.chunks[:, number] - blocks["documents"]
+            most = blocks["tokens"] // (longest - chunk_window(longest))
+            look((more < 0) | (more > most), shard_of, f"{INDEX} has an impossible number of chunks")
+        if found:
+            shard, fault = min(found, key=lambda one: one[0])  # the first fault of the first shard that has any
+            return f"{self.shards[shard].name}: {fault}"
         return tokenizer_fault(self.tokenizer)
 
 

@@ -1,8 +1,8 @@
 """Memory maps that hold no file descriptor, so that a process can map more files than it may have open.
 
 A corpus has thousands of shards, which are read in random order, and Linux by default lets a process open 1,024 files.
-`mmap.mmap` keeps a file descriptor as long as the map lives (Python 3.13 can close it, by `trackfd=False`). If the
-number of maps were limited instead, rows drawn at random would map and unmap a file each.
+`mmap.mmap` keeps a file descriptor as long as the map lives (Python 3.13 can close it, by `trackfd=False`). If as few
+maps were allowed, rows drawn at random would map and unmap a file each; the limit of maps is far higher (`shards.py`).
 
 The kernel reads nothing ahead in these maps by itself, since a row is a few hundred bytes; `read_ahead` asks for it.
 """

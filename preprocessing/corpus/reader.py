@@ -4,6 +4,7 @@ import logging
 import mmap
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.corpus.index import CHUNK_LENGTHS, CorpusIndex, chunk_counts, page_count
+from reread.preprocessing.corpus.job import kept, once
 from reread.preprocessing.corpus.manifest import Manifest, Shard
 from reread.preprocessing.corpus.maps import read_ahead
 from reread.preprocessing.corpus.shards import CheckedPages, ShardFiles, Stretch
@@ -24,8 +26,9 @@ _MANY_BLOCKS = 1024
 class Corpus:
     """One split of a corpus, read through memory maps; documents are numbered in source order.
 
-    Opening it reads the manifest and the index, and raises `UserError` for a missing or truncated shard. The first read
-    of an altered page of a shard raises `UserError`, too.
+    Opening it reads the manifest and maps the index, and raises `UserError` for a missing or truncated shard, unless
+    another process of a job has looked for that (`reread.preprocessing.corpus.job`). The first read of an altered page
+    of a shard raises `UserError`, too.
     """
 
     def __init__(self, folder: str | Path, split: str = "train") -> None:
@@ -33,7 +36,7 @@ class Corpus:
         self.location: Path | str = self.folder
         """The folder or address of the corpus, for messages."""
         self.split = split
-        self.manifest = Manifest.read(self.folder)
+        self.manifest = once(Manifest.read, self.folder)
         self.fingerprint = self.manifest.fingerprint
         shards = [shard for shard in self.manifest.shards if shard.split == split]
         self._open(shards, self.manifest.split_index(split))
@@ -41,32 +44,31 @@ class Corpus:
     def _open(self, shards: list[Shard], index: CorpusIndex) -> None:
         files = ShardFiles(self.folder, "reread preprocess")
         for shard in shards:
-            files.check_size(shard.name, shard.bytes)
+            files.expect(shard.name, shard.bytes)
         self._read_from(files, whole_shards(shards, index.pages), index)
 
     def _read_from(self, files: ShardFiles, stretches: list[Stretch], index: CorpusIndex) -> None:
         """Set up the arrays that locate the blocks of `index` in the files of `stretches`."""
-        blocks = index.blocks
-        self._files = files
-        sums = [index.pages[:0], *(stretch.sums for stretch in stretches)]
-        self._pages = CheckedPages(files, [(one.name, one.size) for one in stretches], np.concatenate(sums))
-        counts = [stretch.blocks for stretch in stretches]
-        shard_of = np.repeat(np.arange(len(stretches)), counts)
-        start = np.repeat(np.array([stretch.start for stretch in stretches], np.int64), counts)
+        blocks, starts = index.blocks, np.array([stretch.start for stretch in stretches], np.int64)
+        self._files, self._pages = files, CheckedPages(files, stretches)
         self._names = [stretch.name for stretch in stretches]
-        self._shard_of: list[int] = shard_of.tolist()
+        self._first_block = np.cumsum([0, *(stretch.blocks for stretch in stretches)])
+        self._shard_of = np.repeat(np.arange(len(stretches), dtype=np.int32), np.diff(self._first_block))
         self._chunks = index.chunks
-        self.first_page: NDArray[np.int64] = self._pages.first[shard_of]
-        """[blocks]: the number of the first page of each block's shard, for `check`."""
-        self.ids_at: NDArray[np.int64] = blocks["ids_at"] - start
+
+        def within(name: str) -> NDArray[np.int64]:
+            return blocks[name] - starts[self._shard_of] if starts.any() else blocks[name]
+
+        self.ids_at = within("ids_at")
         """[blocks]: the byte offset in its file at which each block's ids begin."""
-        self.flags_at: NDArray[np.int64] = blocks["flags_at"] - start
-        self._offsets_at: NDArray[np.int64] = blocks["offsets_at"] - start
+        self.flags_at = within("flags_at")
+        self._offsets_at = within("offsets_at")
         self.block_documents: NDArray[np.int64] = np.append(0, np.cumsum(blocks["documents"]))
         """[blocks + 1]: the number of documents before each block."""
         self.block_tokens: NDArray[np.int64] = np.append(0, np.cumsum(blocks["tokens"]))
         """[blocks + 1]: the number of tokens before each block."""
-        self._first: list[int] = self.block_documents.tolist()
+        self._first = self.block_documents.data
+        """`block_documents`; one of its numbers costs less here."""
         self.documents: int = self._first[-1]
         self.tokens = int(self.block_tokens[-1])
         self.dtype = np.dtype(self.manifest.dtype)
@@ -74,6 +76,10 @@ class Corpus:
     @property
     def blocks(self) -> int:
         return len(self._shard_of)
+
+    def first_page(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the first page of the shard of each of the blocks `numbers` [n], for `check`."""
+        return self._pages.first[self._shard_of[numbers]]
 
     def map(self, number: int) -> mmap.mmap:
         """The bytes of the shard that holds block `number`; call `check` for the bytes that are read."""
@@ -89,7 +95,7 @@ class Corpus:
     def check_offsets(self, numbers: NDArray[np.int64]) -> None:
         """`check` the offsets of blocks `numbers` [n] together, which `block_offsets` would check one by one."""
         start, documents = self._offsets_at[numbers], self.block_documents[numbers + 1] - self.block_documents[numbers]
-        self.check(self.first_page[numbers], start, start + 8 * (documents + 1))
+        self.check(self.first_page(numbers), start, start + 8 * (documents + 1))
 
     def block_offsets(self, number: int) -> NDArray[np.int64]:
         """[documents + 1]: the token of the block at which each document begins.
@@ -118,11 +124,19 @@ class Corpus:
         """[blocks]: the number of chunks of at most `longest` tokens (`reread.training.data.order.chunks`)."""
         if longest in CHUNK_LENGTHS:
             return self._chunks[:, CHUNK_LENGTHS.index(longest)].astype(np.int64)
+        name = f"{self.fingerprint}-{self.split}-{longest}"
+        return kept(name, self.blocks, lambda: self._count_chunks(longest)).astype(np.int64)
+
+    def _count_chunks(self, longest: int) -> NDArray[np.uint32]:
+        """`chunk_counts` by the lengths of all documents; one shard after another is mapped for it."""
         if self.blocks > _MANY_BLOCKS:
             log.info("%s: reads the lengths of all documents, since its index has none for %d", self.location, longest)
-        for number, at in enumerate(self._offsets_at.tolist()):
-            read_ahead(self.map(number), at, at + 8 * (self._documents(number) + 1))
-        return np.array([chunk_counts(self._lengths(number), longest).sum() for number in range(self.blocks)], np.int64)
+        counts = np.empty(self.blocks, np.uint32)
+        for name, (first, stop) in zip(self._names, pairwise(self._first_block.tolist()), strict=True):
+            if first < stop:
+                counts[first:stop] = self._chunks_of_shard(first, stop, longest)
+                self._files.release(name)
+        return counts
 
     @property
     def releases(self) -> int:
@@ -145,21 +159,36 @@ class Corpus:
         """Read everything once; raises `UserError` for the first page that was altered."""
         self._pages.verify()
 
-    def _lengths(self, number: int) -> NDArray[np.int64]:
-        """[documents]: the tokens of each document of a block. Its pages are not verified before its text is read."""
-        at, count = int(self._offsets_at[number]), self._documents(number) + 1
-        offsets = np.frombuffer(self.map(number), np.int64, count, at)
-        lengths = np.diff(offsets)
-        if offsets[0] != 0 or (lengths <= 0).any() or lengths.sum() != np.diff(self.block_tokens[number : number + 2]):
-            return np.diff(self.block_offsets(number))  # verified
-        return lengths
+    def _chunks_of_shard(self, first: int, stop: int, longest: int) -> NDArray[np.int64]:
+        """`chunk_counts` of the blocks first..stop of one shard.
+
+        Pages are verified only where lengths cannot be right, since this reads a little of each of many pages.
+        """
+        mapped, documents = self.map(first), np.diff(self.block_documents[first : stop + 1])
+        begins = self._offsets_at[first:stop]
+        ranges = [*zip(begins.tolist(), (begins + 8 * (documents + 1)).tolist(), strict=True)]
+        for begin, end in ranges:
+            read_ahead(mapped, begin, end)
+        offsets = np.frombuffer(b"".join(mapped[begin:end] for begin, end in ranges), np.int64)
+        ends = np.cumsum(documents + 1)
+        lengths = np.delete(np.diff(offsets), ends[:-1] - 1)  # not from one block to the next
+        borders = np.append(0, np.cumsum(documents))
+
+        def sums(values: NDArray[Any]) -> NDArray[np.int64]:
+            return np.diff(np.append(0, np.cumsum(values))[borders])
+
+        counts, tokens = sums(chunk_counts(lengths, longest)), np.diff(self.block_tokens[first : stop + 1])
+        wrong = (offsets[ends - documents - 1] != 0) | (sums(lengths <= 0) > 0) | (sums(lengths) != tokens)
+        for one in np.flatnonzero(wrong).tolist():
+            counts[one] = chunk_counts(np.diff(self.block_offsets(first + one)), longest).sum()  # verified
+        return counts
 
     def _documents(self, number: int) -> int:
         return self._first[number + 1] - self._first[number]
 
     def _array(self, number: int, dtype: np.dtype[Any], at: int, start: int, stop: int) -> NDArray[Any]:
         begin = at + dtype.itemsize * start
-        self._pages.check_range(int(self.first_page[number]), begin, at + dtype.itemsize * stop)
+        self._pages.check_range(int(self._pages.first[self._shard_of[number]]), begin, at + dtype.itemsize * stop)
         values = np.frombuffer(self.map(number), dtype, stop - start, begin)
         values.flags.writeable = False
         return values
@@ -167,8 +196,8 @@ class Corpus:
 
 def whole_shards(shards: list[Shard], pages: NDArray[np.uint32]) -> list[Stretch]:
     """Each shard as one stretch; `pages` [pages] are the checksums of the pages of all shards."""
-    cuts = np.cumsum([page_count(shard.bytes) for shard in shards])[:-1]
+    ends = accumulate(page_count(shard.bytes) for shard in shards)
     return [
-        Stretch(shard.name, shard.name, 0, shard.bytes, shard.blocks, sums)
-        for shard, sums in zip(shards, np.split(pages, cuts) if shards else [], strict=True)
+        Stretch(shard.name, shard.name, 0, shard.bytes, shard.blocks, pages[end - page_count(shard.bytes) : end])
+        for shard, end in zip(shards, ends, strict=True)
     ]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from reread.preprocessing.corpus.address import RemoteFolder, check_name
 from reread.preprocessing.corpus.cache import SHARDS, Cache, CacheSettings
 from reread.preprocessing.corpus.checksums import LARGEST, TOKENIZER_FILES, has_valid_checksum
-from reread.preprocessing.corpus.index import CHUNK_LENGTHS, INDEX, PAGE, CorpusIndex, page_count
+from reread.preprocessing.corpus.index import INDEX, PAGE, CorpusIndex, page_count
 from reread.preprocessing.corpus.manifest import Shard, index_bytes
 from reread.preprocessing.corpus.maps import read_ahead
 from reread.preprocessing.corpus.own_folder import open_own
@@ -125,9 +125,6 @@ class FetchedShards(ShardFiles):
         self.spare = 0
         """Bytes that must stay free in the cache when a file is fetched ahead."""
 
-    def check_size(self, name: str, size: int) -> None:
-        """Does nothing: `map` checks the sizes."""
-
     def map(self, name: str) -> mmap.mmap:
         if name not in self._maps:
             ahead = self._ahead.pop(name, None)
@@ -151,6 +148,9 @@ class FetchedShards(ShardFiles):
         while len(self._threads) < min(_THREADS, len(self._queue)):
             self._threads.append(Thread(target=self._fetch_ahead, name="fetch", daemon=True))
             self._threads[-1].start()
+
+    def release(self, name: str) -> None:
+        """Does nothing: what is in use is that of the pool (`keep`)."""
 
     def repair(self, name: str) -> None:
         stretch, path = self._stretches[name], self.folder / name
@@ -335,16 +335,15 @@ class RemoteCorpus(Corpus):
     def read_ahead(self, first: int, stop: int) -> None:
         self._fetched.ask(self._names_of(first, stop))
 
-    def chunk_counts(self, longest: int) -> NDArray[np.int64]:
-        if longest not in CHUNK_LENGTHS:
-            if not self._fits:
-                raise UserError(
-                    f"{self._address}: its index has no chunks of {longest} tokens, so all of its shards would have to "
-                    "be read first; set sequence_length to 128, 256, 512 or 1024, or data.cache.size to the size of "
-                    "the whole corpus"
-                )
-            self._fetched.ask(self._names)
-        return super().chunk_counts(longest)
+    def _count_chunks(self, longest: int) -> NDArray[np.uint32]:
+        if not self._fits:
+            raise UserError(
+                f"{self._address}: its index has no chunks of {longest} tokens, so all of its shards would have to be "
+                "read first; set sequence_length to 128, 256, 512 or 1024, or data.cache.size to the size of the whole "
+                "corpus"
+            )
+        self._fetched.ask(self._names)
+        return super()._count_chunks(longest)
 
     def verify(self) -> None:
         self.use([])

@@ -48,7 +48,7 @@ def continues(folder: Path, expected: Path, *, since: int | None = None) -> str:
 def complaints(output: str) -> list[str]:
     """The lines that report a fault, without progress and the choices made at the start."""
     starts = ("device:", "precision:", "optimizer:", "gradients:", "no checkpoint", "MFU = ", "starting ", "continuing")
-    moves = ("train.threads:", "step ", "held out", "done")
+    moves = ("corpus:", "train.threads:", "step ", "held out", "done")
     return [line for line in output.splitlines() if line and not line.startswith((*starts, *moves))]
 
 
@@ -345,6 +345,10 @@ def damaged_while_training(how: str, rank: int) -> None:
 
     def and_damage(self: Any) -> None:
         load(self)
+        corpus = self.dataset.corpus
+        for number in range(corpus.blocks):
+            corpus.map(number)
+        self.mesh.gather()
         if rank == 0:
             damage(shard_of(Path(self.settings.data.corpus), -1), how)
         self.mesh.gather()

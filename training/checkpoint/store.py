@@ -53,7 +53,7 @@ class _Save:
 
 
 class CheckpointStore:
-    """The last `keep` checkpoints of a run, in `folder`; save, poll, wait and latest are collective."""
+    """The last `keep` checkpoints of a run, in `folder`; save, poll, wait, latest and load are collective."""
 
     def __init__(self, folder: Path, keep: int, mesh: Mesh, tick: Callable[[], object] = lambda: None) -> None:
         """`tick` is called as reading and writing proceed."""
@@ -148,21 +148,29 @@ class CheckpointStore:
         return latest if best is None else best
 
     def load(self, step: int, tensors: dict[str, Tensor], layout: dict[str, Slice]) -> None:
-        """Fill `tensors` in place with their parts of the checkpoint, padding with zeros.
+        """Fill `tensors` in place with their parts of the checkpoint, padding with zeros (collective).
 
-        Raises `UserError` if a tensor is not in the checkpoint or has another shape there.
+        Every part is read once, by the rank that would write it, and sent to the others that hold it. Raises
+        `UserError` if a tensor is not in the checkpoint or has another shape there.
         """
-        index, files = self._index(step), TensorFiles(self._path(step))
+        mesh, writers = self.mesh, _writers({name: layout[name] for name in tensors}, self.mesh)
+        sources = {name: _own(_holders(layout[name], mesh), ranks, mesh.rank) for name, ranks in writers.items()}
+        with mesh.together():
+            index, files = self._index(step), TensorFiles(self._path(step))
+            for name, tensor in tensors.items():
+                entry = index["tensors"].get(name)
+                if entry is None:
+                    raise UserError(f"{self._path(step)}: holds no tensor {name}; it is of another model or objective")
+                if tuple(entry["shape"]) != layout[name].shape:
+                    raise UserError(
+                        f"{self._path(step)}: {name} has shape {tuple(entry['shape'])}, but {layout[name].shape} in "
+                        "this run; give it the settings it began with"
+                    )
+                if sources[name][1] == mesh.rank:
+                    files.fill(name, entry, tensor.detach(), layout[name])
+                    self._tick()
         for name, tensor in tensors.items():
-            entry = index["tensors"].get(name)
-            if entry is None:
-                raise UserError(f"{self._path(step)}: holds no tensor {name}; it is of another model or objective")
-            if tuple(entry["shape"]) != layout[name].shape:
-                raise UserError(
-                    f"{self._path(step)}: {name} has shape {tuple(entry['shape'])}, but {layout[name].shape} in this "
-                    "run; give it the settings it began with"
-                )
-            files.fill(name, entry, tensor.detach(), layout[name])
+            mesh.send(tensor.detach(), *sources[name])
             self._tick()
 
     def fits(self, step: int, layout: dict[str, Slice]) -> bool:
@@ -356,6 +364,11 @@ def _holders(part: Slice, mesh: Mesh) -> list[range]:
     if part.rows or part.over == "data":  # tensor-parallel ranks hold the same
         return [range(number * mesh.tensor_size, (number + 1) * mesh.tensor_size) for number in range(mesh.data_size)]
     return [range(number, mesh.world, mesh.tensor_size) for number in range(mesh.tensor_size)]
+
+
+def _own(holders: list[range], writers: list[int], rank: int) -> tuple[range, int]:
+    """The ranks that hold the same part as `rank`, and the one of them that writes it."""
+    return next(one for one in zip(holders, writers, strict=True) if rank in one[0])
 
 
 def _size(part: Slice, number: int) -> int:

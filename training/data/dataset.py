@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from hashlib import md5
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -82,13 +81,13 @@ class Dataset(ABC, Generic[AnySettings]):
         newer = {name: value for name, value in defaults.items() if name in now["data"]}
         return "; ".join(differences({**kept, "data": _over(newer, kept["data"])}, now, "train"))
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Fingerprints and counts of the data that a run keeps."""
-        return corpus_facts(self.tokenizer_folder.parent)
 
+    @abstractmethod
     def card(self) -> dict[str, Any]:
         """`facts`, and further facts for a model card."""
-        return corpus_card(self.tokenizer_folder.parent)
 
     @abstractmethod
     def verify(self) -> None:
@@ -117,6 +116,21 @@ class Dataset(ABC, Generic[AnySettings]):
         return []
 
 
+class CorpusDataset(Dataset[AnyCorpus]):
+    """Rows drawn from a corpus on demand."""
+
+    corpus: Corpus
+
+    def facts(self) -> dict[str, Any]:
+        return corpus_facts(self.corpus.manifest)
+
+    def card(self) -> dict[str, Any]:
+        return corpus_card(self.corpus.manifest)
+
+    def verify(self) -> None:
+        self.corpus.verify()
+
+
 class PooledDataset(Dataset[AnyMasked]):
     """Samples in the order of `Order`. Epoch e shows copy e % copies; `len()` is the number of samples in an epoch."""
 
@@ -139,19 +153,23 @@ class PooledDataset(Dataset[AnyMasked]):
         return self.order.locate(positions)
 
 
-class MaskedDataset(PooledDataset[AnyMasked]):
-    """Rows drawn from a corpus on demand."""
+class MaskedDataset(CorpusDataset[AnyMasked], PooledDataset[AnyMasked]):
+    """Rows drawn from a corpus on demand, whose masked tokens are predicted."""
 
     def __init__(self, corpus: Corpus, settings: AnyMasked, seed: int, before_block: NDArray[np.int64]) -> None:
         """`before_block` [blocks + 1] is the number of samples before each block of the corpus."""
         self.corpus, self.settings, self.seed, self.split = corpus, settings, seed, corpus.split
         extents, pools = cut_pools(np.diff(corpus.block_tokens), settings.pool_tokens)
         self.order = Order(before_block[extents], pools, settings.copies, seed)
-        stretches = list(pairwise(extents.tolist()))
+
+        def stretch(one: int) -> tuple[int, int]:
+            """The blocks of an extent."""
+            return int(extents[one]), int(extents[one + 1])
+
         self._read_ahead = ReadAhead(
             self.order,
-            lambda one: corpus.read_ahead(*stretches[one]),
-            lambda pool: corpus.use(stretches[one] for one in pool),
+            lambda one: corpus.read_ahead(*stretch(one)),
+            lambda pool: corpus.use(map(stretch, pool)),
         )
         tokenizer = corpus.manifest.tokenizer
         self.special = special_ids(tokenizer)
@@ -170,9 +188,6 @@ class MaskedDataset(PooledDataset[AnyMasked]):
     def follow(self, position: int) -> None:
         """Read the next pool ahead, in step with what is read at `position`."""
         self._read_ahead.follow(position)
-
-    def verify(self) -> None:
-        self.corpus.verify()
 
     def check(self, settings: AnyMasked, seed: int) -> None:
         """Raises `UserError` if no token is masked, or if whole words are but Chinese words are not marked."""

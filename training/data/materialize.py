@@ -29,6 +29,7 @@ from rich.progress import track
 
 from reread.preprocessing.corpus import Corpus, Count, ShardFiles, TarWriter, checksum, tokenizer_fault
 from reread.preprocessing.corpus.checksums import add_checksum, read_manifest, verify_checksum
+from reread.preprocessing.corpus.job import once
 from reread.preprocessing.errors import UserError, writing
 from reread.preprocessing.execution.executors.semaphores import name_semaphores
 from reread.preprocessing.files import write_atomically
@@ -115,7 +116,7 @@ def _check_written(out: Path, values: dict[str, Any]) -> None:
 
 def is_materialized(folder: Path) -> bool:
     try:
-        return read_manifest(folder).get("kind") == "samples"
+        return once(read_manifest, folder).get("kind") == "samples"
     except UserError:
         return False  # opening it as a corpus will raise the error
 
@@ -233,7 +234,7 @@ class _Manifest(Settings):
 
 
 def _read_manifest(folder: Path) -> _Manifest:
-    path, values = folder / "manifest.json", read_manifest(folder)
+    path, values = folder / "manifest.json", once(read_manifest, folder)
     command = "reread preprocess --materialize"
     if values.get("version") != FORMAT_VERSION:
         raise UserError(
@@ -253,12 +254,13 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
     """
 
     def __init__(self, folder: Path, split: str) -> None:
-        written = _read_manifest(folder)
+        written = once(_read_manifest, folder)
         self.folder = folder
         self.seed = written.seed
         self.settings = RowSettings.parse({**written.settings, "corpus": folder}, str(folder / "manifest.json"))
         self.corpus_fingerprint = written.corpus
         self.split = split
+        self._tokenizer = written.tokenizer["fingerprint"]
         self.vocab_size = written.tokenizer["vocab_size"]
         self.tokenizer_folder = folder / "tokenizer"
         self.special = special_ids(written.tokenizer)
@@ -269,7 +271,7 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
         self._files = ShardFiles(folder, "reread preprocess --materialize")
         shards = [shard for shard in written.shards if shard.split == split]
         for shard in shards:
-            self._files.check_size(shard.name, shard.bytes)
+            self._files.expect(shard.name, shard.bytes)
         self._blocks = [(shard.name, block) for shard in shards for block in shard.blocks]
         small = _small(self.settings.sequence_length)
         self._dtypes = (written.dtype, np.uint8, small, small, written.dtype)
@@ -305,6 +307,13 @@ class MaterializedSamples(PooledDataset[RowSettings], RowDataset[RowSettings]):
                 f"{self.folder}: these samples were written with {differing}; restore that, or write "
                 "them again with `reread preprocess --materialize`"
             )
+
+    def facts(self) -> dict[str, Any]:
+        """The fingerprints of the corpus that the samples were drawn from."""
+        return {"fingerprint": self.corpus_fingerprint, "tokenizer": self._tokenizer}
+
+    def card(self) -> dict[str, Any]:
+        return {**self.facts(), "dropped": {}, "cleaning": [], "sources": []}
 
     def verify(self) -> None:
         for number in range(len(self._blocks)):

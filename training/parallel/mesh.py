@@ -67,6 +67,22 @@ class Mesh:
         dist.all_gather(everyone, mine)
         return [tuple(row) for row in torch.stack(everyone).tolist()]
 
+    def send(self, tensor: torch.Tensor, ranks: range, source: int) -> None:
+        """Overwrite `tensor` on `ranks`, each of which calls this, by that of `source`, bit for bit.
+
+        `ranks` are all, the tensor group or the data group of this process, or this process alone.
+        """
+        if len(ranks) == 1 or not tensor.numel():
+            return
+        if len(ranks) == self.world:
+            group = dist.group.WORLD
+        else:
+            group = self.tensor_group if ranks.step == 1 else self.data_group
+        sent = tensor.to(self.device).contiguous()
+        dist.broadcast(sent.view(-1).view(torch.uint8), source, group)
+        if sent.data_ptr() != tensor.data_ptr():
+            tensor.copy_(sent)
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Raise `UserError` on all processes when the body, which must not communicate, raises it on one.

@@ -67,7 +67,7 @@ def continue_run(settings: TrainSettings, assembly: Assembly, dataset: Dataset[A
         fresh = [
             name for name in tensors if not name.startswith("model.") and not store.fits(step, {name: slices[name]})
         ]
-        store.load(step, {name: tensor for name, tensor in tensors.items() if name not in fresh}, slices)
+    store.load(step, {name: tensor for name, tensor in tensors.items() if name not in fresh}, slices)
     # Say what begins anew, and go on at that run's row of the data.
     if fresh:
         log.info("did not learn in %s, so the optimiser begins anew with it: %s", run, ", ".join(_parameters(fresh)))

@@ -56,7 +56,7 @@ class RunFile(Enum):
     PROGRESS = (
         "progress/rank-{:05d}.json",
         "The process' step, what it is doing, and how it ended.",
-        "the watchdog of each process, every two seconds",
+        "the watchdog of each process, process 0 every two seconds, the others too in runs of up to 128 processes",
         "the other watchdogs, the next start, `supervise.py`, `reread report`",
     )
     HISTORY = (
@@ -89,6 +89,12 @@ class RunFile(Enum):
         "Fingerprints and counts of the data that the run began with.",
         "process 0, before the first step",
         "`reread evaluate`, `export`, `report`, a run that continues from this one",
+    )
+    COUNTS = (
+        "counts",
+        "The number of chunks in each block of a corpus, by its fingerprint, split and a length that its index lacks.",
+        "process 0, before the first step",
+        "the other processes, the next start",
     )
     CHECKPOINTS = (
         "checkpoints",

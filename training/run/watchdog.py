@@ -11,6 +11,7 @@ two readings count, so the clocks of machines may differ. Imports no torch.
 import contextlib
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -27,7 +28,9 @@ from reread.training.run.files import RunFile, read_json
 log = logging.getLogger("reread")
 
 BEAT_SECONDS = 2.0
-"""Time between two writes of a process' file."""
+"""Time between two writes of process 0's file, from which people and `supervise.py` read the step."""
+WRITES_A_SECOND = 64
+"""Of all files together: the other processes write less often in a larger run."""
 LOOK_SECONDS = 120.0
 """Longest time between the two readings, which is longer than a network file system shows an outdated file."""
 FAULT = 1
@@ -68,7 +71,8 @@ class Progress:
 
 
 class Watchdog:
-    """A thread, used in a `with` statement, that writes this process' file every `BEAT_SECONDS` and at the end.
+    """A thread, used in a `with` statement, that writes this process' file every `BEAT_SECONDS` and at the end; in a
+    large run only process 0 writes as often (`slowest_beat`).
 
     When `progress` has not moved for `limit` seconds, or the connection to another process is lost, it finds the
     process that caused it. The lowest living rank reports it in one line, and all end with status `FAULT` by
@@ -79,8 +83,9 @@ class Watchdog:
         """`attempt` identifies this start of the run: the same on all processes, another at each start."""
         self.run, self.progress = run, progress
         self.rank, self.world, self.attempt = rank, world, attempt
-        self.limit, self.beat = limit, min(BEAT_SECONDS, limit / 20)
-        self._beats = 0
+        self.limit, self.beat, self._slowest = limit, min(BEAT_SECONDS, limit / 20), slowest_beat(world, limit)
+        self._wakes_a_write = 1 if rank == 0 else math.ceil(self._slowest / self.beat)
+        self._wakes = self._beats = 0
         self._over, self._lost = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -126,15 +131,17 @@ class Watchdog:
         still, before, moved = 0.0, time.monotonic(), (0, 0)
         first: dict[int, Note] | None = None
         while not self._over.wait(self.beat):
-            self._write_if_possible(self.progress.doing)
+            lost = self._lost.is_set()
+            self._wakes += 1
+            if lost or (self._wakes + self.rank) % self._wakes_a_write == 0:  # in turns with the other ranks
+                self._write_if_possible(self.progress.doing)
             now = time.monotonic()
             # A pause of the whole process, as when Slurm suspends its job, counts as two beats
             still, before = still + min(now - before, 2 * self.beat), now
             if moved != (self.progress.begun, self.progress.ticks):
                 moved = self.progress.begun, self.progress.ticks
                 still, first = 0.0, None
-            lost = self._lost.is_set()
-            between = 4 * self.beat if lost else min(LOOK_SECONDS, self.limit / 4)
+            between = 4 * self._slowest if lost else min(LOOK_SECONDS, self.limit / 4)
             if first is None and still >= (0 if lost else self.limit):
                 first, looked = read_progress(self.run, self.attempt), still
             elif first is not None and still >= looked + between:
@@ -177,6 +184,14 @@ class Watchdog:
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(note), encoding="utf-8")
         temporary.replace(path)
+
+
+def slowest_beat(world: int, limit: float) -> float:
+    """Seconds between two writes of the file of a process other than the first, in a run of `world` processes.
+
+    Two readings, which are `LOOK_SECONDS` or a quarter of `limit` apart, always have several writes between them.
+    """
+    return min(max(BEAT_SECONDS, world / WRITES_A_SECOND), LOOK_SECONDS / 4, limit / 20)
 
 
 def moving(first: dict[int, Note], second: dict[int, Note]) -> bool:

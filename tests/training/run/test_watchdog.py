@@ -10,6 +10,7 @@ import pytest
 from reread.training.config import STOPPED
 from reread.training.run.files import RunFile
 from reread.training.run.watchdog import (
+    LOOK_SECONDS,
     LOST,
     Note,
     Progress,
@@ -18,6 +19,7 @@ from reread.training.run.watchdog import (
     judge,
     moving,
     read_progress,
+    slowest_beat,
 )
 from tests.conftest import ROOT
 
@@ -133,6 +135,55 @@ def test_the_last_note_shows_how_a_process_ended(tmp_path, error: BaseException 
         pass
     last = read_progress(tmp_path)[0]
     assert (last["step"], last["doing"]) == (7, doing)
+
+
+class Wakes:
+    """In place of the event that ends a watchdog: it wakes so many times, without waiting."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def wait(self, seconds: float) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize(("world", "others"), [(8, 120), (128, 120), (1024, 15), (9999, 8)])
+def test_a_large_run_writes_no_more_files_a_second_but_process_0_as_many(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, world: int, others: int
+) -> None:
+    """Within 240 s, and the ranks of a large run not all at the same moment."""
+    moments: dict[int, list[int]] = {}
+
+    def run(rank: int) -> None:
+        watchdog, wakes, moments[rank] = Watchdog(tmp_path, Progress(), rank, world, 1800, 1), Wakes(120), []
+        monkeypatch.setattr(watchdog, "_over", wakes)
+        monkeypatch.setattr(watchdog, "_write", lambda doing: moments[rank].append(wakes.left))
+        watchdog._watch()
+
+    for rank in range(17):
+        run(rank)
+    counts = {rank: len(written) for rank, written in moments.items()}
+    assert counts == {0: 120} | dict.fromkeys(range(1, 17), others)
+    at_once = max(sum(left in moments[rank] for rank in range(1, 17)) for left in range(120))
+    assert at_once == -(-16 * others // 120)
+
+
+@pytest.mark.parametrize("limit", [1.0, 60.0, 1800.0, 1e6])
+@pytest.mark.parametrize("world", [1, 64, 1024, 100_000])
+def test_every_process_writes_between_two_readings(world: int, limit: float) -> None:
+    assert 2 * slowest_beat(world, limit) < min(LOOK_SECONDS, limit / 4)
+
+
+def test_a_process_that_lost_another_says_so_at_once(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watchdog = Watchdog(tmp_path, Progress(), 700, 1024, limit=1800, attempt=1)
+    written: list[str] = []
+    monkeypatch.setattr(watchdog, "_over", Wakes(2))
+    monkeypatch.setattr(watchdog, "_write", written.append)
+    watchdog.progress.enter(LOST)
+    watchdog._lost.set()
+    watchdog._watch()
+    assert written == [LOST, LOST]
 
 
 @pytest.mark.slow

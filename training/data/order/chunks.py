@@ -107,7 +107,7 @@ class CorpusChunks:
         stop = np.array([block.offsets[number + 1] for block, number in zip(blocks, within, strict=True)], np.int64)
         at = self.corpus
         maps = [block.map for block in blocks]
-        return TextRanges(maps, at.first_page[numbers], at.ids_at[numbers], at.flags_at[numbers], start, stop)
+        return TextRanges(maps, at.first_page(numbers), at.ids_at[numbers], at.flags_at[numbers], start, stop)
 
     def _read_block(self, number: int) -> _CorpusBlock:
         offsets = self.corpus.block_offsets(number)

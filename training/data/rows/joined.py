@@ -35,8 +35,8 @@ class JoinedCorpus(Corpus):
         self.ids_at = np.concatenate([part.ids_at for part in parts])
         self.flags_at = np.concatenate([part.flags_at for part in parts])
         self._offsets_at = np.concatenate([part._offsets_at for part in parts])
-        self.first_page = np.concatenate([part.first_page for part in parts])
-        self.first_page += np.repeat(self._pages_before[:-1], np.diff(self._blocks_before))
+        self._first_page = np.concatenate([part.first_page(np.arange(part.blocks)) for part in parts])
+        self._first_page += np.repeat(self._pages_before[:-1], np.diff(self._blocks_before))
         self.block_documents = _before(np.concatenate([np.diff(part.block_documents) for part in parts]))
         self.block_tokens = _before(np.concatenate([np.diff(part.block_tokens) for part in parts]))
         self.documents, self.tokens = int(self.block_documents[-1]), int(self.block_tokens[-1])
@@ -44,6 +44,9 @@ class JoinedCorpus(Corpus):
     @property
     def blocks(self) -> int:
         return int(self._blocks_before[-1])
+
+    def first_page(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._first_page[numbers]
 
     def map(self, number: int) -> mmap:
         part, own = self._own(number)

@@ -59,7 +59,7 @@ class Packed(MaskedRows[PackedSettings]):
         super().__init__(
             corpus, settings, seed, -(-sizes // self._step)
         )  # rows are counted by the position at which copy 0 begins them
-        self._before_block: list[int] = sizes.tolist()
+        self._before_block = sizes.data
         self._positions = self._before_block[-1]
 
     def at(self, copies: NDArray[np.int64], indices: NDArray[np.int64]) -> Rows:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_END, Corpus
 from reread.training.data.batch import IGNORED, Rows
-from reread.training.data.dataset import Dataset
+from reread.training.data.dataset import CorpusDataset, Dataset
 from reread.training.data.settings import LONGEST, CorpusSettings
 
 
@@ -68,7 +68,7 @@ class StreamDataset(Dataset[StreamSettings]):
         """
 
 
-class Stream(StreamDataset):
+class Stream(CorpusDataset[StreamSettings], StreamDataset):
     """The tokens of one split as a ring.
 
     Raises `UserError` for an altered block when it is first read.
@@ -81,7 +81,7 @@ class Stream(StreamDataset):
         self.special = {name: tokenizer[name] for name in ("eos",) if name in tokenizer}
         self.corpus_fingerprint = corpus.fingerprint
         self.tokenizer_folder = corpus.folder / "tokenizer"
-        self._before_block: list[int] = corpus.block_tokens.tolist()
+        self._before_block = corpus.block_tokens.data
         corpus.use([(0, corpus.blocks)])
 
     def __len__(self) -> int:
@@ -140,9 +140,6 @@ class Stream(StreamDataset):
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
         return [("documents", f"{self.corpus.documents:,}"), ("tokens, each predicted once an epoch", f"{len(self):,}")]
-
-    def verify(self) -> None:
-        self.corpus.verify()
 
     def _read(self, starts: NDArray[np.int64], length: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
         """Ids and flags [B, length] from each position on."""
