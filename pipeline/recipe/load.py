@@ -189,7 +189,7 @@ def override_learned(values: dict[str, Any], overrides: Sequence[str]) -> None:
     """`apply_overrides` to the recipe of a model that has learned. Raises `UserError` if its labels would change."""
     learned = _labels(values)
     apply_overrides(values, list(overrides), "train")
-    if learned and _labels(values) != learned:
+    if learned and fine_tunes(values) and _labels(values) != learned:
         raise UserError(f"task.labels: the model has learned {', '.join(map(str, learned))}; leave this setting out")
 
 

@@ -5,7 +5,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, singledispatch
 from hashlib import md5
 from itertools import chain, pairwise
 from json.encoder import encode_basestring
@@ -177,22 +177,46 @@ class MappedExamples(Sequence[Any]):
         return example if self._change is None else self._change(example)
 
 
+@singledispatch
 def summary_of(examples: Iterable[Example]) -> Summary:
-    return examples.summary if isinstance(examples, MappedExamples) else Summary(examples)
+    return Summary(examples)
 
 
+@summary_of.register
+def _(examples: MappedExamples) -> Summary:
+    return examples.summary
+
+
+@singledispatch
 def fingerprint_of(examples: Iterable[Example]) -> str:
-    return examples.fingerprint if isinstance(examples, MappedExamples) else Fingerprint(examples).hex()
+    return Fingerprint(examples).hex()
 
 
+@fingerprint_of.register
+def _(examples: MappedExamples) -> str:
+    return examples.fingerprint
+
+
+@singledispatch
 def where(examples: Sequence[Any], wanted: Callable[[Any], bool]) -> Sequence[Any]:
     """The examples that are `wanted`, mapped ones as mapped ones."""
-    return examples.where(wanted) if isinstance(examples, MappedExamples) else list(filter(wanted, examples))
+    return list(filter(wanted, examples))
 
 
+@where.register
+def _(examples: MappedExamples, wanted: Callable[[Any], bool]) -> Sequence[Any]:
+    return examples.where(wanted)
+
+
+@singledispatch
 def changed(examples: Sequence[Any], change: Callable[[Any], Any]) -> Sequence[Any]:
     """The examples as `change` returns them, mapped ones as mapped ones."""
-    return examples.changed(change) if isinstance(examples, MappedExamples) else list(map(change, examples))
+    return list(map(change, examples))
+
+
+@changed.register
+def _(examples: MappedExamples, change: Callable[[Any], Any]) -> Sequence[Any]:
+    return examples.changed(change)
 
 
 def _encoded(value: Any) -> str:

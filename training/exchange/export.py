@@ -34,8 +34,9 @@ AUTO_CLASSES = {
     "AutoModelForMultipleChoice": "ForMultipleChoice",
 }
 """transformers' Auto class -> the suffix of the class that it loads, after the model's name."""
-OWN_HEADS = {"ForKeyPhrases": "AutoModelForTokenClassification"}
-"""The suffix of a class that no Auto class is for -> the one that loads it, if it is the exported one."""
+OWN_HEADS = {"ForKeyPhrases": "AutoModelForTextEncoding"}
+"""The suffix of a class that no Auto class is for -> the one that loads it, if it is the exported one. No other class
+of the same code has that one: in a process that has loaded two of it, the Auto class would take the first for both."""
 
 
 def write_huggingface(

@@ -18,7 +18,7 @@ class PhrasesObjective(TaskObjective[PhrasesSettings]):
     name = "phrases"
     has_global_tokens = False
     own_inputs = ("word_starts",)
-    card = Card("AutoModelForTokenClassification", "token-classification", "keyphrase-extraction")
+    card = Card("AutoModelForTextEncoding", "token-classification", "keyphrase-extraction")
 
     @staticmethod
     def configure(config: Any, data: PhrasesSettings) -> None:

@@ -31,7 +31,7 @@ AUTO = {
     "answer": "AutoModelForQuestionAnswering",
     "choose": "AutoModelForMultipleChoice",
     "rank": "AutoModelForSequenceClassification",
-    "phrases": "AutoModelForTokenClassification",
+    "phrases": "AutoModelForTextEncoding",
 }
 SIZES_OF_WORDS = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
 EXPORTS: list[tuple[str, str, dict[str, Any]]] = [

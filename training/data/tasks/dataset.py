@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from reread.preprocessing.arrays import ArrayWriter
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
-from reread.preprocessing.labelled.mapped import MappedExamples, fingerprint_of
+from reread.preprocessing.labelled.mapped import fingerprint_of
 from reread.preprocessing.tokens.base import read_backend, read_config
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, pieces_of
@@ -26,9 +25,9 @@ from reread.training.data.batch import Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
-from reread.training.data.tasks.documents import Documents, TaskDocument, Tokens, write_documents
+from reread.training.data.tasks.documents import Documents, TaskDocument, Tokens
 from reread.training.data.tasks.examples import examples_of
-from reread.training.data.tasks.kept import kept
+from reread.training.data.tasks.kept import documents_of
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Framing, Row, longest_of, padded, room_beside
 from reread.training.scoring.task_scores import scores
@@ -144,16 +143,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """All examples, tokenised."""
         few = range(0, len(self), ENCODED_AT_ONCE)
         found = (one for first in few for one in self.encode(self.examples[first : first + ENCODED_AT_ONCE]))
-        if not isinstance(self.examples, MappedExamples):
-            return Documents.of(found)
+        return documents_of(self.examples, found, self._tokens_depend_on)
 
-        def make(writer: ArrayWriter) -> dict[str, Any]:
-            write_documents(found, writer.append)
-            return {}
-
-        return Documents(kept("tokens", self._tokens_depend_on, make).arrays)
-
-    @property
     def _tokens_depend_on(self) -> tuple[str, ...]:
         """All that decides `documents`."""
         files = sorted(self.tokenizer_folder.glob("tokenizer*.json"))

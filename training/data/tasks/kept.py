@@ -6,9 +6,9 @@ the runs, since seeds, evaluations and starts under another name read the same; 
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from hashlib import md5
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +19,7 @@ from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.file import STANDARD_INPUT
 from reread.preprocessing.labelled.mapped import MappedExamples, write_examples
 from reread.preprocessing.labelled.read import read_examples
+from reread.training.data.tasks.documents import Documents, TaskDocument, write_documents
 
 log = logging.getLogger("reread")
 
@@ -48,6 +49,21 @@ def read_or_kept(path: Path, kind: str, format: str | None, how: Mapping[str, An
     for level, line in [] if made else arrays.facts["notes"]:
         log.log(level, "%s", line)
     return MappedExamples(arrays)
+
+
+@singledispatch
+def documents_of(examples: Any, encoded: Iterable[TaskDocument], depends: Callable[[], tuple[Any, ...]]) -> Documents:
+    """The `encoded` examples in memory; those of mapped examples are kept, by the values that they depend on."""
+    return Documents.of(encoded)
+
+
+@documents_of.register
+def _(examples: MappedExamples, encoded: Iterable[TaskDocument], depends: Callable[[], tuple[Any, ...]]) -> Documents:
+    def make(writer: ArrayWriter) -> dict[str, Any]:
+        write_documents(encoded, writer.append)
+        return {}
+
+    return Documents(kept("tokens", depends(), make).arrays)
 
 
 def kept(name: str, depends: tuple[Any, ...], make: Callable[[ArrayWriter], Mapping[str, Any]]) -> Arrays:
