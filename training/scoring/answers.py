@@ -53,7 +53,7 @@ def cmrc_units(text: str) -> tuple[str, ...]:
     regular expression splits as its NLTKWordTokenizer does: ASCII punctuation is a unit of its own, except a full stop
     that does not end the run and a comma before a digit; other signs stay in their word. A quotation mark that opens
     is another unit than one that closes; here it becomes “, which the normal form deletes. The units of all
-    10,720 answers of CMRC2018's dev set and of DRCD are those of NLTK 3.9; 3.10 also splits at a dash.
+    10,720 answers of CMRC2018's dev file and of DRCD are those of NLTK 3.9; 3.10 also splits at a dash.
     """
     return tuple(_CMRC_UNIT.findall(_CMRC_OPENING.sub("“", cmrc_normal(text))))
 
