@@ -44,13 +44,13 @@ def rules_of(labels: Sequence[str]) -> Rules:
     return Rules(~continues, joined | ~continues, torch.ones_like(continues))
 
 
-def words_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The positions of each row that have a label (not -100), moved to its front.
+def words_of(logits: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The positions of each row that have a label (not -100), moved to its front; `most` of a row have one.
 
     logits [B, L, K], labels int [B, L] -> emissions [B, N, K], tags [B, N], and which of them are there, bool [B, N].
     """
     labelled = labels != -100
-    order = torch.sort(~labelled, dim=1, stable=True).indices[:, : max(1, int(labelled.sum(1).amax()))]
+    order = torch.sort(~labelled, dim=1, stable=True).indices[:, : max(1, most)]
     emissions = logits.gather(1, order[..., None].expand(-1, -1, logits.shape[-1]))
     there = labelled.gather(1, order)
     return emissions, labels.gather(1, order).where(there, 0), there
@@ -101,9 +101,10 @@ class ForTokenClassification(TaskHead):
             """Of a tag, the score of each tag after it."""
             self.post_init()
 
-    def chain_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """-log p of each row's labelled tokens [B] as one chain; logits [B, L, K], labels [B, L], -100 for none."""
-        return -log_likelihood(*words_of(logits, labels), at_least_float32(self.transitions.weight))
+    def chain_loss(self, logits: Tensor, labels: Tensor, most: int) -> Tensor:
+        """-log p of each row's labelled tokens [B], `most` at most, as one chain; logits [B, L, K], labels [B, L], -100
+        for none."""
+        return -log_likelihood(*words_of(logits, labels, most), at_least_float32(self.transitions.weight))
 
     def tags(self, logits: Tensor) -> Tensor:
         """The tag of each word [N] of one text, by the logits [N, K] of the first tokens of its words."""
@@ -115,4 +116,5 @@ class ForTokenClassification(TaskHead):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         if not getattr(self.config, "crf", False):
             return super().loss(logits, labels)
-        return self.chain_loss(logits, labels).sum() / labels.ne(-100).sum()
+        labelled = labels.ne(-100)
+        return self.chain_loss(logits, labels, int(labelled.sum(1).amax())).sum() / labelled.sum()

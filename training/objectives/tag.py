@@ -40,7 +40,8 @@ class TagObjective(TaskObjective[TagSettings]):
         labels = self.put(rows["labels"])
         labels = torch.where(self.put(rows["learns"])[:, None], labels, IGNORED)
         if self.data.crf:
-            losses = self.model.chain_loss(logits, labels).sum()
+            most = int((rows["labels"] != IGNORED).sum(1).max())  # counted here: a GPU would be waited for
+            losses = self.model.chain_loss(logits, labels, most).sum()
         else:
             losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
         return losses, ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()

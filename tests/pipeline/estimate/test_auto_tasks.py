@@ -62,6 +62,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "runs of words": ("nezha", "phrases", {"sequence_length": 96}),
     "words": ("ran", "tag", {"sequence_length": 96, "labels": ["O"]}),
+    "words as a chain": ("nezha", "tag", {"sequence_length": 48, "labels": ["O"], "crf": True}),
     "a softmax over all windows": ("longformer", "answer", {"sequence_length": 64, "occurrences": "all"}),
     "options read twice": ("ernie_doc", "choose", {"sequence_length": 64, "retrospective": True}),
 }

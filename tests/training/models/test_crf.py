@@ -40,7 +40,7 @@ def test_rows_of_other_lengths_and_words_between_pieces_do_not_matter() -> None:
     """Labelled positions are the words, wherever they stand in a row; a row without any adds nothing."""
     logits, transitions = drawn(3, 6, 4), drawn(4, 4, seed=1).requires_grad_()
     labels = torch.tensor([[-100, 2, -100, 0, 3, -100], [1, -100, -100, -100, -100, -100], [-100] * 6])
-    found = log_likelihood(*words_of(logits, labels), transitions)
+    found = log_likelihood(*words_of(logits, labels, 3), transitions)
     alone = [
         log_likelihood(
             logits[row, chosen][None], labels[row, chosen][None], torch.ones(1, len(chosen)) > 0, transitions
