@@ -12,6 +12,7 @@ from reread.preprocessing.corpus import CONTINUES_WORD, PARAGRAPH_END, SENTENCE_
 from reread.preprocessing.text.characters import codes_of
 from reread.preprocessing.text.sentences import sentence_ends
 from reread.preprocessing.text.words import WordSegmenter
+from reread.preprocessing.tokens.long_text import grouped
 from reread.preprocessing.tokens.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 16
@@ -127,13 +128,4 @@ def batches(texts: Iterable[tuple[T, str]]) -> Iterator[list[tuple[T, str]]]:
 
     A label is any value that identifies a text, such as its number.
     """
-    batch: list[tuple[T, str]] = []
-    characters = 0
-    for label, text in texts:
-        batch.append((label, text))
-        characters += len(text)
-        if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+    yield from grouped(texts, lambda labelled: len(labelled[1]), BATCH_CHARACTERS)

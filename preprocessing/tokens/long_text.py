@@ -5,9 +5,12 @@ What `tokenizers` returns takes hundreds of bytes a token, so a book must not be
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from tokenizers import Tokenizer as Backend
+
+T = TypeVar("T")
 
 PIECE_CHARACTERS = 1 << 16
 """A piece has at least so many characters, and ends at the next place where it may."""
@@ -47,3 +50,17 @@ def pieces_of(text: str, cut: re.Pattern[str] | None) -> Iterator[tuple[int, str
         yield begin, text[begin : found.start()]
         begin = found.start()
     yield begin, text[begin:]
+
+
+def grouped(values: Iterable[T], size: Callable[[T], int], enough: int) -> Iterator[list[T]]:
+    """The values in groups, each of which ends where the sizes in it add up to `enough`."""
+    group: list[T] = []
+    total = 0
+    for value in values:
+        group.append(value)
+        total += size(value)
+        if total >= enough:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group

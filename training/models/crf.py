@@ -96,7 +96,8 @@ class ForTokenClassification(TaskHead):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        if getattr(config, "crf", False):
+        self.is_chain = bool(getattr(config, "crf", False))
+        if self.is_chain:
             self.transitions = nn.Embedding(config.num_labels, config.num_labels)
             """Of a tag, the score of each tag after it."""
             self.post_init()
@@ -108,13 +109,13 @@ class ForTokenClassification(TaskHead):
 
     def tags(self, logits: Tensor) -> Tensor:
         """The tag of each word [N] of one text, by the logits [N, K] of the first tokens of its words."""
-        if not getattr(self.config, "crf", False):
+        if not self.is_chain:
             return logits.argmax(-1)
         names: Any = self.config.id2label
         return best_tags(logits, self.transitions.weight, rules_of([names[number] for number in range(len(names))]))
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if not getattr(self.config, "crf", False):
+        if not self.is_chain:
             return super().loss(logits, labels)
         labelled = labels.ne(-100)
         return self.chain_loss(logits, labels, int(labelled.sum(1).amax())).sum() / labelled.sum()

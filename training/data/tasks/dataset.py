@@ -20,7 +20,7 @@ from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.mapped import fingerprint_of
 from reread.preprocessing.tokens.base import read_backend, read_config
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
-from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, pieces_of
+from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, grouped, pieces_of
 from reread.training.data.batch import Rows, percentage
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
@@ -293,7 +293,7 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         """The encodings of texts, about `TOGETHER` characters (or words) at a time.
 
         Raises `UserError` for a tokenizer that cannot read the texts, such as one without [UNK]."""
-        for few in _together(texts):
+        for few in grouped(texts, len, TOGETHER):
             try:
                 found = self._tokenizer.encode_batch(few, add_special_tokens=False, **how)
             except Exception as error:  # `tokenizers` raises nothing narrower
@@ -465,19 +465,6 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
             ("windows an example", f"{np.mean(windows):.2f}, {windows.max():,} at most"),
             ("times a token is read", f"{documents.shown.sum() / max(texts, 1):.2f}"),
         ]
-
-
-def _together(texts: Iterable[Any]) -> Iterator[list[Any]]:
-    """The texts in groups, each of which ends where it has `TOGETHER` characters."""
-    few, size = [], 0
-    for text in texts:
-        few.append(text)
-        size += len(text)
-        if size >= TOGETHER:
-            yield few
-            few, size = [], 0
-    if few:
-        yield few
 
 
 def _tokens(options: list[list[Sequence[int]]]) -> int:

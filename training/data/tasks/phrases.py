@@ -13,6 +13,7 @@ from reread.preprocessing.labelled.tasks.phrases import ABSENT, Phrase, PhrasesE
 from reread.training.data.batch import IGNORED, Rows
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs
 from reread.training.data.tasks.documents import TaskDocument
+from reread.training.data.tasks.reach import reach_line
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
 from reread.training.data.tasks.words import WordsDataset
@@ -179,13 +180,8 @@ class PhrasesDataset(WordsDataset[PhrasesSettings, PhrasesExample]):
             lost.update(filter(None, reasons))
             gold[example.id] = example.keys
             best[example.id] = [key for key, reason in zip(example.keys, reasons, strict=True) if not reason]
-        reasons_text = ", ".join(f"{count:,} {reason}" for reason, count in lost.most_common())
         ceiling = scores(self.settings.scored_as, gold, best)
-        return (
-            f"{lost.total():,} of {sum(map(len, gold.values())):,} key phrases are out of reach"
-            f"{f' ({reasons_text})' if lost else ''}; the best possible scores are "
-            f"{', '.join(f'{name} {value:.2f}' for name, value in ceiling.items())}"
-        )
+        return reach_line("key phrases", lost, sum(map(len, gold.values())), ceiling)
 
     def _unreachable(self, number: int, key: Phrase, place: int) -> str:
         """Why a phrase of example `number` cannot be predicted; "" if it can."""

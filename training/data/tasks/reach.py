@@ -1,7 +1,7 @@
 """Counts the gold answers that no prediction can be, and computes the highest possible scores."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -56,9 +56,14 @@ def within_reach(settings: AnswerSettings, examples: Sequence[AnswerExample], do
         total += nowhere
     # The line
     ceiling = scores(settings.scored_as, gold, best, style=settings.style)
+    return reach_line("gold answers", lost, total, ceiling)
+
+
+def reach_line(what: str, lost: Counter[str], total: int, ceiling: Mapping[str, float]) -> str:
+    """How many of `total` cannot be predicted, by reason, and the highest possible scores."""
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in lost.most_common())
     return (
-        f"{lost.total():,} of {total:,} gold answers are out of reach{f' ({reasons})' if reasons else ''}; the best "
+        f"{lost.total():,} of {total:,} {what} are out of reach{f' ({reasons})' if reasons else ''}; the best "
         f"possible scores are {', '.join(f'{name} {value:.2f}' for name, value in ceiling.items())}"
     )
 
