@@ -143,6 +143,30 @@ def peek(
     work(what, documents, megabytes)
 
 
+@app.command()
+def split(
+    file: Annotated[Path, typer.Argument(help="Labelled examples in any format of a task; a folder of classes, too")],
+    shares: Annotated[
+        str, typer.Argument(metavar="[TRAIN/DEV/TEST]", help="Two shares, for train and dev, or three")
+    ] = "80/10/10",
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Spread each value of this field or column evenly over the files"),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Keep records with the same value, such as an author's, in one file"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another number gives another division")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to write; default: beside FILE")] = None,
+) -> None:
+    """Divide labelled examples into NAME-train, NAME-dev and NAME-test of the same form; equal texts stay together."""
+    from reread.pipeline.commands.split import split as work
+    from reread.preprocessing.labelled.divide import By
+
+    work(file, shares, By(label, group, seed), out)
+
+
 @app.command(context_settings=WITH_SETTINGS)
 def inspect(
     corpus: Annotated[
