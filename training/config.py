@@ -82,7 +82,7 @@ class OptimizerSettings(Settings):
     """Weight decay, as a factor of the learning rate; not applied to biases and layer norms."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor on the learning rate from a layer to the one below: r for the top layer, r^n for the lowest of n, r^(n+1)
-    for embeddings, 1 for heads and poolers (ERNIE-Doc, appendix A.3)."""
+    for embeddings, 1 for heads and poolers (ERNIE-Doc, appendix A.5)."""
     head_learning_rate: float | None = Field(default=None, gt=0, le=100)
     """The peak of the learning rate of heads and poolers, on top of the layers; null: `learning_rate`."""
     gradient_clip: float | None = Field(default=1.0, gt=0)

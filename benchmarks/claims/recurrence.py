@@ -117,7 +117,7 @@ REACH = Experiment(
         ),
         Claim(
             "Short segments with enhanced recurrence do better than longer ones without it",
-            "ERNIE-Doc, 4.5, Figure 4",
+            "ERNIE-Doc, 4.2.5, Figure 4",
             (
                 Condition("enhanced", "17 to 32", 0, less=("shifted, 32 + 32", "17 to 32")),
                 Condition("enhanced", "any distance", 0, less=("shifted, 32 + 32", "any distance")),

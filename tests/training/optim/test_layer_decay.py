@@ -23,7 +23,7 @@ def test_each_layer_learns_slower_than_the_one_above(
     tmp_path: Path, model: str, decay: float, head: float | None
 ) -> None:
     """Of three layers the top learns at r, the middle one at r^2, the lowest at r^3, embeddings at r^4, and pooler and
-    head at 1 (ERNIE-Doc, appendix A.3) or at a rate of their own. Adam's first update moves a weight by its rate where
+    head at 1 (ERNIE-Doc, appendix A.5) or at a rate of their own. Adam's first update moves a weight by its rate where
     the gradient is 1."""
     values = task_values(model, "classify", write_tokenizer(tmp_path), sequence_length=16, labels=["p", "q"])
     values["model"]["num_hidden_layers"] = 3
