@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import md5
 from pathlib import Path
-from statistics import median
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -33,7 +32,7 @@ from reread.preprocessing.text.words import WordSegmenter
 from reread.preprocessing.text.wrapped import is_wrapped
 from reread.preprocessing.tokens.encode import Encoder
 from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
-from reread.training.data.batch import percentage
+from reread.training.data.batch import percentage, spread
 
 Item = TypeVar("Item")
 MOST_FILES = 50
@@ -255,7 +254,7 @@ def _table(sample: Sample, encoder: Encoder | None, title: str) -> Table:
         total, unknown = sum(sample.tokens), encoder.counts["unknown_tokens"]
         rows += [
             ("tokens", f"{total:,}"),
-            ("tokens a document", f"median {median(sample.tokens):,.0f}, longest {max(sample.tokens):,}"),
+            ("tokens a document", spread(sample.tokens)),
             ("unknown tokens", percentage(unknown, total)),
         ]
         if unknown:

@@ -8,7 +8,7 @@ import numpy as np
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.labelled.tasks.answer import NOWHERE, AnswerExample
-from reread.training.data.batch import Rows
+from reread.training.data.batch import Rows, spread
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.dataset import SHOWN, Mark, Member, Mistake, Outputs, TaskDataset
 from reread.training.data.tasks.documents import TaskDocument, Tokens
@@ -163,6 +163,11 @@ class AnswerDataset(TaskDataset[AnswerSettings, AnswerExample]):
                 best[question] = max(best.get(question, found), found, key=lambda one: one[0])
         answers = {question: text for question, (_, text) in best.items()}
         return scores(self.settings.scored_as, gold, answers, style=self.settings.style)
+
+    def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
+        answers = [len(answer.text) for one in self.examples for answer in one.answers or ()]
+        lengths = [("characters of an answer", spread(answers))] if answers else []
+        return [*super().statistics(batches), *lengths]
 
     def remarks(self) -> list[str]:
         if any(one.answers is None for one in self.examples):

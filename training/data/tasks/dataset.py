@@ -21,7 +21,7 @@ from reread.preprocessing.labelled.mapped import fingerprint_of
 from reread.preprocessing.tokens.base import read_backend, read_config
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, grouped, pieces_of
-from reread.training.data.batch import Rows, percentage
+from reread.training.data.batch import Rows, percentage, spread
 from reread.training.data.dataset import Dataset
 from reread.training.data.order.order import locate
 from reread.training.data.rows.trimming import by_length, micro_batches, pieces
@@ -452,7 +452,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return int(self.documents.lengths.sum()) + self.documents.others, int(self.documents.unread.sum())
 
     def statistics(self, batches: list[Rows]) -> list[tuple[str, str]]:
-        return self.coverage()
+        documents = self.documents
+        beside = [("tokens beside a text", spread(documents.longest_others))] if documents.others else []
+        return [*self.coverage(), ("tokens of a text", spread(documents.lengths + documents.unread)), *beside]
 
     def coverage(self) -> list[tuple[str, str]]:
         """(name, value) of figures on how much of the text is read, and how often."""
