@@ -36,6 +36,14 @@ def test_a_key_that_only_one_section_has_needs_no_section(section: str) -> None:
     assert (recipe.preprocess.inputs[0].paths, recipe.train.steps, recipe.name) == (["zh"], 7, "x")
 
 
+def test_text_is_normalised_unless_the_vocabulary_is_robertas_or_keeps_words_as_they_are() -> None:
+    recipes = {name: load_recipe(name, []) for name in available_recipes()}
+    for name, recipe in recipes.items():
+        if (settings := recipe.preprocess) is not None:
+            of_words = settings.tokenizer.train is not None and settings.tokenizer.train.type == "words"
+            assert settings.clean.nfkc != (of_words or str(settings.tokenizer.path) == "roberta-base"), name
+
+
 def test_nezha_recipes_hold_the_papers_numbers() -> None:
     base, large = load_recipe("nezha-base", []).train, load_recipe("nezha-large", []).train
     assert base and large
