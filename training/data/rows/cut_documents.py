@@ -34,6 +34,9 @@ class SegmentSettings(MaskedSettings):
     reorder_chunks: int = Field(default=4, ge=1, le=6)
     """m of the segment-reordering task (section 3.4): a document is cut into 1 to m chunks, which are permuted; 1
     disables it."""
+    cut: Literal["sentence", "anywhere"] = "sentence"
+    """Where chunks may be cut: after a sentence, or, as the paper has it, before any word; there the broken sentence
+    may tell the order."""
     masking: MaskingSettings = MaskingSettings()
 
     def lanes(self, global_batch: int) -> int:
@@ -89,15 +92,18 @@ def word_reach(capacity: int) -> int:
     return min(LONGEST_WORD, capacity // 4)
 
 
-def permuted(flags: NDArray[np.uint8], count: int, cut: list[float], order: float) -> tuple[list[tuple[int, int]], int]:
+def permuted(
+    may_end: NDArray[np.bool_], count: int, cut: list[float], order: float
+) -> tuple[list[tuple[int, int]], int]:
     """The chunks in reading order, and the permutation's label; `cut` and `order` are draws from [0, 1).
 
-    A document with too few sentences has one chunk per sentence, and the label for that number of chunks.
+    `may_end` [tokens - 1]: whether a chunk may end with a token. A document with too few such tokens is cut after each
+    of them, and has the label for that number of chunks.
     """
-    size = len(flags)
+    size = len(may_end) + 1
     if count == 1:
         return [(0, size)], 0
-    ends = np.flatnonzero(flags[:-1] & SENTENCE_END)
+    ends = np.flatnonzero(may_end)
     count = min(count, len(ends) + 1)
     chosen: list[int] = []
     for number in range(count - 1):
@@ -108,6 +114,13 @@ def permuted(flags: NDArray[np.uint8], count: int, cut: list[float], order: floa
     cuts = [0, *(int(ends[index]) + 1 for index in chosen), size]
     rank = int(order * factorial(count))
     return [(cuts[chunk], cuts[chunk + 1]) for chunk in _ORDERS[count][rank]], reorder_classes(count - 1) + rank
+
+
+def chunk_ends(flags: NDArray[np.uint8], cut: str) -> NDArray[np.bool_]:
+    """Whether a chunk may end with a token, of all tokens but the last; `cut` as in `SegmentSettings`."""
+    if cut == "sentence":
+        return flags[:-1] & SENTENCE_END != 0
+    return flags[1:] & CONTINUES_WORD == 0
 
 
 def segment_bounds(flags: NDArray[np.uint8], chunks: list[tuple[int, int]], capacity: int) -> "array[int]":

@@ -1,7 +1,7 @@
 """Documents cut into segments for models with memory (ERNIE-Doc, Ding et al. 2021, section 3).
 
 How document i is read in copy c is a pure function of (corpus, settings, seed, c, i). For the segment-reordering task
-(section 3.4) its text is cut at sentence ends into 1 to m chunks, which are permuted; the permuted text is cut into
+(section 3.4) its text is cut into 1 to m chunks, which are permuted; the permuted text is cut into
 segments of at most `sequence_length` - 2 tokens. A row is tokens, [SEP], padding, and [CLS] in the last position.
 """
 
@@ -22,6 +22,7 @@ from reread.training.data.order.random import Purpose
 from reread.training.data.rows.cut_documents import (
     CutDocument,
     SegmentSettings,
+    chunk_ends,
     permuted,
     segment_bounds,
     stretch_of,
@@ -145,7 +146,7 @@ class Segments(MaskedDataset[SegmentSettings], SegmentDataset):
             if longest is not None and len(ids) > longest:
                 part = stretch_of(flags, longest, stretch)
                 ids, flags = ids[part], flags[part]
-            chunks, label = permuted(flags, count, cut, order)
+            chunks, label = permuted(chunk_ends(flags, self.settings.cut), count, cut, order)
             bounds = segment_bounds(flags, chunks, self._capacity)
             found.append(CutDocument(copy, number, ids, flags, chunks, label, bounds))
         return found

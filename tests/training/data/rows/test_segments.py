@@ -1,5 +1,6 @@
 import lzma
 import shutil
+from collections import Counter
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,20 @@ def test_segments_hold_the_whole_document_in_the_order_of_its_chunks(corpus: Cor
         assert len(covered) <= chunks
         permuted = np.concatenate([ids[start:stop] for start, stop in reading.chunks])
         assert np.array_equal(text_of(rows), permuted)
+
+
+@pytest.mark.parametrize("cut", ["sentence", "anywhere"])
+def test_chunks_are_cut_after_sentences_or_before_any_word(corpus: Corpus, cut: str) -> None:
+    ends = Counter[tuple[bool, bool]]()
+    for copy in range(3):
+        for reading in read_all(segments_of(corpus, cut=cut), copy):
+            for start, _ in reading.chunks:
+                if start:
+                    after_sentence = bool(reading.flags[start - 1] & SENTENCE_END)
+                    ends[after_sentence, not reading.flags[start] & CONTINUES_WORD] += 1
+    assert ends[True, True] > 0 and ends[False, False] == ends[True, False] == 0
+    assert (ends[False, True] > ends[True, True]) == (cut == "anywhere")
+    assert (ends[False, True] == 0) == (cut == "sentence")
 
 
 def test_rows_have_their_form(corpus: Corpus) -> None:
