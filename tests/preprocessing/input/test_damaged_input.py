@@ -146,5 +146,8 @@ def test_a_damaged_line_costs_that_line(texts: list[str], chosen: st.DataObject)
             documents, problems = read_folder(Path(folder), part_bytes)
             found = [document.text for document in documents]
             assert len(problems) <= 1
+            if [problem.position for problem in problems] == ["whole file"]:  # its first bytes are those of no text
+                assert not documents
+                continue
             kept = [f"x{text}" for text in texts]
             assert found[:bad] == kept[:bad] and found[len(found) - len(kept) + bad + 1 :] == kept[bad + 1 :]
