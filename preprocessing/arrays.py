@@ -10,8 +10,11 @@ import errno
 import fcntl
 import json
 import logging
+import mmap
 import secrets
 import shutil
+import struct
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,6 +33,8 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _INDEX = "index.json"
 _HELD = 1 << 16
 """Values that are written together."""
+_ZIP_LENGTHS_AT = 26
+"""The byte of a member's header in a zip file with the lengths of its name and of its extra field, which follow."""
 
 
 class Arrays(NamedTuple):
@@ -153,6 +158,26 @@ def _mapped(path: Path, entry: Mapping[str, Any]) -> NDArray[Any]:
     if (size := path.stat().st_size) != count * kind.itemsize:
         raise ValueError(f"{path.name} has {size:,} bytes of {count * kind.itemsize:,}")
     return np.memmap(path, kind, "r", shape=(count,)).view(np.ndarray) if count else np.empty(0, kind)
+
+
+def mapped_member(archive: zipfile.ZipFile, name: str, data: mmap.mmap) -> NDArray[Any]:
+    """The array of a member of a .npz file, as a view of the file's bytes `data`; np.load would copy it.
+
+    Raises ValueError, or another error of zipfile or numpy, for a member that `numpy.savez` would not write.
+    """
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    with archive.open(member) as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError(f"{name} has another version")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        header = file.tell()
+    if (is_fortran and len(shape) > 1) or dtype.hasobject:
+        raise ValueError(f"{name} holds another array")
+    lengths = struct.unpack_from("<HH", data, member.header_offset + _ZIP_LENGTHS_AT)
+    begin = member.header_offset + _ZIP_LENGTHS_AT + 4 + sum(lengths)
+    return np.ndarray(shape, dtype, data, begin + header)
 
 
 @contextmanager

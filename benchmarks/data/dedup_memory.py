@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import heading, measured, parser, row, seconds
 from reread.preprocessing.errors import one_line
-from reread.preprocessing.text.dedup import RANGES_PER_TASK, later_occurrences, listed_in, sort_keys, task_count
+from reread.preprocessing.text.dedup import RANGES_PER_TASK, Load, later_occurrences, listed_in, sort_keys, task_count
 
 KEYS_PER_PART = 100_000
 SET_LIMIT = 16_000_000
@@ -59,8 +59,8 @@ def write_keys(folder: Path, parts: int, keys_per_part: int) -> int:
     return repeated
 
 
-def files_of(folder: Path, parts: int) -> list[Path]:
-    return [folder / f"{part:05d}.keys.npy" for part in range(parts)]
+def files_of(folder: Path, parts: int) -> list[Load]:
+    return [partial(np.load, folder / f"{part:05d}.keys.npy", mmap_mode="r") for part in range(parts)]
 
 
 def find(folder: Path, parts: int, tasks: int, number: int) -> str:
@@ -144,7 +144,8 @@ def many_files(folder: Path, parts: int, keys_per_part: int) -> None:
     found = [folder / f"found-{number:05d}.npy" for number in range(60)]
     for path in found[1:]:
         shutil.copy(found[0], path)
-    taken = seconds(partial(listed_in, found, parts // 2, keys_per_part))
+    opened = [partial(np.load, path, mmap_mode="r") for path in found]
+    taken = seconds(partial(listed_in, opened, parts // 2, keys_per_part))
     row("what one part must drop", len(found), f"{taken:.3f}")
     empty(folder)
 

@@ -105,12 +105,12 @@ def reread(folder: Path) -> tuple[dict[int, Any], dict[str, float]]:
             build_share(settings, stage, Share(0, 1))
             costs[stage] = cpu_seconds() - begin
         work = Path(output) / ".work"
-        counts = [len(np.load(path)) for path in sorted((work / "read").glob("*.documents.npy"))]
+        counts = [len(np.load(path)["documents"]) for path in sorted((work / "read").glob("*.npz"))]
         first = np.concatenate(([0], np.cumsum(counts)))
         parents = dict[int, int]()
-        edges = [*sorted((work / "signatures").glob("*.edges.npy")), *sorted((work / "near-duplicates").glob("*.npy"))]
+        edges = [path for stage in ("signatures", "near-duplicates") for path in sorted((work / stage).glob("*.npz"))]
         for path in edges:
-            for a, b, _ in np.load(path).tolist():
+            for a, b, _ in np.load(path)["edges"].tolist():
                 one, other = (int(first[number >> 32]) + number % 2**32 for number in (a, b))
                 parents[_root(parents, other)] = _root(parents, one)
     taken = {"found": costs["clusters"], "near": costs["clusters"] - costs["duplicates"]}

@@ -10,7 +10,6 @@ corpus is merged, and the manifest holds its MD5. Each array has the rows of all
 
 import io
 import mmap
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reread.preprocessing.arrays import mapped_member
 from reread.preprocessing.corpus.job import trusting
 from reread.preprocessing.errors import DamagedError, UserError, first_line
 from reread.preprocessing.files import write_atomically
@@ -34,8 +34,6 @@ CHUNK_LENGTHS = tuple(length - special for length in (128, 256, 512, 1024) for s
 """Tokens of text in rows of the usual lengths, less the special tokens of a pair of texts (3), one text (2) or none."""
 _DAMAGE = (EOFError, NotImplementedError, OSError, zipfile.BadZipFile, zlib.error)
 _HEADERS = 1 << 14
-_ZIP_LENGTHS_AT = 26
-"""The byte of a member's header in a zip file with the lengths of its name and of its extra field, which follow."""
 _REMEDY = "copy it again, or run `reread preprocess` again"
 
 
@@ -89,7 +87,7 @@ class CorpusIndex(NamedTuple):
             raise DamagedError(f"{path}: does not match its checksum in manifest.json; {_REMEDY}")
         try:
             with zipfile.ZipFile(path) as archive:
-                index = cls(*(_mapped(archive, f"{name}.npy", data) for name in cls._fields))
+                index = cls(*(mapped_member(archive, f"{name}.npy", data) for name in cls._fields))
         except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, *_DAMAGE) as error:
             raise DamagedError(f"{path}: not readable ({first_line(error)}); {_REMEDY}") from None
         shapes = [(array.dtype, array.shape[1:], array.ndim) for array in index]
@@ -101,26 +99,6 @@ class CorpusIndex(NamedTuple):
     def bytes(blocks: int, pages: int) -> int:
         """The maximum size in bytes of the file for these numbers of blocks and pages."""
         return _HEADERS + blocks * (BLOCK.itemsize + 4 * len(CHUNK_LENGTHS)) + 4 * pages
-
-
-def _mapped(archive: zipfile.ZipFile, name: str, data: mmap.mmap) -> NDArray[Any]:
-    """The array of a member of a .npz file, as a view of the file's bytes `data`; np.load would copy it.
-
-    Raises ValueError, or another error of zipfile or numpy, for a member that `CorpusIndex.write` would not write.
-    """
-    member = archive.getinfo(name)
-    if member.compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{name} is compressed")
-    with archive.open(member) as file:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError(f"{name} has another version")
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        header = file.tell()
-    if (is_fortran and len(shape) > 1) or dtype.hasobject:
-        raise ValueError(f"{name} holds another array")
-    lengths = struct.unpack_from("<HH", data, member.header_offset + _ZIP_LENGTHS_AT)
-    begin = member.header_offset + _ZIP_LENGTHS_AT + 4 + sum(lengths)
-    return np.ndarray(shape, dtype, data, begin + header)
 
 
 def page_count(size: int) -> int:

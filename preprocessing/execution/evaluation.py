@@ -11,7 +11,8 @@ import numpy as np
 
 from reread.preprocessing.config import InputSettings
 from reread.preprocessing.errors import UserError
-from reread.preprocessing.execution.work import Work, save_array
+from reread.preprocessing.execution.task_file import TaskWriter
+from reread.preprocessing.execution.work import Work
 from reread.preprocessing.input.formats.table import format_of
 from reread.preprocessing.input.piece import Piece, Problem
 from reread.preprocessing.input.read import read
@@ -50,7 +51,7 @@ def find_evaluation_files(paths: list[str]) -> list[InputFile]:
         raise UserError(str(error).replace("input.paths:", "dedup.evaluation:")) from None
 
 
-def collect_runs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def collect_runs(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Save the runs of text in all evaluation sets; raises `UserError` for a file without any."""
     runs, files, cleaner = [np.empty(0, RUN)], [], work.new_cleaner()
     for file, source in enumerate(find_evaluation_files(work.settings.dedup.evaluation)):
@@ -70,7 +71,7 @@ def collect_runs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     table = table[np.argsort(table["hash"], kind="stable")]  # of equal ones, that of the first file is the first
     first = np.ones(len(table), bool)
     first[1:] = table["hash"][1:] != table["hash"][:-1]
-    save_array(attempt / f"{number:05d}.npy", table[first])
+    writer.save("runs", table[first])
     return {"files": files}
 
 

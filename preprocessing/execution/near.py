@@ -1,15 +1,15 @@
 """The stages that find near-duplicates: signatures of documents, pairs of documents, and clusters of pairs."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reread.preprocessing.execution.progress import advance
-from reread.preprocessing.execution.work import Work, save_array
+from reread.preprocessing.execution.task_file import TaskWriter
+from reread.preprocessing.execution.work import Work
 from reread.preprocessing.text.clusters import Clusters, clusters_of, duplicates_of
-from reread.preprocessing.text.dedup import ranges, task_count
+from reread.preprocessing.text.dedup import Load, ranges, task_count
 from reread.preprocessing.text.minhash import BAND_KEY, BandsOfPart, edges_between_parts, joined, part_and_index
 from reread.preprocessing.tokens.encode import batches
 
@@ -18,7 +18,7 @@ _BEFORE, _EXCERPT = 30, 120
 """Characters of an example before the first difference, and in all."""
 
 
-def find_signatures(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def find_signatures(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Save the signatures and band keys of the documents of part `number`, and the near-duplicates within the part."""
     count = len(work.documents(number))
     bands = BandsOfPart(work.minhash, count)
@@ -28,41 +28,37 @@ def find_signatures(work: Work, number: int, attempt: Path) -> dict[str, Any]:
         advance(sum(len(text.encode()) for text in texts))
     keys, edges = bands.keys_and_edges(number)
     for name, values in (("keys", keys), ("edges", edges), ("signatures", bands.signatures)):
-        save_array(attempt / f"{number:05d}.{name}.npy", values)
+        writer.save(name, values)
     return {"keys": len(keys), "edges": len(edges)}
 
 
-def find_pairs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def find_pairs(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Save the near-duplicates of different parts, for the ranges of band keys of task `number`."""
-    keys, signatures = (
-        [work.path("signatures", part, suffix) for part in range(work.parts)]
-        for suffix in (".keys.npy", ".signatures.npy")
-    )
+    keys, signatures = (work.arrays("signatures", work.parts, name) for name in ("keys", "signatures"))
     tasks = task_count(work.key_count("signatures"))
     found = [
         edges_between_parts(work.minhash, some, counts, signatures)
-        for some, counts in ranges(keys, BAND_KEY, number, tasks, attempt)
+        for some, counts in ranges(keys, BAND_KEY, number, tasks, writer.folder)
     ]
     edges = joined(found)
-    save_array(attempt / f"{number:05d}.npy", edges)
+    writer.save("edges", edges)
     return {"edges": len(edges), "tasks": tasks}
 
 
-def find_clusters(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def find_clusters(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Save which documents are dropped as near-duplicates; returns their number and some examples."""
-    within = (work.path("signatures", part, ".edges.npy") for part in range(work.parts))
     tasks = work.result("near-duplicates", 0)["tasks"]
-    files = [*within, *(work.path("near-duplicates", task, ".npy") for task in range(tasks))]
-    clusters = clusters_of(files)
+    found = work.arrays("signatures", work.parts, "edges") + work.arrays("near-duplicates", tasks, "edges")
+    clusters = clusters_of(found)
     dropped = clusters.dropped
-    save_array(attempt / f"{number:05d}.npy", duplicates_of(dropped))
+    writer.save("found", duplicates_of(dropped))
     held_out = _held_out(work, clusters.documents)
     kept_held_out = held_out[np.searchsorted(clusters.documents, clusters.kept)]
     return {
         "dropped": len(dropped),
         "dropped_near_held_out": int(np.count_nonzero(kept_held_out & ~held_out)),
         "sizes": dict(sorted(clusters.sizes().items())),
-        "examples": [_example(work, *pair) for pair in _example_pairs(clusters, files)],
+        "examples": [_example(work, *pair) for pair in _example_pairs(clusters, found)],
     }
 
 
@@ -76,11 +72,11 @@ def _held_out(work: Work, documents: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return found
 
 
-def _example_pairs(clusters: Clusters, files: list[Path]) -> list[tuple[int, int, int]]:
+def _example_pairs(clusters: Clusters, found: list[Load]) -> list[tuple[int, int, int]]:
     """(positions at which the signatures agree, kept document, dropped document), the least similar pair first."""
     rows = np.empty((0, 3), np.uint64)
-    for file in files:
-        edges = np.load(file, mmap_mode="r")
+    for load in found:
+        edges = load()
         first, later = edges["first"], edges["later"]
         kept = clusters.kept[np.searchsorted(clusters.documents, first)]
         dropped = np.where(kept == first, later, first)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import md5
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,8 @@ from reread.preprocessing.corpus import ShardWriter
 from reread.preprocessing.execution.evaluation import Contaminated, collect_runs, find_evaluation_files
 from reread.preprocessing.execution.near import find_clusters, find_pairs, find_signatures
 from reread.preprocessing.execution.progress import advance
-from reread.preprocessing.execution.work import DOCUMENT, SHORTEST_PARAGRAPH, Work, save_array
-from reread.preprocessing.files import synced
+from reread.preprocessing.execution.task_file import SUFFIX, TaskWriter
+from reread.preprocessing.execution.work import DOCUMENT, SHORTEST_PARAGRAPH, Work
 from reread.preprocessing.input.piece import Piece
 from reread.preprocessing.input.read import Problem, read
 from reread.preprocessing.text.dedup import later_occurrences, sort_keys, task_count
@@ -51,7 +50,7 @@ class Unreadable:
             self.listed.append(problem)
 
 
-def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def _read(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Read, clean and filter the documents of part `number`; write their text, a table of them and their keys."""
     settings, cleaner = work.settings, work.new_cleaner()
     digests, sizes, sources = bytearray(), array("Q"), array("I")
@@ -81,7 +80,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
 
     # Write the text batch by batch, without training documents that contain text of evaluation sets
     compressor = zstandard.ZstdCompressor(level=1)
-    with synced(attempt / f"{number:05d}.zst") as file, compressor.stream_writer(file, closefd=False) as stream:
+    with writer.text() as file, compressor.stream_writer(file, closefd=False) as stream:
         for batch in batches(cleaned()):
             matches = work.evaluation_runs(text for _, text in batch)
             for ((source, data), _), match in zip(batch, matches, strict=True):
@@ -98,10 +97,10 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     table = np.empty(len(sizes), DOCUMENT)
     table["high"] = np.frombuffer(digests, ">u8")[::2]
     table["bytes"], table["source"] = sizes, sources
-    save_array(attempt / f"{number:05d}.documents.npy", table)
+    writer.save("documents", table)
     return {
         "documents": len(table),
-        **(_save_keys(attempt, number, digests) if settings.dedup.documents else {}),
+        **(_save_keys(writer, digests) if settings.dedup.documents else {}),
         "bytes": int(table["bytes"].sum()),
         "sources": counts,
         "cleaned": cleaner.changed,
@@ -113,7 +112,7 @@ def _read(work: Work, number: int, attempt: Path) -> dict[str, Any]:
     }
 
 
-def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def _paragraphs(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Save the keys of all paragraphs of part `number` that are long enough to be deduplicated."""
     digests = bytearray()
     for _, text in work.unique_documents(number):
@@ -121,26 +120,25 @@ def _paragraphs(work: Work, number: int, attempt: Path) -> dict[str, Any]:
             if len(line) >= SHORTEST_PARAGRAPH:
                 digests += md5(line.encode()).digest()
         advance(len(text.encode()))
-    return {"paragraphs": len(digests) // 16, **_save_keys(attempt, number, digests)}
+    return {"paragraphs": len(digests) // 16, **_save_keys(writer, digests)}
 
 
-def _save_keys(attempt: Path, number: int, digests: bytearray) -> dict[str, int]:
+def _save_keys(writer: TaskWriter, digests: bytearray) -> dict[str, int]:
     keys, repeated = sort_keys(digests)
-    save_array(attempt / f"{number:05d}.keys.npy", keys)
-    save_array(attempt / f"{number:05d}.repeated.npy", repeated)
+    writer.save("keys", keys)
+    writer.save("repeated", repeated)
     return {"keys": len(keys), "repeated": len(repeated)}
 
 
-def _find_duplicates(keys_of: str, work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def _find_duplicates(keys_of: str, work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Save which texts repeat one of an earlier part, for the ranges of keys of task `number`."""
-    files = [work.path(keys_of, part, ".keys.npy") for part in range(work.parts)]
     tasks = task_count(work.key_count(keys_of))
-    found = later_occurrences(files, number, tasks, attempt)
-    save_array(attempt / f"{number:05d}.npy", found)
+    found = later_occurrences(work.arrays(keys_of, work.parts, "keys"), number, tasks, writer.folder)
+    writer.save("found", found)
     return {"dropped": len(found), "tasks": tasks}
 
 
-def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def _vocabulary(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Train a vocabulary on a sample of the deduplicated text; returns its path in the work folder."""
     settings, train = work.settings.tokenizer, work.settings.tokenizer.train
     assert train is not None
@@ -159,12 +157,12 @@ def _vocabulary(work: Work, number: int, attempt: Path) -> dict[str, Any]:
                     yield text
                     advance(len(text.encode()))
 
-    folder = attempt / "trained"
+    folder = writer.folder / "trained"
     path = train_vocabulary(sample(), train, settings.lowercase, folder, split_punctuation=settings.split_punctuation)
-    return {"path": str("vocabulary" / path.relative_to(attempt))}
+    return {"path": str("vocabulary" / path.relative_to(writer.folder))}
 
 
-def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
+def _encode(work: Work, number: int, writer: TaskWriter) -> dict[str, Any]:
     """Encode the documents of part `number` that are kept; writes a shard for each split."""
     table = work.documents(number)
     held_out = work.held_out(table).tolist()
@@ -189,7 +187,7 @@ def _encode(work: Work, number: int, attempt: Path) -> dict[str, Any]:
                 continue
             split = "validation" if held_out[document] else "train"
             if split not in writers:
-                path = attempt / f"{split}-{number:05d}.tar"
+                path = writer.folder / f"{split}-{number:05d}.tar"
                 writers[split] = ShardWriter(path, split, token_dtype(work.tokenizer))
             writers[split].add(ids, flags)
             count["documents"] += 1
@@ -219,14 +217,16 @@ class Stage:
     """The name for `--stage`; also that of its folder in the work folder."""
     title: str
     """The name in the log and the progress bar."""
-    function: Callable[[Work, int, Path], dict[str, Any]]
-    """Does task `number`: writes its files into a temporary folder and returns its result."""
+    function: Callable[[Work, int, TaskWriter], dict[str, Any]]
+    """Does task `number`: writes its arrays, text and other files, and returns its result."""
     is_needed: Callable[[PreprocessSettings], bool] = lambda settings: True
     """Whether the settings ask for this stage."""
     keys_of: str = ""
     """The stage whose keys this one compares; it then has a task for each section of the key space."""
     is_one_task: bool = False
     """Whether there is one task for the whole corpus, instead of one for each part or section of the key space."""
+    last_reader_of: tuple[str, ...] = ()
+    """The stages whose arrays and text of part `number` nobody reads once task `number` of this one is done."""
 
     def task_count(self, work: Work) -> int:
         """The number of tasks, which is known once the stages before are done."""
@@ -238,7 +238,7 @@ class Stage:
         """The numbers of the tasks that are not done; lists the stage's folder once."""
         folder = work.folder / self.name
         names = set(os.listdir(folder)) if folder.exists() else set()
-        return [number for number in range(self.task_count(work)) if f"{number:05d}.json" not in names]
+        return [number for number in range(self.task_count(work)) if f"{number:05d}{SUFFIX}" not in names]
 
     def results(self, work: Work) -> Iterator[dict[str, Any]]:
         for number in range(self.task_count(work)):
@@ -297,7 +297,7 @@ _STAGES = (
         lambda settings: settings.tokenizer.train is not None,
         is_one_task=True,
     ),
-    Stage("encode", "encoding", _encode),
+    Stage("encode", "encoding", _encode, last_reader_of=("read", "signatures", "paragraphs")),
 )
 STAGES = {stage.name: stage for stage in _STAGES}
 """Every stage by its name, in order; the merge into a corpus follows the last one."""

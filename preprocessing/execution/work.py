@@ -2,25 +2,27 @@
 
 plan.json                      the settings, the number of parts, the entries of `input`
 parts.jsonl                    the files and byte ranges that each part reads
-evaluation/00000.npy           the runs of text in evaluation sets
-read/00000.zst                 the cleaned text of a part's documents, concatenated
-read/00000.documents.npy       a table of these documents (`DOCUMENT`)
-read/00000.keys.npy            the sorted keys of these documents
-read/00000.repeated.npy        the documents that repeat an earlier one of the part
-duplicates/00000.npy           documents that repeat one of an earlier part, for a section of the key space
-signatures/00000.keys.npy      the sorted MinHash band keys of a part's documents
-signatures/00000.signatures.npy       the MinHash signatures of these documents
-signatures/00000.edges.npy     near-duplicates within the part
-near-duplicates/00000.npy      near-duplicates of different parts, for a section of the key space
-clusters/00000.npy             documents that are dropped as near-duplicates
-paragraphs/, duplicate-paragraphs/    the same as read/ (keys, repeated) and duplicates/, for paragraphs
 vocabulary/trained/            a trained vocabulary
-STAGE/00000.json               the result of a task, which is done once this file exists
+STAGE/00000.npz                all else that a task has made (`task_file`), which is done once this file exists
+
+These files have the result of their task, and, for later stages:
+
+evaluation                     `runs`: the runs of text in evaluation sets
+read                           the cleaned text of a part's documents; `documents`: a table of them (`DOCUMENT`);
+                               `keys`: their sorted keys; `repeated`: those that repeat an earlier one of the part
+duplicates                     `found`: documents that repeat one of an earlier part, for a section of the key space
+signatures                     `keys`: the sorted MinHash band keys of a part's documents; `signatures`: theirs;
+                               `edges`: near-duplicates within the part
+near-duplicates                `edges`: near-duplicates of different parts, for a section of the key space
+clusters                       `found`: documents that are dropped as near-duplicates
+paragraphs, duplicate-paragraphs      the same as read (keys, repeated) and duplicates, for paragraphs
+
+When a part is encoded, its files of earlier stages keep nothing but their results.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from reread.preprocessing.config import PreprocessSettings
-from reread.preprocessing.files import synced
+from reread.preprocessing.execution.task_file import SUFFIX, array_of, result_of, text_of
 from reread.preprocessing.text.clean import Cleaner
-from reread.preprocessing.text.dedup import listed_in
+from reread.preprocessing.text.dedup import Load, listed_in
 from reread.preprocessing.text.minhash import MinHash
 from reread.preprocessing.text.overlap import Lengths, Match, RunFinder
 from reread.preprocessing.text.words import WordSegmenter
@@ -74,7 +76,7 @@ class Work:
 
     @cached_property
     def _run_finder(self) -> RunFinder:
-        return RunFinder(np.load(self.path("evaluation", 0, ".npy"), mmap_mode="r"), self.run_lengths)
+        return RunFinder(self.array("evaluation", 0, "runs"), self.run_lengths)
 
     @cached_property
     def run_lengths(self) -> Lengths:
@@ -96,14 +98,24 @@ class Work:
         path = settings.path or self.folder / self.result("vocabulary", 0)["path"]
         return load_tokenizer(path, settings)
 
-    def path(self, stage: str, number: int, suffix: str) -> Path:
-        return self.folder / stage / f"{number:05d}{suffix}"
+    def path(self, stage: str, number: int) -> Path:
+        """The file of a task."""
+        return self.folder / stage / f"{number:05d}{SUFFIX}"
 
     def is_done(self, stage: str, number: int) -> bool:
-        return self.path(stage, number, ".json").exists()
+        return self.path(stage, number).exists()
 
     def result(self, stage: str, number: int) -> dict[str, Any]:
-        return json.loads(self.path(stage, number, ".json").read_text(encoding="utf-8"))
+        return result_of(self.path(stage, number))
+
+    def array(self, stage: str, number: int, name: str) -> NDArray[Any]:
+        """An array that a task has made, as a view of its file."""
+        return array_of(self.path(stage, number), name)
+
+    def arrays(self, stage: str, tasks: int, name: str) -> list[Load]:
+        """What opens this array of each of the tasks."""
+        # By name: the listing of a folder on a network file system may lag behind its contents.
+        return [partial(self.array, stage, number, name) for number in range(tasks)]
 
     def part_results(self, stage: str) -> Iterator[dict[str, Any]]:
         """The results of the tasks of a stage that has one task for each part."""
@@ -123,7 +135,7 @@ class Work:
 
     def documents(self, part: int) -> NDArray[Any]:
         """DOCUMENT [n]: the cleaned documents of a part in source order, including duplicates."""
-        return np.load(self.path("read", part, ".documents.npy"))
+        return self.array("read", part, "documents").copy()
 
     def held_out(self, documents: NDArray[Any]) -> NDArray[np.bool_]:
         """bool [n]: which of `documents` [n], rows of a part's table, belong to the validation split."""
@@ -144,14 +156,13 @@ class Work:
 
     def near_duplicates(self, part: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: which documents of the part are dropped in favour of a near-duplicate."""
-        files = [self.path("clusters", 0, ".npy")] if self.settings.dedup.near else []
-        return listed_in(files, part, count)
+        return listed_in(self.arrays("clusters", 1 if self.settings.dedup.near else 0, "found"), part, count)
 
     def texts(self, part: int, dropped: NDArray[np.bool_] | None = None) -> Iterator[tuple[int, str]]:
         """(index in the part, text) of each cleaned document, without those that are `dropped` [documents]."""
         sizes = self.documents(part)["bytes"].tolist()
         is_left = [True] * len(sizes) if dropped is None else (~dropped).tolist()
-        with self.path("read", part, ".zst").open("rb") as file:
+        with text_of(self.path("read", part)) as file:
             stream = zstandard.ZstdDecompressor().stream_reader(file)
             for number, size in enumerate(sizes):
                 data = stream.read(size)
@@ -178,17 +189,10 @@ class Work:
 
     def _dropped(self, stage: str, keys_of: str, part: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: which documents or paragraphs of the part repeat an earlier one, by the results of `stage`."""
-        # By name: the listing of a folder on a network file system may lag behind its contents.
         tasks = self.result(stage, 0)["tasks"]
-        dropped = listed_in([self.path(stage, number, ".npy") for number in range(tasks)], part, count)
-        dropped[np.load(self.path(keys_of, part, ".repeated.npy"))] = True
+        dropped = listed_in(self.arrays(stage, tasks, "found"), part, count)
+        dropped[self.array(keys_of, part, "repeated").copy()] = True
         return dropped
-
-
-def save_array(path: Path, values: NDArray[Any]) -> None:
-    """Write a new `.npy` file and sync it to the disk."""
-    with synced(path) as file:
-        np.save(file, values)
 
 
 def open_work(folder: Path) -> Work:

@@ -24,6 +24,7 @@ from reread.preprocessing.corpus import Manifest, format_version
 from reread.preprocessing.errors import DamagedError, UserError
 from reread.preprocessing.execution.attempts import remove_abandoned, temporary_folder
 from reread.preprocessing.execution.evaluation import find_evaluation_files
+from reread.preprocessing.execution.task_file import SUFFIX, result_of
 from reread.preprocessing.files import move, sync_folder, synced, to_json, write_atomically
 from reread.preprocessing.input.sources import InputFile, entries_of, find_files, plan_parts
 from reread.preprocessing.text.words import WordSegmenter
@@ -31,7 +32,7 @@ from reread.preprocessing.tokens.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("reread")
 
-VERSION = 5
+VERSION = 6
 """The version of the work folder's format. Work that was begun with another version is begun again."""
 WORK, LOCK, RECORD = ".work", ".lock", "preprocess.json"
 RUN_SETTINGS = {"output", "workers", "executor"}
@@ -152,7 +153,7 @@ def prepare(settings: PreprocessSettings, inputs: Inputs) -> None:
     # Continue work that was begun for this corpus
     is_there = work.exists()
     planned = _is_planned(work) and not manifest.exists()
-    begun = planned and any(_documents(path) for path in (work / "read").glob("*.json"))
+    begun = planned and any(result_of(path)["documents"] for path in (work / "read").glob(f"*{SUFFIX}"))
     if begun and _is_reusable(work, inputs.identity):
         _renew(settings, inputs)
     if begun or manifest.exists() or not _record(output).exists():
@@ -209,7 +210,7 @@ def _is_reusable(work: Path, identity: dict[str, Any]) -> bool:
     tokenizers = [one["settings"].pop("tokenizer") for one in (old, new)]
     # `map_punctuation` cleans text according to the given vocabulary.
     is_read_by = new["settings"]["clean"]["map_punctuation"] and any(one["path"] for one in tokenizers)
-    used = any(any((work / stage).glob("*.json")) for stage in ("vocabulary", "encode"))
+    used = any(any((work / stage).glob(f"*{SUFFIX}")) for stage in ("vocabulary", "encode"))
     return old == new and not is_read_by and not used
 
 
@@ -224,10 +225,6 @@ def _renew(settings: PreprocessSettings, inputs: Inputs) -> None:
 def _is_planned(work: Path) -> bool:
     path = work / "plan.json"
     return path.exists() and json.loads(path.read_text(encoding="utf-8")).get("version") == VERSION
-
-
-def _documents(path: Path) -> int:
-    return json.loads(path.read_text(encoding="utf-8"))["documents"]
 
 
 def _record(output: Path) -> Path:

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reread.preprocessing.text.dedup import DUPLICATE
+from reread.preprocessing.text.dedup import DUPLICATE, Load
 from reread.preprocessing.text.minhash import part_and_index
 
 _AT_ONCE = 1 << 20
@@ -33,15 +32,15 @@ class Clusters(NamedTuple):
         return Counter(1 << power for power in powers.tolist())
 
 
-def clusters_of(files: Sequence[Path]) -> Clusters:
+def clusters_of(files: Sequence[Load]) -> Clusters:
     """The clusters of the EDGEs in `files`; the first document of each cluster stays.
 
     It takes about 100 bytes of memory for each document with a near-duplicate, and reads a million edges at a time.
     """
-    documents = np.unique(np.concatenate([np.empty(0, np.uint64), *(_documents(file) for file in files)]))
+    documents = np.unique(np.concatenate([np.empty(0, np.uint64), *(_documents(load()) for load in files)]))
     parents = np.arange(len(documents))
-    for file in files:
-        edges = np.load(file, mmap_mode="r")
+    for load in files:
+        edges = load()
         for begin in range(0, len(edges), _AT_ONCE):
             some = edges[begin : begin + _AT_ONCE]
             unite(parents, *(np.searchsorted(documents, some[end]) for end in _ENDS))
@@ -74,6 +73,5 @@ def duplicates_of(documents: NDArray[np.uint64]) -> NDArray[Any]:
     return found
 
 
-def _documents(file: Path) -> NDArray[np.uint64]:
-    edges = np.load(file, mmap_mode="r")
+def _documents(edges: NDArray[Any]) -> NDArray[np.uint64]:
     return np.unique(np.concatenate([edges[end] for end in _ENDS]))

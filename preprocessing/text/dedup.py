@@ -8,7 +8,7 @@ changes no result. The band keys of near-duplicates (`minhash`) are divided in t
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,6 +21,8 @@ KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<u4")])
 """The two halves of an MD5, and the index of its text in its part."""
 DUPLICATE = np.dtype([("index", "<u4"), ("part", "<u4")])
 """A text that is dropped. Read as one number of 64 bits, it sorts by part, then by index."""
+Load = Callable[[], NDArray[Any]]
+"""Opens an array of a file, as a view of it."""
 KEYS_PER_RANGE = 1 << 20
 RANGES_PER_TASK = 16
 
@@ -45,7 +47,7 @@ def sort_keys(digests: bytes | bytearray) -> tuple[NDArray[Any], NDArray[np.uint
     return keys, order[~first].astype(np.uint32)
 
 
-def later_occurrences(files: Sequence[Path], number: int, tasks: int, spool: Path) -> NDArray[Any]:
+def later_occurrences(files: Sequence[Load], number: int, tasks: int, spool: Path) -> NDArray[Any]:
     """DUPLICATE [m], sorted by part: the texts with a key of task `number` of `tasks` that an earlier part has, too.
 
     `files` hold the keys of `sort_keys`, one file for each part in order; `spool` is a folder for temporary files.
@@ -56,7 +58,7 @@ def later_occurrences(files: Sequence[Path], number: int, tasks: int, spool: Pat
 
 
 def ranges(
-    files: Sequence[Path], dtype: np.dtype[Any], number: int, tasks: int, spool: Path
+    files: Sequence[Load], dtype: np.dtype[Any], number: int, tasks: int, spool: Path
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
     """The ranges of task `number`: the keys `dtype` [n] of each range in source order, and their number in each part.
 
@@ -68,8 +70,8 @@ def ranges(
     counts = np.empty((len(files), count), np.int64)
     with ExitStack() as stack:
         spools = [stack.enter_context(TemporaryFile(buffering=1 << 18, dir=spool)) for _ in range(count)]
-        for part, file in enumerate(files):
-            keys = _between(_load(file, dtype), "high", bounds[0], bounds[-1])
+        for part, load in enumerate(files):
+            keys = _between(load(), "high", bounds[0], bounds[-1])
             cuts = [0, *np.searchsorted(np.ascontiguousarray(keys["high"]), inner).tolist(), len(keys)]
             counts[part] = np.diff(cuts)
             for temporary, a, b in zip(spools, cuts[:-1], cuts[1:], strict=True):
@@ -99,17 +101,12 @@ def _later(keys: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
     return found
 
 
-def listed_in(files: Sequence[Path], part: int, count: int) -> NDArray[np.bool_]:
+def listed_in(files: Sequence[Load], part: int, count: int) -> NDArray[np.bool_]:
     """bool [count]: which texts of `part` are listed in `files`, each DUPLICATE [n], sorted."""
     dropped = np.zeros(count, bool)
-    for file in files:
-        dropped[_between(_load(file, DUPLICATE), "part", part, part + 1)["index"]] = True
+    for load in files:
+        dropped[_between(load(), "part", part, part + 1)["index"]] = True
     return dropped
-
-
-def _load(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A map of the `dtype` [n] in a file; in files of an earlier version the field `index` has another name."""
-    return np.load(file, mmap_mode="r").view(dtype)
 
 
 def _between(values: NDArray[Any], field: str, low: int, high: int) -> NDArray[Any]:

@@ -8,12 +8,12 @@ enough share of all positions, of which the lowest eight bits are compared (Li, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reread.preprocessing.text.dedup import Load
 from reread.preprocessing.text.ngrams import mix, ngrams, pieces, stream, units_of
 
 HASHES = 128
@@ -206,7 +206,7 @@ def _near(
 
 
 def edges_between_parts(
-    minhash: MinHash, keys: NDArray[Any], counts: NDArray[np.int64], files: Sequence[Path]
+    minhash: MinHash, keys: NDArray[Any], counts: NDArray[np.int64], files: Sequence[Load]
 ) -> NDArray[Any]:
     """EDGE [e] of the near-duplicates of different parts that share a band.
 
@@ -226,7 +226,7 @@ def edges_between_parts(
     parts, indices = part_and_index(documents)
     for number in np.unique(parts).tolist():
         own = slice(*np.searchsorted(parts, [number, number + 1]))
-        signatures[own] = np.load(files[number], mmap_mode="r")[indices[own]]
+        signatures[own] = files[number]()[indices[own]]
     # Compare the documents of each candidate pair
     edges = []
     for first, later in candidates(high):

@@ -231,9 +231,9 @@ def test_a_lock_left_behind_by_a_machine_that_died_blocks_nobody(
     share(raw, output, "read", 0, 1)
     attempt = output / ".work" / "duplicates" / "00000.n17.4711.00c0ffee"
     attempt.mkdir(parents=True)
-    (attempt / "00000.npy").write_bytes(b"half")
+    (attempt / "00000.npz").write_bytes(b"half")
     share(raw, output, "duplicates", 0, 1)
-    assert (attempt / "00000.npy").exists()
+    assert (attempt / "00000.npz").exists()
     make(raw, output, **EVERY_STAGE)
     assert contents(output) == reference
 
@@ -270,11 +270,11 @@ def test_two_attempts_at_one_task_never_meet(raw: Path, reference: dict[str, byt
     """One machine is thought dead and its share done elsewhere; then it goes on."""
     output = tmp_path / "corpus"
     wait = (
-        "import os, signal\nfrom reread.preprocessing.execution import stages\nsave = stages.save_array\n"
-        "stages.save_array = lambda path, values: (os.kill(os.getpid(), signal.SIGSTOP), save(path, values))\n"
+        "import os, signal\nfrom reread.preprocessing.execution.task_file import TaskWriter\nsave = TaskWriter.save\n"
+        "TaskWriter.save = lambda *given: (os.kill(os.getpid(), signal.SIGSTOP), save(*given))\n"
     )
     slow = start(raw, output, "read", "0/1", before=wait, **EVERY_STAGE)
-    wait_for(lambda: any((output / ".work" / "read").glob("00000.*/*.zst")), slow)
+    wait_for(lambda: any((output / ".work" / "read").glob("00000.*/*.npz")), slow)
     share(raw, output, "read", 0, 1)
     before = {path: path.read_bytes() for path in (output / ".work" / "read").glob("*.*") if path.is_file()}
     while slow.poll() is None:

@@ -14,21 +14,23 @@ from typing import Any
 
 import pytest
 
+from reread.preprocessing.config import PreprocessSettings
 from reread.preprocessing.errors import UserError
-from tests.raw_text import EVERY_STAGE, STAGES, contents, kill, make, needs_proc, start, wait_for, workers_of
+from reread.preprocessing.execution.build import missing_stages
+from tests.raw_text import EVERY_STAGE, STAGES, contents, kill, make, needs_proc, start, values, wait_for, workers_of
 
 STOP_IN_PART_4 = """
 import signal
-from reread.preprocessing.execution import stages
-save = stages.save_array
-stages.save_array = lambda path, values: signal.pause() if path.name.startswith("00004") else save(path, values)
+from reread.preprocessing.execution.task_file import TaskWriter
+save = TaskWriter.save
+TaskWriter.save = lambda self, *array: signal.pause() if self.folder.name[:5] == "00004" else save(self, *array)
 """
 
 
 def done(output: Path, *stages: str) -> dict[Path, int]:
-    """Finished tasks with the inode of their marker file, which changes if a task is done twice."""
+    """The files of finished tasks with their times, which change if a task is done twice."""
     folders = [output / ".work" / stage for stage in stages or STAGES]
-    return {path: path.stat().st_ino for folder in folders for path in folder.glob("*.json")}
+    return {path: path.stat().st_mtime_ns for folder in folders for path in folder.glob("*.npz")}
 
 
 def test_killed_at_any_stage_and_started_again_the_bytes_are_the_same(
@@ -67,11 +69,11 @@ def test_a_share_that_was_killed_does_only_what_is_missing(
     """kill -9 half-way through a task: nothing of it is left, and everything of those before."""
     output = tmp_path / "corpus"
     process = start(raw, output, "read", "0/2", before=STOP_IN_PART_4, **EVERY_STAGE)
-    wait_for(lambda: any((output / ".work" / "read").glob("00004.*/*.zst")), process)
+    wait_for(lambda: any((output / ".work" / "read").glob("00004.*/*.npz")), process)
     process.kill()
     process.wait()
     before = done(output, "read")
-    assert [path.name for path in sorted(before)] == ["00000.json", "00002.json"]
+    assert [path.name for path in sorted(before)] == ["00000.npz", "00002.npz"]
     process = start(raw, output, "read", "0/2", **EVERY_STAGE)
     _, errors = process.communicate()
     assert process.returncode == 0
@@ -201,7 +203,9 @@ def test_a_full_disk_is_one_line_and_the_run_continues_with_more_room(
 
 def test_a_full_disk_of_one_share_spares_the_others(raw: Path, reference: dict[str, bytes], small_disk: Path) -> None:
     output = small_disk / "corpus"
-    resize(small_disk, 72)
+    resize(small_disk, 20_000)
+    missing_stages(PreprocessSettings.parse(values(raw, output, **EVERY_STAGE), "test"))  # writes the work plan
+    resize(small_disk, 28)  # three parts more, of which each share has four
     processes = [start(raw, output, "read", f"{number}/2", **EVERY_STAGE) for number in (0, 1)]
     for process in processes:
         _, errors = process.communicate()

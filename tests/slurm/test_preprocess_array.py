@@ -34,12 +34,12 @@ def test_a_killed_array_task_costs_only_its_parts_and_the_corpus_is_the_same(
     work = tmp_path / "corpus" / ".work" / "read"
     cluster.wait(lambda: task_of(tmp_path, "1/2") is not None, "the second task")
     task = task_of(tmp_path, "1/2")
-    while not any(work.glob("*[13579].json")):
+    while not any(work.glob("*[13579].npz")):
         time.sleep(0.005)
     os.kill(task, signal.SIGKILL)
-    done = {path: path.stat().st_mtime_ns for path in work.glob("*.json")}
+    done = {path: path.stat().st_mtime_ns for path in work.glob("*.npz")}
     cluster.wait(lambda: not running(cluster, jobs["read"]), "the end of the array")
-    assert len(done) < len(list(work.glob("*.json")))
+    assert len(done) < len(list(work.glob("*.npz")))
     assert done == {path: path.stat().st_mtime_ns for path in done}
     assert cluster.ended(jobs["merge"]) == "COMPLETED", log_of(tmp_path, "merge")
 

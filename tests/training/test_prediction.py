@@ -21,6 +21,8 @@ from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.training import prediction
 from reread.training.config import TrainSettings
 from reread.training.data.kinds import KINDS
+from reread.training.data.tasks import kept
+from reread.training.data.tasks.examples import forget_examples
 from reread.training.models import model_spec
 from reread.training.models.build import vocabulary_of
 from reread.training.objectives import OBJECTIVES
@@ -362,6 +364,36 @@ def test_echo_writes_what_was_read_beside_the_prediction(tagger: Path, tmp_path:
     assert echoed == plain
     choice = ChooseExample("1", "a:1", "t", "q", ("x", "y"), 0)
     assert texts_of(choice) == {"text": "t", "question": "q", "options": ("x", "y")}
+
+
+def test_a_large_file_is_read_once_and_predicted_as_one_in_memory(
+    tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a command that goes on after another: it maps what that one has kept."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(prediction, "PART", 2)
+    lines = write_lines(tmp_path / "lines.jsonl", [{"text": text} for text in TEXTS])
+    expected = predictions(tagger, lines, "task.format=jsonl")
+    written = (tagger.parent / "predicted.jsonl").read_bytes()
+    reads: list[Any] = []
+    read, predict_part = kept.read_examples, TaskObjective.predict
+    monkeypatch.setattr(kept, "LARGE", 0)
+    monkeypatch.setattr(kept, "read_examples", lambda *given, **how: reads.append(given) or read(*given, **how))
+
+    def killed(objective: Any, dataset: Any, examples: Any) -> Any:
+        if examples[0] == 2:
+            raise KeyboardInterrupt
+        return predict_part(objective, dataset, examples)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TaskObjective, "predict", killed)
+        forget_examples()  # as another process would not have them
+        predictions(tagger, lines, "task.format=jsonl")
+    forget_examples()
+    assert predictions(tagger, lines, "task.format=jsonl") == expected
+    assert (tagger.parent / "predicted.jsonl").read_bytes() == written
+    assert [path for path, *_ in reads] == [lines], "by the first command alone"
+    assert {path.name.split("-")[0] for path in (tmp_path / "runs" / ".labelled").iterdir()} >= {"examples", "tokens"}
 
 
 def test_a_tokenizer_that_does_not_fit_its_model_is_one_line(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis.strategies import integers, lists, tuples
 
 from reread.preprocessing.text.clusters import clusters_of, duplicates_of, unite
+from reread.preprocessing.text.dedup import Load
 from reread.preprocessing.text.minhash import EDGE, number_of
+from tests.preprocessing.text.test_dedup import opened
 
 
 def reached(first: int, pairs: list[tuple[int, int]]) -> set[int]:
@@ -43,12 +45,12 @@ def test_a_chain_of_any_length_is_one_set_in_a_few_rounds() -> None:
     assert not parents.any()
 
 
-def write_edges(folder: Path, edges: list[list[tuple[int, int, int, int, int]]]) -> list[Path]:
+def write_edges(folder: Path, edges: list[list[tuple[int, int, int, int, int]]]) -> list[Load]:
     files = []
     for number, some in enumerate(edges):
         files.append(folder / f"{number}.npy")
         np.save(files[-1], np.array([(a << 32 | b, c << 32 | d, matches) for a, b, c, d, matches in some], EDGE))
-    return files
+    return opened(files)
 
 
 def test_the_first_of_a_cluster_stays_over_files_and_parts(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from reread.preprocessing.text import dedup, minhash
 from reread.preprocessing.text.dedup import ranges
 from reread.preprocessing.text.minhash import BAND_KEY, BandsOfPart, MinHash, agreeing, candidates, edges_between_parts
+from tests.preprocessing.text.test_dedup import opened
 from tests.preprocessing.text.test_ngrams import reference_ngrams
 
 Document = tuple[int, int]
@@ -85,8 +86,8 @@ def edges_of(folder: Path, parts: list[list[str]], hashing: MinHash, tasks: int)
         np.save(signatures[-1], bands.signatures)
         found.append(edges)
     for task in range(tasks):
-        for some, counts in ranges(keys, BAND_KEY, task, tasks, folder):
-            found.append(edges_between_parts(hashing, some, counts, signatures))
+        for some, counts in ranges(opened(keys), BAND_KEY, task, tasks, folder):
+            found.append(edges_between_parts(hashing, some, counts, opened(signatures)))
     edges = np.concatenate(found)
     assert (edges["matches"] >= hashing.least_matches).all()
     return {(divmod(first, 2**32), divmod(later, 2**32)) for first, later, _ in edges.tolist()}

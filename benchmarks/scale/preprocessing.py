@@ -1,0 +1,97 @@
+"""Files and bytes that lie in the folder of a corpus while it is made, by the number of parts.
+
+    python benchmarks/scale/preprocessing.py --folder /somewhere/with/1/GB
+
+Documents are words drawn at random, the frequent ones often, so that they compress as English text does. The folder is
+measured whenever a task has put a file into it, in a run of its own: the most files of the work folder for a part, and
+the most bytes of the whole folder for a byte of corpus. CPU seconds with imports, and the peak of anonymous memory, are
+those of another process. `exact` finds equal documents alone, `all` also near-duplicates and equal paragraphs.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import random
+import tempfile
+from itertools import accumulate
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.harness import heading, in_process, measured, parser, row
+from reread.preprocessing.errors import one_line
+
+WORDS, PART = 20_000, 40_000
+"""Different words, and bytes of a part."""
+DEDUP: dict[str, dict[str, Any]] = {"exact": {}, "all": {"near": {}, "paragraphs": True}}
+
+
+def write_text(folder: Path, parts: int) -> None:
+    """A document a line for `parts` parts, and a vocabulary that has each word."""
+    draw = random.Random(0)
+    letters = "etaoinshrdlucmfwypvbgkjqxz", range(26, 0, -1)
+    words = ["".join(draw.choices(*letters, k=draw.randint(2, 8))) for _ in range(WORDS)]
+    weights = list(accumulate(1 / rank for rank in range(1, WORDS + 1)))
+    with (folder / "text.txt").open("w", encoding="utf-8") as file:
+        for _ in range(parts * PART // 1000):
+            file.write(" ".join(draw.choices(words, cum_weights=weights, k=200)) + "\n")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(words)]
+    (folder / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
+
+
+def made(folder: Path, output: Path, dedup: dict[str, Any]) -> list[list[int]]:
+    """Make the corpus; returns the bytes of its training shards, of which each part has one, and of the others."""
+    from reread.preprocessing.config import PreprocessSettings
+    from reread.preprocessing.execution.build import build
+
+    values = {
+        "input": {"paths": [str(folder / "text.txt")], "format": "document-per-line"},
+        "output": str(output),
+        "tokenizer": {"path": str(folder / "vocab.txt")},
+        "dedup": dedup,
+        "part_bytes": PART,
+        "validation_share": 0.1,
+        "workers": 1,
+    }
+    shards = build(PreprocessSettings.parse(values, "benchmark")).shards
+    return [[shard.bytes for shard in shards if shard.split == split] for split in ("train", "validation")]
+
+
+def most(folder: Path, dedup: dict[str, Any]) -> tuple[int, float, float]:
+    """The parts, the most files of the work folder for one, and the most bytes in all for a byte of the corpus."""
+    from reread.preprocessing.execution import tasks
+
+    output, files, size = folder / "seen", [0], [0]
+    move = tasks.move
+
+    def seen(path: Path, target: Path) -> None:
+        move(path, target)
+        found = [one for one in output.rglob("*") if one.is_file()]
+        files.append(sum(".work" in one.parts for one in found))
+        size.append(sum(one.stat().st_size for one in found))
+
+    with patch.object(tasks, "move", seen):
+        training, held_out = made(folder, output, dedup)
+    return len(training), max(files) / len(training), max(size) / sum(training + held_out)
+
+
+@one_line()
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--folder", type=Path)
+    arguments.add_argument("--parts", nargs="+", type=int, default=[10, 30, 100])
+    options = arguments.parse_args()
+    heading("parts", "duplicates", "files a part", "bytes a byte of corpus", "CPU s", "MB")
+    for parts in options.parts:
+        for name, dedup in DEDUP.items():
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                write_text(Path(folder), parts)
+                count, files, size = in_process(most, Path(folder), dedup)
+                cost = measured(made, Path(folder), Path(folder) / "corpus", dedup)
+            cells = f"{files:.1f}", f"{size:.2f}", f"{cost.cpu_seconds:.1f}", f"{cost.anonymous_megabytes:.0f}"
+            row(count, name, *cells)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""One file for all that a task has made: a zip of its arrays, which are mapped, of text, and of its result.
+
+text.zst       the cleaned text of a part's documents, concatenated
+NAME.npy       an array; `numpy.load` reads it from the file, too
+result.json    what the task returned
+"""
+
+import errno
+import json
+import mmap
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reread.preprocessing.arrays import mapped_member
+from reread.preprocessing.files import synced, to_json
+
+SUFFIX = ".npz"
+_TEXT, _RESULT = "text.zst", "result.json"
+
+
+class TaskWriter(AbstractContextManager["TaskWriter"]):
+    """What an attempt at a task writes: its file, and others in `folder`, which are moved beside it."""
+
+    def __init__(self, folder: Path, file: IO[bytes]) -> None:
+        self.folder = folder
+        self._zip = zipfile.ZipFile(file, "w")
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def text(self) -> IO[bytes]:
+        """A stream for compressed text, to be closed before anything else is written."""
+        return self._open(_TEXT)
+
+    def save(self, name: str, values: NDArray[Any]) -> None:
+        with self._open(f"{name}.npy") as member:
+            np.lib.format.write_array(member, values, (1, 0), allow_pickle=False)
+
+    def save_result(self, result: dict[str, Any]) -> None:
+        with self._open(_RESULT) as member:
+            member.write(to_json(result))
+
+    def _open(self, name: str) -> IO[bytes]:
+        return self._zip.open(zipfile.ZipInfo(name), "w", force_zip64=True)  # without a time: equal bytes again
+
+
+def result_of(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read(_RESULT))
+
+
+def array_of(path: Path, name: str) -> NDArray[Any]:
+    """An array as a view of the file; raises FileNotFoundError if `keep_result` has removed it."""
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive, _is_kept(path):
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return mapped_member(archive, f"{name}.npy", data)
+
+
+@contextmanager
+def text_of(path: Path) -> Iterator[IO[bytes]]:
+    """The compressed text; raises FileNotFoundError if `keep_result` has removed it."""
+    with zipfile.ZipFile(path) as archive:
+        with _is_kept(path):
+            archive.getinfo(_TEXT)
+        with archive.open(_TEXT) as member:
+            yield member
+
+
+def keep_result(path: Path, temporary: Path) -> None:
+    """Replace the file of a task whose text and arrays nobody needs any more by one of its result and its time, which
+    is written as `temporary` first."""
+    result, times = result_of(path), path.stat()
+    with synced(temporary) as file, TaskWriter(temporary.parent, file) as writer:
+        writer.save_result(result)
+    os.utime(temporary, ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.replace(temporary, path)
+
+
+@contextmanager
+def _is_kept(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
