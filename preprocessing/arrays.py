@@ -99,7 +99,7 @@ def made_once(folder: Path, make: Callable[[ArrayWriter], Mapping[str, Any]]) ->
     with ExitStack() as stack:
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            alone = stack.enter_context(_only_process(folder))
+            alone = stack.enter_context(only_process(folder))
         try:
             if (found := _opened(folder)) is not None:
                 return found
@@ -156,7 +156,7 @@ def _mapped(path: Path, entry: Mapping[str, Any]) -> NDArray[Any]:
 
 
 @contextmanager
-def _only_process(folder: Path) -> Iterator[bool]:
+def only_process(folder: Path) -> Iterator[bool]:
     """Lock the name of `folder`; False if the file system has no locks, so that several processes may make it."""
     with folder.with_name(f"{folder.name}.lock").open("ab") as file:
         try:
