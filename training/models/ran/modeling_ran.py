@@ -36,7 +36,7 @@ from ..blocks import (
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
-from .characters_ran import RanCharacters
+from .characters_ran import RanCharacters, characters_of
 from .configuration_ran import RanConfig
 from .windows_ran import RanWindows
 
@@ -197,6 +197,8 @@ class RanPreTrainedModel(PreTrainedModel):
     mems_dim = 1
     """The batch dimension of `mems`."""
 
+    characters_of = staticmethod(characters_of)
+
     def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
         """One tensor of zeros [layers, rows, D], with which a text begins."""
         shape = (self.config.num_hidden_layers, rows, self.config.hidden_size)
@@ -221,8 +223,8 @@ class RanPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
             truncated_normal(module.cluster_weight, deviation)
             nn.init.zeros_(module.cluster_bias)
-        if isinstance(module, RanCharacters):
-            module.draw()
+        if draw := getattr(module, "draw", None):
+            draw()
         if isinstance(module, RanCellNorm):
             # As large as the cells to come. At zero, where the authors' code begins, the norm that reads it has
             # gradients 1 / sqrt(eps) times as large.
