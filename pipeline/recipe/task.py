@@ -78,10 +78,11 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
             f"init: {model_to_fetch} of the Hub is not in {train['init']} yet; `reread finetune` fetches it, without "
             f"torchrun or srun, and so does `reread convert {model_to_fetch} {train['init']} --model TYPE`"
         )
-    if finetuning.words is not None and train.get("init") is None:
-        train = {**train, "init": str(_of_words(values, finetuning.words))}
-    init, folder = _start(train, RUNS / chosen.name, pretraining)
-    if folder is None and pretraining is not None:
+    run, words = RUNS / chosen.name, finetuning.words if train.get("init") is None else None
+    init, folder = _start(train, run, pretraining) if words is None else (None, None)
+    if words is not None:
+        model = _stated_type(name, given)
+    elif folder is None and pretraining is not None:
         model = str(train_section(pretraining).model.get("type", ""))
     else:
         assert folder is not None
@@ -91,7 +92,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "global_batch": 32,
         "activation_checkpointing": "auto",
         **train,
-        "init": str(init),
+        "init": init and str(init),
         "model": {**given, "type": model},
         "data": {**task, "tokenizer": folder and str(folder)},
     }
@@ -104,6 +105,9 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     for of_split in (examples, *(examples_of(one, "validation") for one in data.splits.values())):
         check_labels(labels, of_split, bool(stated))
     # What follows imports torch, which takes seconds: mistakes in files are found before.
+    if words is not None:
+        init, folder = _start_of_words(words, data.kind, examples, given, settings.seed, run)
+        filled["init"], filled["data"]["tokenizer"] = str(init), str(folder)
     if "characters" in type(data).model_fields:
         filled["data"]["characters"] = _reads_characters(given, folder)
     filled["data"]["frame"] = model_spec(model).frame
@@ -123,33 +127,29 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     return Recipe.parse({**values, "train": filled}, f"recipe {name}")
 
 
-def _of_words(values: dict[str, Any], words: WordStart) -> Path:
-    """The folder of a model of the words of the training examples, which is made if it is not there and the run has
-    not begun. Its name is a hash of all that it depends on."""
-    train, name = values["train"], values["name"]
-    without = {"steps": 1, "global_batch": 1, **train, "init": None, "data": {**train["data"], "tokenizer": None}}
-    model = train.get("model") or {}
-    without["model"] = {"type": _stated_type(name, model)}
-    settings = train_section(parsed := Recipe.parse({**values, "train": without}, f"recipe {name}"))
-    data = task_section(parsed)
-    examples = examples_of(data, "train")
+def _start_of_words(
+    words: WordStart, kind: str, examples: Any, model: dict[str, Any], seed: int, run: Path
+) -> tuple[Path, Path]:
+    """As `_start`, of a model of the words of the training examples, which is made if it is not there and the run has
+    not begun. The name of its folder is a hash of all that it depends on."""
     stamp = words.vectors.stat() if words.vectors and words.vectors.exists() else None
     depends = (
-        *(_WORDS_MADE_BY, fingerprint_of(examples), data.kind, sorted(model.items()), settings.seed),
-        *(words.model_dump_json(), stamp and (stamp.st_size, stamp.st_mtime_ns)),
+        *(_WORDS_MADE_BY, fingerprint_of(examples), kind, sorted(model.items()), seed, words.model_dump_json()),
+        *((stamp.st_size, stamp.st_mtime_ns) if stamp else ()),
     )
     folder = RUNS / ".starts" / f"words-{md5(repr(depends).encode()).hexdigest()}"
-    if has_checkpoints(RUNS / name) or (folder / "config.json").exists():
-        return folder
-    from reread.training.exchange.words import start_from_words  # which imports torch
+    if has_checkpoints(run) and (RunFile.MODEL.of(run) / "config.json").exists():
+        return folder, RunFile.MODEL.of(run)
+    if not (folder / "config.json").exists():
+        from reread.training.exchange.words import start_from_words  # which imports torch
 
-    with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with only_process(folder):
-            if not (folder / "config.json").exists():
-                how = {"size": words.size, "path": words.vectors, "seed": settings.seed}
-                start_from_words(folder, model, data.kind, examples, **how)
-    return folder
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with only_process(folder):
+                if not (folder / "config.json").exists():
+                    how = {"size": words.size, "path": words.vectors, "seed": seed}
+                    start_from_words(folder, model, kind, examples, **how)
+    return folder, folder
 
 
 def _stated_type(name: str, model: dict[str, Any]) -> str:
