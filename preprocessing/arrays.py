@@ -104,7 +104,7 @@ def made_once(folder: Path, make: Callable[[ArrayWriter], Mapping[str, Any]]) ->
     with ExitStack() as stack:
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            alone = stack.enter_context(_only_process(folder))
+            alone = stack.enter_context(only_process(folder))
         try:
             if (found := _opened(folder)) is not None:
                 return found
@@ -181,7 +181,7 @@ def mapped_member(archive: zipfile.ZipFile, name: str, data: mmap.mmap) -> NDArr
 
 
 @contextmanager
-def _only_process(folder: Path) -> Iterator[bool]:
+def only_process(folder: Path) -> Iterator[bool]:
     """Lock the name of `folder`; False if the file system has no locks, so that several processes may make it."""
     with folder.with_name(f"{folder.name}.lock").open("ab") as file:
         try:

@@ -62,6 +62,15 @@ class Published(Settings):
     """What differs from the paper: split, size, number of seeds."""
 
 
+class WordStart(Settings):
+    """A model of whole words from random weights, made for the training examples."""
+
+    size: int = Field(default=100_000, ge=10, le=1 << 22)
+    """Words of the vocabulary at most: those of the training examples, and then the first ones of `vectors`."""
+    vectors: Path | None = None
+    """A text file of word vectors by GloVe, fastText or word2vec, which the words of the vocabulary begin with."""
+
+
 class Finetuning(Settings):
     """How long `reread finetune` trains, in epochs; it computes the steps of `train` from the examples."""
 
@@ -73,6 +82,9 @@ class Finetuning(Settings):
     """Evaluations in each epoch; after each of them the best checkpoint so far is kept."""
     seeds: int = Field(default=1, ge=1, le=10_000)
     """Number of runs, with seeds train.seed, train.seed + 1, ...; mean and standard deviation are printed."""
+    words: WordStart | None = None
+    """What a model begins as where `init` names none, a model of whole words from random weights; null: `init` is
+    needed."""
     published: list[Published] = []
     """Scores of papers on this task."""
     published_sizes: list[int] = []

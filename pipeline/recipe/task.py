@@ -3,20 +3,23 @@
 import json
 import logging
 import math
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
 from reread.pipeline.recipe.layers import fine_tunes
 from reread.pipeline.recipe.load import recipe_values
-from reread.pipeline.recipe.schema import Recipe, Start, task_section, train_section
-from reread.preprocessing.errors import UserError
+from reread.pipeline.recipe.schema import Recipe, Start, WordStart, task_section, train_section
+from reread.preprocessing.arrays import only_process
+from reread.preprocessing.errors import UserError, writing
+from reread.preprocessing.labelled.mapped import fingerprint_of
 from reread.preprocessing.labelled.splits import check_labels, labels_of
 from reread.training.data.kinds import KINDS
 from reread.training.data.tasks.examples import examples_of
 from reread.training.exchange.hub import HubName, fetch, hub_name, not_looked_for
 from reread.training.models import MODELS, model_spec
 from reread.training.parallel.process import this_process
-from reread.training.run.files import RUNS, RunFile, find_run, has_checkpoints
+from reread.training.run.files import RUNS, RunFile, find_run, has_checkpoints, read_mapping
 from reread.training.scoring.task_scores import chosen_score
 
 log = logging.getLogger("reread")
@@ -26,9 +29,13 @@ WINDOW = 512
 """Tokens of a window if the model has no limit of positions."""
 
 
+_WORDS_MADE_BY = 1
+"""Increment if the same examples and vectors make another model of words."""
+
 FOLLOWS = frozenset(
     ["steps", "model", "validate_every", "checkpoint", "best_by", "activation_checkpointing", "schedule.warmup_steps"]
     + [f"data.{name}" for name in ("tokenizer", "frame", "labels", "sequence_length", "split", "choices", "pairs")]
+    + ["data.characters"]
 )
 """Fields of `train` that `finetune_recipe` computes from the model and the examples where the recipe has none."""
 
@@ -71,8 +78,11 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
             f"init: {model_to_fetch} of the Hub is not in {train['init']} yet; `reread finetune` fetches it, without "
             f"torchrun or srun, and so does `reread convert {model_to_fetch} {train['init']} --model TYPE`"
         )
-    init, folder = _start(train, RUNS / chosen.name, pretraining)
-    if folder is None and pretraining is not None:
+    run, words = RUNS / chosen.name, finetuning.words if train.get("init") is None else None
+    init, folder = _start(train, run, pretraining) if words is None else (None, None)
+    if words is not None:
+        model = _stated_type(name, given)
+    elif folder is None and pretraining is not None:
         model = str(train_section(pretraining).model.get("type", ""))
     else:
         assert folder is not None
@@ -82,7 +92,7 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "global_batch": 32,
         "activation_checkpointing": "auto",
         **train,
-        "init": str(init),
+        "init": init and str(init),
         "model": {**given, "type": model},
         "data": {**task, "tokenizer": folder and str(folder)},
     }
@@ -95,6 +105,11 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
     for of_split in (examples, *(examples_of(one, "validation") for one in data.splits.values())):
         check_labels(labels, of_split, bool(stated))
     # What follows imports torch, which takes seconds: mistakes in files are found before.
+    if words is not None:
+        init, folder = _start_of_words(words, data.kind, examples, given, settings.seed, run)
+        filled["init"], filled["data"]["tokenizer"] = str(init), str(folder)
+    if "characters" in type(data).model_fields:
+        filled["data"]["characters"] = _reads_characters(given, folder)
     filled["data"]["frame"] = model_spec(model).frame
     if "sequence_length" not in task and folder is not None:
         filled["data"]["sequence_length"] = _window(model, folder)
@@ -110,6 +125,44 @@ def finetune_recipe(name: str, overrides: list[str], pretraining: Recipe | None 
         "schedule": {"warmup_steps": round(finetuning.warmup_share * steps), **train.get("schedule", {})},
     }
     return Recipe.parse({**values, "train": filled}, f"recipe {name}")
+
+
+def _start_of_words(
+    words: WordStart, kind: str, examples: Any, model: dict[str, Any], seed: int, run: Path
+) -> tuple[Path, Path]:
+    """As `_start`, of a model of the words of the training examples, which is made if it is not there and the run has
+    not begun. The name of its folder is a hash of all that it depends on."""
+    stamp = words.vectors.stat() if words.vectors and words.vectors.exists() else None
+    depends = (
+        *(_WORDS_MADE_BY, fingerprint_of(examples), kind, sorted(model.items()), seed, words.model_dump_json()),
+        *((stamp.st_size, stamp.st_mtime_ns) if stamp else ()),
+    )
+    folder = RUNS / ".starts" / f"words-{md5(repr(depends).encode()).hexdigest()}"
+    if has_checkpoints(run) and (RunFile.MODEL.of(run) / "config.json").exists():
+        return folder, RunFile.MODEL.of(run)
+    if not (folder / "config.json").exists():
+        from reread.training.exchange.words import start_from_words  # which imports torch
+
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with only_process(folder):
+                if not (folder / "config.json").exists():
+                    how = {"size": words.size, "path": words.vectors, "seed": seed}
+                    start_from_words(folder, model, kind, examples, **how)
+    return folder, folder
+
+
+def _stated_type(name: str, model: dict[str, Any]) -> str:
+    """`model.type` of a recipe whose model begins as words. Raises `UserError` if there is none."""
+    if "type" not in model:
+        raise UserError(f"recipe {name}: finetune.words makes a new model; say which by model.type, such as ran")
+    return str(model["type"])
+
+
+def _reads_characters(given: dict[str, Any], folder: Path | None) -> bool:
+    """Whether the model of a fine-tuning reads the characters of words."""
+    stated = {} if folder is None else read_mapping(folder / "config.json")
+    return bool({**stated, **given}.get("character_filters"))
 
 
 def fetch_init(name: str, overrides: list[str]) -> None:

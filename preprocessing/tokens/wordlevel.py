@@ -13,7 +13,7 @@ contain it. It is the only special token that text can contain; a literal `<eos>
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,13 @@ from tokenizers import Tokenizer as Backend
 
 from reread.preprocessing.errors import UserError
 from reread.preprocessing.files import write_atomically
-from reread.preprocessing.tokens.base import BackedTokenizer, Encoding, encode_in_pieces, read_tokenizer_json
+from reread.preprocessing.tokens.base import (
+    SPECIAL_NAMES,
+    BackedTokenizer,
+    Encoding,
+    encode_in_pieces,
+    read_tokenizer_json,
+)
 
 logger = logging.getLogger("reread")
 
@@ -75,19 +81,35 @@ class Words(BackedTokenizer):
         return f"$A {END}", f"$A {END} $B {END}", ["input_ids"]
 
 
-def words_backend(tokens: list[str], split_punctuation: bool) -> Backend:
+class TaskWords(BackedTokenizer):
+    """Tokens are whole words, as a task's examples have them; the special tokens are BERT's."""
+
+    type = "words"
+
+    def __init__(self, path: Path, words: Iterable[str], split_punctuation: bool) -> None:
+        names = {role: names[0] for role, names in SPECIAL_NAMES.items()}
+        tokens = list(dict.fromkeys([*names.values(), *words]))
+        backend = words_backend(tokens, split_punctuation, names["unk"])
+        super().__init__(path, backend, names, [tokens, split_punctuation])
+
+
+def words_backend(tokens: list[str], split_punctuation: bool, unknown: str = UNKNOWN) -> Backend:
     """The backend whose ids are the indices of `tokens`; it treats line ends as blanks and adds no `<eos>`."""
-    backend = Backend(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    backend = Backend(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=unknown))
     backend.pre_tokenizer = _pre_tokenizer(split_punctuation)
     return backend
 
 
+def words_in(texts: Iterable[str], split_punctuation: bool) -> Iterator[str]:
+    """The words of texts, one after the other."""
+    split = _pre_tokenizer(split_punctuation)
+    for text in texts:
+        yield from (word for word, _ in split.pre_tokenize_str(text))
+
+
 def train_words(lines: Iterable[str], size: int, split_punctuation: bool, folder: Path) -> Path:
     """Count the words of `lines` and write a tokenizer.json with at most `size` tokens; returns its path."""
-    split = _pre_tokenizer(split_punctuation)
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(word for word, _ in split.pre_tokenize_str(line))
+    counts = Counter(words_in(lines, split_punctuation))
     total = counts.total()
     unknown = counts.pop(UNKNOWN, 0) + counts.pop(END, 0)
     ranked = counts.most_common()

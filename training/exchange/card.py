@@ -45,9 +45,8 @@ def model_card(
     windows = not in_transformers(spec.config)
     code = _USE if windows else _USE_REREAD if is_without_class(objective.name, windows) else _USE_TRANSFORMERS
     task = lengths.get("task", {})
-    example = usage_of(
-        objective.name, spec.frame, windows, task.get("answer_length", 100), task.get("split") or "words"
-    )
+    read = task.get("answer_length", 100), task.get("split") or "words", bool(task.get("characters"))
+    example = usage_of(objective.name, spec.frame, windows, *read)
     use = [code.replace("AUTO", objective.card.auto_class), example]
     if task.get("crf"):
         use.append(_CHAIN if windows else _CHAIN_TRANSFORMERS)

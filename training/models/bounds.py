@@ -21,6 +21,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "chunk_size_feed_forward": (0, LARGEST),
     "memory_length": (0, LARGEST),
     "mem_len": (0, LARGEST),
+    "character_filters": (0, 1 << 17),
     "initializer_range": (0, 100),
     "proj_initializer_range": (0, 100),
     "layer_norm_eps": (1e-30, 1),

@@ -232,8 +232,8 @@ class TaskHead(PreTrainedModel):
         rows = torch.tensor([row for row, _ in pairs], device=pairs[0][1].device)
         positions = torch.nn.utils.rnn.pad_sequence([positions for _, positions in pairs], batch_first=True)
         lengths = torch.tensor([len(positions) for _, positions in pairs], device=positions.device)
-        names = [name for name in ("input_ids", "token_type_ids", "word_starts") if name in given]
-        batch: dict[str, Any] = {name: given[name][rows].gather(1, positions) for name in names}
+        names = [name for name in ("input_ids", "token_type_ids", "word_starts", "characters") if name in given]
+        batch: dict[str, Any] = {name: given[name][rows[:, None], positions] for name in names}
         batch["attention_mask"] = (torch.arange(positions.shape[1], device=positions.device) < lengths[:, None]).long()
         encoded = self.encode({**batch, "mems": mems} if mems else batch)
         logits = list(self.logits(encoded, batch["attention_mask"]))
@@ -266,15 +266,16 @@ class TaskHead(PreTrainedModel):
         *,
         labels: Tensor | None = None,
         word_starts: Tensor | None = None,
+        characters: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """As the encoder, which raises TypeError for token types or memory that it does not know; with logits, and
-        the loss if `labels` are given. Classes: logits [B, K], labels by `ForSequenceClassification.loss`. Tags:
-        [B, L, K], labels [B, L], -100 where there is none. Options: inputs [B, K, L], logits [B, K], labels [B]. Key
-        phrases, which alone take word_starts [B, L], 1 where a word begins: logits and labels [B, L, K].
+        """As the encoder, which raises TypeError for token types, memory or characters that it does not know; with
+        logits, and the loss if `labels` are given. Classes: logits [B, K], labels by `ForSequenceClassification.loss`.
+        Tags: [B, L, K], labels [B, L], -100 where there is none. Options: inputs [B, K, L], logits [B, K], labels [B].
+        Key phrases, which alone take word_starts [B, L], 1 where a word begins: logits and labels [B, L, K].
         """
         rows = {
             "input_ids": input_ids,
@@ -282,6 +283,7 @@ class TaskHead(PreTrainedModel):
             "token_type_ids": token_type_ids,
             "mems": mems,
             "word_starts": word_starts,
+            "characters": characters,
             "inputs_embeds": inputs_embeds,
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,

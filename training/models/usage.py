@@ -31,6 +31,20 @@ for token, tag in zip(tokenizer.convert_ids_to_tokens(row.input_ids[0]), tags.to
 
 `pipeline("token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple")` gives entities."""
 
+_TAG_OF_CHARACTERS = """A tag for each word; the model reads words and their characters:
+
+```python
+import torch
+
+words = "A text .".split()
+row = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+row["characters"] = model.characters_of([words])
+with torch.no_grad():
+    tags = model.eval()(**row).logits[0].argmax(-1)
+for word, tag in zip(words, tags.tolist()):
+    print(word, model.config.id2label[tag])
+```"""
+
 _ANSWER = """The answer stands in the text:
 
 ```python
@@ -130,15 +144,19 @@ def is_without_class(task: str, windows: bool) -> bool:
     return not windows and task in _USAGE and not _USAGE[task].in_transformers
 
 
-def usage_of(task: str, frame: str, windows: bool = True, longest: int = 100, unit: str = "words") -> str:
+def usage_of(
+    task: str, frame: str, windows: bool = True, longest: int = 100, unit: str = "words", characters: bool = False
+) -> str:
     """The example for a task, "" for other objectives.
 
     `frame` is that of `ModelSpec`; `windows`, whether the exported model has code of its own, which reads long texts in
-    windows; `longest`, the tokens of the longest answer; `unit`, the words of key phrases (`task.split`)."""
+    windows; `longest`, the tokens of the longest answer; `unit`, the words of key phrases (`task.split`);
+    `characters`, whether it reads those of words (`task.characters`)."""
     if task not in _USAGE or is_without_class(task, windows):
         return ""
     text_first = frame == "segments"
-    use = _USAGE[task].code.replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
+    code = _TAG_OF_CHARACTERS if characters else _USAGE[task].code
+    use = code.replace("QUESTION_AND_TEXT", "text, question" if text_first else "question, text")
     use = (
         use.replace("LONGEST", str(longest))
         .replace("UNIT", _UNITS[unit])

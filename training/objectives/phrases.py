@@ -17,7 +17,6 @@ class PhrasesObjective(TaskObjective[PhrasesSettings]):
 
     name = "phrases"
     has_global_tokens = False
-    own_inputs = ("word_starts",)
     card = Card("AutoModelForTextEncoding", "token-classification", "keyphrase-extraction")
 
     @staticmethod
@@ -26,6 +25,10 @@ class PhrasesObjective(TaskObjective[PhrasesSettings]):
         names = [f"{count} word{'s' * (count > 1)}" for count in range(1, data.phrase_words + 1)]
         config.id2label = dict(enumerate(names))
         config.label2id = {name: number for number, name in enumerate(names)}
+
+    @property
+    def own_inputs(self) -> tuple[str, ...]:
+        return ("word_starts",)
 
     def predicted(self, rows: Rows) -> int:
         return int((rows["labels"][rows["learns"]] != IGNORED).sum())

@@ -32,6 +32,10 @@ class TagObjective(TaskObjective[TagSettings]):
         if data.crf:
             config.crf = True
 
+    @property
+    def own_inputs(self) -> tuple[str, ...]:
+        return ("characters",) if self.data.characters else ()
+
     def predicted(self, rows: Rows) -> int:
         return int((rows["labels"][rows["learns"]] != IGNORED).sum())
 

@@ -3,7 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +38,11 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
     figures = ("loss_sum", "correct", "predicted", "rows", "skimmed", "tokens")
     shown = {"acc": "accuracy"}
     has_global_tokens = True
-    own_inputs: ClassVar[tuple[str, ...]] = ()
-    """Rows that its head reads beside tokens, mask and types."""
+
+    @property
+    def own_inputs(self) -> tuple[str, ...]:
+        """Rows that its model reads beside tokens, mask and types."""
+        return ()
 
     def inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs, made from rows [B, L]."""
@@ -66,6 +69,11 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
             raise UserError(
                 f"task.pooling: {data.pooled_by}, but a model of type {config.model_type} pools in its own way "
                 "(docs/models.md, Fine-tuning); leave task.pooling out"
+            )
+        if getattr(config, "character_filters", 0) and not getattr(data, "characters", False):
+            raise UserError(
+                f"model.character_filters: {config.character_filters}, but rows of the task {data.kind} hold no "
+                "characters, which `tag` alone has; set it to 0"
             )
 
     @staticmethod

@@ -74,13 +74,15 @@ def _sentence(source: LabelledFile, lines: list[bytes], first: int, most: int) -
     text = source.decode(b"\n".join(lines), location)
     if text is None:
         return
-    separator = "\t" if "\t" in text else " "
-    rows = [line.split(separator) for line in text.split("\n")]
+    tabs = [line.count("\t") for line in text.split("\n")]
+    is_mixed = any(tabs) and not all(tabs)
+    rows = [_columns(line, "\t" if any(tabs) else " ", is_mixed) for line in text.split("\n")]
     width = len(rows[0])
     if rows[0][0] == _DOCUMENT:
         return
     for number, row in enumerate(rows, first):
-        if len(row) != width or not all(row) or (width > 2 and (width != most or not _TAG.fullmatch(row[-1]))):
+        is_other = len(row) != width or (width > 2 and width != most)
+        if is_other or not all(row) or ((width > 2 or is_mixed) and not _TAG.fullmatch(row[-1])):
             found = f"{len(row)} columns" if all(row) else "an empty column"
             wanted = (
                 "a line is a word, a tab or a blank, and a tag, perhaps columns between them; where the file is "
@@ -91,6 +93,14 @@ def _sentence(source: LabelledFile, lines: list[bytes], first: int, most: int) -
     source.spend(_TOKEN * len(rows))
     tags = tuple(row[-1] for row in rows) if width > 1 else None
     yield TagExample(str(first), location, tuple(row[0] for row in rows), tags)
+
+
+def _columns(line: str, separator: str, is_mixed: bool) -> list[str]:
+    """The columns of a line, without the blanks beside tabs; of a sentence where some lines have blanks for tabs, they
+    end at either."""
+    if is_mixed:
+        return re.split("[ \t]+", line.strip(" \t"))
+    return [column.strip(" ") or column for column in line.split(separator)]
 
 
 def _is_iob1(sentences: Iterable[Sequence[str]]) -> bool:

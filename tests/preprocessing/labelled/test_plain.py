@@ -215,6 +215,18 @@ def test_a_table_of_labels_and_texts_is_no_conll(
         assert str(caught.value).startswith(expected) and "\n" not in str(caught.value)
 
 
+def test_conll_may_have_blanks_for_tabs_in_some_lines_and_beside_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "EU B-ORG\nand\tO\nPeter \t B-PER\n\nNew York \t B-LOC\n \tO\n")
+    found: list[Any] = read_examples(path, "tag", "conll").examples
+    assert [(one.tokens, one.tags) for one in found] == [
+        (("EU", "and", "Peter"), ("B-ORG", "O", "B-PER")),
+        (("New York", " "), ("B-LOC", "O")),
+    ]
+    write(path, "EU\tB-ORG\nNew York\nin\tO\n")
+    with pytest.raises(UserError, match=r"a.conll:2: 2 columns; a line is a word, a tab or a blank, and a tag"):
+        read_examples(path, "tag", "conll")
+
+
 def test_conll_may_have_tokens_with_blanks_and_long_tags(tmp_path: Path) -> None:
     features = "Case=Nom|Gender=Masc|Number=Sing|Person=3"
     for lines in (

@@ -514,7 +514,7 @@ ours = AutoModelForCausalLM.from_pretrained({str(tmp_path / "ran_words")!r}, tru
 torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torch.load({str(tmp_path / "logits")!r}))
 """
     run_elsewhere(tmp_path, program)
-    own = ("attention_ran.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
+    own = ("attention_ran.py", "characters_ran.py", "configuration_ran.py", "modeling_ran.py", "windows_ran.py")
     assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {
         "adaptive.py",
         "blocks.py",

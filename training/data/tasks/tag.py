@@ -19,6 +19,9 @@ from reread.training.data.tasks.words import WordsDataset
 from reread.training.scoring.baselines import KnownEntities
 from reread.training.scoring.entities import Entity, entities
 
+LONGEST = 32
+"""Bytes of a word that are read, as in `characters_of`."""
+
 TagsOf = Callable[[NDArray[np.float64]], NDArray[np.int64]]
 """Logits of the words of a text [N, K] -> the numbers of their tags [N]."""
 
@@ -26,9 +29,9 @@ TagsOf = Callable[[NDArray[np.float64]], NDArray[np.int64]]
 class TagSettings(TaskSettings):
     """A tag for each word or character."""
 
-    may_change = TaskSettings.file_fields | {"split"}
+    may_change = TaskSettings.file_fields | {"split", "characters"}
 
-    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"crf"}
+    beside_tokens: ClassVar[frozenset[str]] = TaskSettings.beside_tokens | {"crf", "characters"}
 
     kind: Literal["tag"]
     scheme: Literal["BIO", "BIOES"] = "BIO"
@@ -36,6 +39,8 @@ class TagSettings(TaskSettings):
     crf: bool = False
     """Learn the tags of a text as a chain, a conditional random field, and predict the best chain that their scheme
     allows; false: each tag by itself."""
+    characters: bool = False
+    """Whether the model reads the characters of words, as with `model.character_filters`."""
     split: Split | None = None
     """Units of raw text to tag: `characters`, `words` as in BERT's basic tokenisation, or `blanks`, words that blanks
     alone separate. null: `reread finetune` finds out which of the first two the tokens of the training examples are."""
@@ -67,6 +72,20 @@ class TagSettings(TaskSettings):
 class TagDataset(WordsDataset[TagSettings, TagExample]):
     def encode(self, examples: Sequence[TagExample]) -> list[TaskDocument]:
         return self.of_words([one.tokens for one in examples])
+
+    def rows(self, members: Sequence[Member], training: bool) -> Rows:
+        """As in `TaskDataset`; with `task.characters` also characters int32 [B, L, C], of first pieces 1 + each byte of
+        their word, as the exported model's `characters_of` gives them."""
+        rows = super().rows(members, training)
+        if self.settings.characters:
+            found = np.zeros((*rows["input_ids"].shape, LONGEST), np.int32)
+            for row, member in enumerate(members):
+                tokens, content = self.examples[member.example].tokens, self._content(member)
+                for position, word, _ in zip(*self.first_pieces(member), strict=True):
+                    known = np.frombuffer(tokens[word].encode()[:LONGEST], np.uint8)
+                    found[row, content + position, : len(known)] = known.astype(np.int32) + 1
+            rows["characters"] = found[..., : max(1, int((found != 0).any((0, 1)).sum()))]
+        return rows
 
     def targets(self, members: Sequence[Member], rows: Sequence[Row], shape: tuple[int, int]) -> Rows:
         """labels int [B, L]: each word has its tag in one window alone, that of most context."""

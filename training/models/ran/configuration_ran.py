@@ -100,6 +100,8 @@ class RanConfig(PretrainedConfig):
     positions), pooling "mean" (O in eq. 11; "max"), window_size, num_hidden_layers, and cell_handover false (each
     layer begins with an empty cell instead of the last cell of the layer below).
     cell_pooling: G in eq. 10: the "last" cell, or "mean" or "max" of G'_i.
+    character_filters: filters of a convolution over the characters of each word (`RanCharacters`), whose results stand
+        beside the word's vector, which is narrower by as many; 0: none. For tags alone: see `characters` there.
     classifier_dropout: dropout of the heads of tasks; None is hidden_dropout_prob.
     reading: how the heads read texts longer than a window, see `checked_reading`; None: rows as they are given.
     sep_token_id: the token between the parts of a row, such as a question and its text.
@@ -152,6 +154,7 @@ class RanConfig(PretrainedConfig):
         layer_norm_eps: float = 1e-7,
         cutoffs: Sequence[int] = (),
         div_val: int = 1,
+        character_filters: int = 0,
         pad_token_id: int = 0,
         cls_token_id: int | None = None,
         sep_token_id: int | None = None,
@@ -193,8 +196,18 @@ class RanConfig(PretrainedConfig):
             raise ValueError(f"cutoffs rise and lie between 0 and vocab_size {self.vocab_size}, unlike {self.cutoffs}")
         if self.div_val < 1 or self.hidden_size // self.div_val ** len(self.cutoffs) < 1:
             raise ValueError(f"div_val {self.div_val} leaves no width for {len(self.cutoffs)} clusters")
+        if self.character_filters >= self.hidden_size or (self.character_filters and self.cutoffs):
+            raise ValueError(
+                f"character_filters {self.character_filters} are fewer than hidden_size {self.hidden_size}, and not "
+                "beside cutoffs"
+            )
         if not tied:
             raise ValueError("the language-model head shares the word embeddings: tie_word_embeddings is true")
+
+    @property
+    def word_size(self) -> int:
+        """Width of a word's vector."""
+        return self.hidden_size - self.character_filters
 
     @property
     def clusters(self) -> list[tuple[int, int]]:

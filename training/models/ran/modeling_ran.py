@@ -36,24 +36,33 @@ from ..blocks import (
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
+from .characters_ran import RanCharacters, characters_of
 from .configuration_ran import RanConfig
 from .windows_ran import RanWindows
 
 
 class RanEmbeddings(nn.Module):
-    """Word embeddings alone: positions are rotary, in the queries and keys of each window."""
+    """Word embeddings, and characters beside them if there are any: positions are rotary, in the queries and keys of
+    each window."""
 
     def __init__(self, config: RanConfig) -> None:
         super().__init__()
         if config.cutoffs:
             self.adaptive_embeddings = AdaptiveEmbedding(*_adaptive(config))
         else:  # no padding_idx: whether [PAD]'s row learns must not depend on how the table is split
-            self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+            self.word_embeddings = nn.Embedding(config.vocab_size, config.word_size)
+        self.characters = RanCharacters(config.character_filters) if config.character_filters else None
         self.LayerNorm = RanLayerNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, words: Tensor) -> Tensor:
-        """[B, L, D], of `table` -> [B, L, D]."""
+    def forward(self, words: Tensor, characters: Tensor | None = None) -> Tensor:
+        """words [B, L, D - filters], of `table`, and characters [B, L, C] -> [B, L, D].
+
+        Raises ValueError if the model reads characters and has none, or the reverse."""
+        if (characters is None) != (self.characters is None):
+            raise ValueError("`characters` are for a model with character_filters, which needs them: `characters_of`")
+        if self.characters is not None:
+            words = torch.cat([words, self.characters(characters)], dim=-1)
         return self.dropout(self.LayerNorm(words))
 
     @property
@@ -188,6 +197,8 @@ class RanPreTrainedModel(PreTrainedModel):
     mems_dim = 1
     """The batch dimension of `mems`."""
 
+    characters_of = staticmethod(characters_of)
+
     def empty_mems(self, rows: int) -> tuple[Tensor, ...]:
         """One tensor of zeros [layers, rows, D], with which a text begins."""
         shape = (self.config.num_hidden_layers, rows, self.config.hidden_size)
@@ -212,6 +223,8 @@ class RanPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
             truncated_normal(module.cluster_weight, deviation)
             nn.init.zeros_(module.cluster_bias)
+        if draw := getattr(module, "draw", None):
+            draw()
         if isinstance(module, RanCellNorm):
             # As large as the cells to come. At zero, where the authors' code begins, the norm that reads it has
             # gradients 1 / sqrt(eps) times as large.
@@ -240,6 +253,7 @@ class RanModel(RanPreTrainedModel):
         attention_mask: Tensor | None = None,
         *,
         inputs_embeds: Tensor | None = None,
+        characters: Tensor | None = None,
         causal: bool = False,
         segment_ids: Tensor | None = None,
         mems: tuple[Tensor, ...] | None = None,
@@ -249,7 +263,8 @@ class RanModel(RanPreTrainedModel):
     ) -> Any:
         """input_ids, attention_mask (1 for tokens, 0 for padding, which stands after them) [B, L], any L.
 
-        inputs_embeds [B, L, D]: word embeddings instead of input_ids. `attentions` are the probabilities
+        inputs_embeds [B, L, D]: word embeddings instead of input_ids. characters [B, L, C]: of a model that reads them,
+        by `characters_of`; its word embeddings are narrower. `attentions` are the probabilities
         [B, N, L, 1 + P] of the cell before a token's window and of the window's positions, and not of memory review,
         before dropout; if they are asked for, tokens attend by them, and not by a fused kernel that has none to return.
         causal: tokens see the tokens before them in their window, and the cells of the windows before.
@@ -272,7 +287,7 @@ class RanModel(RanPreTrainedModel):
         if mems and [tuple(tensor.shape) for tensor in mems] != [expected]:
             raise ValueError(f"mems are one tensor {list(expected)}, not {[list(tensor.shape) for tensor in mems]}")
         # Cut the rows into windows, and begin with the cells of the text before.
-        hidden = self.embeddings(words)
+        hidden = self.embeddings(words, characters)
         tokens = None if attention_mask is None else attention_mask != 0
         windows = RanWindows.of(self.config, hidden, tokens, segment_ids, causal)
         memory = None
@@ -307,6 +322,8 @@ class RanLanguageModel(RanPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^ran\.pooler\."]
 
     def __init__(self, config: RanConfig) -> None:
+        if config.character_filters:
+            raise ValueError("character_filters would show the words to predict; leave them out but for tags")
         super().__init__(config)
         self.ran = RanModel(config, add_pooling_layer=False)
         if config.cutoffs:
