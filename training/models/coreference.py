@@ -103,8 +103,8 @@ class Coreference(nn.Module):
         rough, chosen = coarse.topk(min(self.antecedents, max(0, len(spans) - 1)))
         # What the layer over both adds: its products with a span alone are computed once
         one, other, both, distance = self.pair.weight.split([self.span] * 3 + [FEATURE], 1)
-        of_other = F.linear(spans, other).index_select(0, chosen.flatten()).view(*chosen.shape, -1)
-        product = spans[:, None] * spans.index_select(0, chosen.flatten()).view(*chosen.shape, -1)
+        of_other = F.linear(spans, other).index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        product = spans[:, None] * spans.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
         steps = torch.tensor(_DISTANCES, device=spans.device)
         bucket = torch.bucketize((number[:, None] - chosen).clamp(min=1), steps, right=True) - 1
         layer = F.linear(spans, one, self.pair.bias)[:, None] + of_other + F.linear(product, both)
