@@ -67,7 +67,7 @@ class Coreference(nn.Module):
         mention = all_scores.flatten().index_select(0, kept)
         spans = self._vectors(states, weights, first, more)
         antecedents, scores = self._antecedents(spans, mention)
-        none = torch.zeros_like(scores[:, :1])
+        none = scores.new_zeros(len(scores), 1)
         return Links(torch.stack([first, first + more], 1), antecedents, torch.cat([none, scores], 1))
 
     def _runs(self, states: Tensor) -> Tensor:
