@@ -174,7 +174,7 @@ class ForCoreference(TaskHead):
         found = [self.links(of_text[there]) for of_text, there in zip(states, starts, strict=True)]
         best = [one.scores.max(1) for one in found]
         antecedents = [
-            torch.cat([torch.full_like(one.antecedents[:, :1], -1), one.antecedents], 1).gather(1, at.indices[:, None])
+            torch.cat([torch.full_like(one.spans[:, :1], -1), one.antecedents], 1).gather(1, at.indices[:, None])
             for one, at in zip(found, best, strict=True)
         ]
         loss = None

@@ -46,7 +46,7 @@ def examples_of(kind: str) -> list[Example]:
         elif kind == "tag":
             made.append(TagExample(name, "", tuple(words), ("O",) * length))
         elif kind == "coreference":
-            made.append(of_tokens(name, "", [words], [[(0, 1), (2, 4)]]))
+            made.append(of_tokens(name, "", [words], [[(0, 1), (1, 3)]]))
         elif kind == "phrases":
             made.append(phrases_example(name, "", text, ["a b"], "words"))
         elif kind == "answer":

@@ -62,16 +62,18 @@ class CoreferenceDataset(WordsDataset[CoreferenceSettings, CoreferenceExample]):
         return [[one for (one,) in super().units(example, last_only)]]
 
     def passes(self, group: Sequence[int], size: int, *, training: bool) -> Iterator[Rows]:
-        """As in `TaskDataset`. Windows with memory are in several passes, of which the last has the loss."""
-        passes = super().passes(group, size, training=training)
-        if not training or self.settings.frame != "segments":
-            yield from passes
+        """As in `TaskDataset`, a pass for all windows of a document. Those with memory are in several passes, with those
+        of other documents, and the last pass has the loss."""
+        if self.settings.frame != "segments":
+            for example in group:
+                yield from super().passes([example], size, training=training)
             return
-        held = list(passes)
-        kept = sum(rows["kept"].sum() for rows in held)
-        for rows in held:
-            rows["kept"][:] = 0
-        held[-1]["kept"][0] = kept
+        held = list(super().passes(group, size, training=training))
+        if training:
+            kept = sum(rows["kept"].sum() for rows in held)
+            for rows in held:
+                rows["kept"][:] = 0
+            held[-1]["kept"][0] = kept
         yield from held
 
     def _learned_words(self, member: Member) -> tuple[int, int]:
