@@ -181,12 +181,12 @@ class ForCoreference(TaskHead):
         if labels is not None:
             losses = [link_losses(one, gold)[0] for one, gold in zip(found, labels, strict=True)]
             loss = torch.cat(losses).mean()
-        padded = [
+        logits, spans, chosen = (
             nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
             for values, fill in (
                 ([one.values for one in best], 0.0),
                 ([one.spans for one in found], -1),
                 ([one[:, 0] for one in antecedents], -1),
             )
-        ]
-        return returned(self, CoreferenceOutput(loss, *padded, **others), return_dict)
+        )
+        return returned(self, CoreferenceOutput(loss, logits, spans, chosen, **others), return_dict)

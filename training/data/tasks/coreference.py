@@ -62,8 +62,8 @@ class CoreferenceDataset(WordsDataset[CoreferenceSettings, CoreferenceExample]):
         return [[one for (one,) in super().units(example, last_only)]]
 
     def passes(self, group: Sequence[int], size: int, *, training: bool) -> Iterator[Rows]:
-        """As in `TaskDataset`, a pass for all windows of a document. Those with memory are in several passes, with those
-        of other documents, and the last pass has the loss."""
+        """As in `TaskDataset`, a pass for all windows of a document. Those with memory are in several passes, together
+        with those of other documents, and the last pass has the loss."""
         if self.settings.frame != "segments":
             for example in group:
                 yield from super().passes([example], size, training=training)
@@ -146,7 +146,9 @@ class CoreferenceDataset(WordsDataset[CoreferenceSettings, CoreferenceExample]):
             found.append(Mark(content + place[first], end, str(cluster)))
         return found
 
-    def decode(self, example: int, outputs: Outputs, links_of: LinksOf) -> Clusters:
+    def decode(  # type: ignore[override]  # `CoreferenceObjective.decoded` has the links
+        self, example: int, outputs: Outputs, links_of: LinksOf
+    ) -> Clusters:
         """The clusters of two mentions or more, in the order of their first ones."""
         states, words = [], []
         for (_, window), values in sorted(outputs.items()):
