@@ -22,6 +22,7 @@ from reread.training.data.tasks.answer import AnswerDataset
 from reread.training.data.tasks.answer_settings import AnswerSettings
 from reread.training.data.tasks.choose import ChooseDataset, ChooseSettings
 from reread.training.data.tasks.classify import ClassifyDataset, ClassifySettings
+from reread.training.data.tasks.coreference import CoreferenceDataset, CoreferenceSettings
 from reread.training.data.tasks.dataset import TaskDataset
 from reread.training.data.tasks.phrases import PhrasesDataset, PhrasesSettings
 from reread.training.data.tasks.rank import RankDataset, RankSettings
@@ -110,6 +111,7 @@ KINDS = {
     "choose": _labelled(ChooseSettings, ChooseDataset, "choose"),
     "rank": _labelled(RankSettings, RankDataset, "rank"),
     "phrases": _labelled(PhrasesSettings, PhrasesDataset, "phrases"),
+    "coreference": _labelled(CoreferenceSettings, CoreferenceDataset, "coreference"),
 }
 """`data.kind` -> its row."""
 

@@ -1,4 +1,5 @@
-"""Options of a configuration for the heads of tasks: how a row is pooled, and how texts longer than a window are read.
+"""Options of a configuration for the heads of tasks: how a row is pooled, how texts longer than a window are read, and
+how many spans of a text are kept.
 
 Copied beside exported weights; imports no torch.
 """
@@ -45,3 +46,8 @@ def checked_reading(reading: Mapping[str, Any] | None, longest: int | None = Non
     if not isinstance(values["retrospective"], bool):
         raise ValueError(f"reading.retrospective is true or false, not {values['retrospective']!r}")
     return values
+
+
+def kept_spans(words: int, spans_per_word: float) -> int:
+    """The spans of a text of `words` words whose antecedents are scored."""
+    return min(words, max(1, int(words * spans_per_word)))

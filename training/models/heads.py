@@ -275,7 +275,8 @@ class TaskHead(PreTrainedModel):
         """As the encoder, which raises TypeError for token types, memory or characters that it does not know; with
         logits, and the loss if `labels` are given. Classes: logits [B, K], labels by `ForSequenceClassification.loss`.
         Tags: [B, L, K], labels [B, L], -100 where there is none. Options: inputs [B, K, L], logits [B, K], labels [B].
-        Key phrases, which alone take word_starts [B, L], 1 where a word begins: logits and labels [B, L, K].
+        Key phrases: logits and labels [B, L, K]; they and `ForCoreference`, whose output is its own, alone take
+        word_starts [B, L], 1 where a word begins.
         """
         rows = {
             "input_ids": input_ids,

@@ -114,6 +114,32 @@ for number in p.flatten().argsort(descending=True).tolist()[:5]:
         print(p[token, more].item(), text[words[first].start() : words[first + more].end()])
 ```"""
 
+_COREFERENCE = """The clusters of the mentions of a text, with the class that transformers keeps for another use.
+`word_starts` says at which tokens words begin:
+
+```python
+import re
+
+import torch
+
+text = "A text."
+words = list(re.finditer(r"UNIT", text))
+begins = {word.start() for word in words}
+row = tokenizer(text, return_offsets_mapping=True, return_tensors="pt")
+offsets = row.pop("offset_mapping")[0].tolist()
+starts = torch.tensor([[int(not begins.isdisjoint(range(*part))) for part in offsets]])
+with torch.no_grad():
+    output = model.eval()(**row, word_starts=starts)
+clusters = {}  # the number of each span -> its cluster
+for number, antecedent in enumerate(output.antecedents[0].tolist()):
+    clusters[number] = clusters[antecedent] if antecedent >= 0 else []
+    clusters[number].append(number)
+spans = [text[words[first].start() : words[last].end()] for first, last in output.spans[0].tolist()]
+for number, cluster in clusters.items():
+    if number == cluster[0] and len(cluster) > 1:
+        print([spans[one] for one in cluster])
+```"""
+
 _UNITS = {"words": r"[^\W_\u3400-\u9fff]+|\S", "blanks": r"\S+", "characters": r"\S"}
 """`task.split` -> the pattern of a unit of text."""
 
@@ -133,6 +159,7 @@ _USAGE = {
     "choose": Usage(_CHOOSE),
     "rank": Usage(_RANK, in_windows=False),
     "phrases": Usage(_PHRASES, in_transformers=False),
+    "coreference": Usage(_COREFERENCE, in_transformers=False),
 }
 
 _WINDOWS = """A text of any length is read whole: what is longer than a window is cut as in training, and the windows'
@@ -150,8 +177,8 @@ def usage_of(
     """The example for a task, "" for other objectives.
 
     `frame` is that of `ModelSpec`; `windows`, whether the exported model has code of its own, which reads long texts in
-    windows; `longest`, the tokens of the longest answer; `unit`, the words of key phrases (`task.split`);
-    `characters`, whether it reads those of words (`task.characters`)."""
+    windows; `longest`, the tokens of the longest answer; `unit`, what words are (`task.split`); `characters`, whether
+    it reads those of words (`task.characters`)."""
     if task not in _USAGE or is_without_class(task, windows):
         return ""
     text_first = frame == "segments"

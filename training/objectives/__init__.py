@@ -9,6 +9,7 @@ from reread.training.objectives.answer import AnswerObjective
 from reread.training.objectives.causal_lm import CausalLMObjective
 from reread.training.objectives.choose import ChooseObjective
 from reread.training.objectives.classify import ClassifyObjective
+from reread.training.objectives.coreference import CoreferenceObjective
 from reread.training.objectives.documents import DocumentObjective
 from reread.training.objectives.masked_lm import MaskedLMObjective
 from reread.training.objectives.objective import Objective
@@ -27,6 +28,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "choose": ChooseObjective,
     "rank": RankObjective,
     "phrases": PhrasesObjective,
+    "coreference": CoreferenceObjective,
 }
 """`train.objective` -> class."""
 

@@ -121,7 +121,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return {"predicted": sum(self.predicted(rows) for _, rows in batch)}
 
     def losses(self, batch: Passes, totals: Mapping[str, float], step: int) -> Iterator[Pass]:
-        reader = _WindowReader(self)
+        reader = WindowReader(self)
         predicted = [self.predicted(rows) for _, rows in batch]
         last = max((number for number, count in enumerate(predicted) if count), default=-1)
         for number, (group, rows) in enumerate(batch):
@@ -130,13 +130,17 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
             counted = "rows" if predicted[number] else "skimmed"
             figures = self.sums(tokens=float(rows["attention_mask"].sum()), **{counted: len(rows["learns"])})
             if not predicted[number]:
-                with torch.no_grad():
-                    reader.forward(rows)  # for its memory
+                self.skim(reader, rows)
                 yield Pass(None, figures, False)
                 continue
             loss, right = self.loss(reader.forward(rows), rows)
             figures += self.sums(loss_sum=loss.detach(), correct=right, predicted=predicted[number])
             yield Pass(loss / totals["predicted"], figures, number == last)
+
+    def skim(self, reader: "WindowReader", rows: Rows) -> None:
+        """A forward pass without a prediction, for its memory."""
+        with torch.no_grad():
+            reader.forward(rows)
 
     def flops(self, spec: ModelSpec, config: Any, totals: Mapping[str, float]) -> float:
         """Rows count by their mean length; no token goes through a head over the vocabulary."""
@@ -176,7 +180,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return {example: prediction for found in everyone for example, prediction in found.items()}
 
     def _predict(self, dataset: TaskDataset[Any, Any], group: list[int]) -> dict[int, Any]:
-        reader = _WindowReader(self)
+        reader = WindowReader(self)
         found: dict[int, dict[tuple[int, int], NDArray[np.float64]]] = {example: {} for example in group}
         for number, rows in enumerate(dataset.passes(group, self.settings.micro_batch, training=False)):
             reader.begin(0, number)
@@ -193,7 +197,7 @@ class TaskObjective(Objective[AnyTask, TaskDataset[AnyTask, Any], Passes]):
         return dataset.decode(example, outputs)
 
 
-class _WindowReader:
+class WindowReader:
     """Forward passes over the windows of a group of documents, with their memory if the model has one."""
 
     def __init__(self, objective: TaskObjective[Any]) -> None:

@@ -20,6 +20,7 @@ from reread.training.scoring.classification import (
     root_mean_square_error,
     spearman,
 )
+from reread.training.scoring.coreference import average, b_cubed, ceaf, muc
 from reread.training.scoring.entities import Scheme, entity_f1, entity_scores, token_accuracy, token_f1
 from reread.training.scoring.options import pac, qac
 from reread.training.scoring.phrases import f1_at
@@ -90,6 +91,7 @@ SCORES: dict[str, dict[str, Score]] = {
     },
     "rank": {"ndcg@10": Score(ndcg), "mrr@10": Score(mrr), "recall@10": Score(recall)},
     "phrases": {f"f1@{depth}": Score(partial(f1_at, depth=depth)) for depth in (3, 1, 5)},
+    "coreference": {"conll-f1": Score(average), "muc": Score(muc), "b3": Score(b_cubed), "ceaf-e": Score(ceaf)},
 }
 """Kind of task (`classify` is three, by what a label is) -> its scores by name, of which the first one chooses the best
 checkpoint unless the recipe names another."""
@@ -101,7 +103,8 @@ def scores(kind: str, gold: Mapping[str, Any], predicted: Mapping[str, Any], **g
 
     By id, gold and prediction are a label (classify-one), a collection of labels (classify-set), a number
     (classify-number), a sequence of tags (tag), the texts of the answers and one text (answer), the index of an option
-    (choose), grades and scores of passages (rank), or sequences of phrases (phrases). `given` may have:
+    (choose), grades and scores of passages (rank), sequences of phrases (phrases), or clusters of spans (coreference).
+    `given` may have:
 
     - classify-one: `labels`, all labels of the training data; for two labels also `positive`, the label whose F1 is
       computed, and `probabilities`, id -> the probability of that label;

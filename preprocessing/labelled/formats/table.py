@@ -15,6 +15,7 @@ from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv,
 from reread.preprocessing.labelled.formats.folders import read_folders
 from reread.preprocessing.labelled.formats.hotpotqa import read_hotpotqa
 from reread.preprocessing.labelled.formats.jsonl import read_jsonl
+from reread.preprocessing.labelled.formats.mentions import read_mentions
 from reread.preprocessing.labelled.formats.ontonotes import BEGIN, read_ontonotes
 from reread.preprocessing.labelled.formats.plain import document_per_file, document_per_line
 from reread.preprocessing.labelled.formats.questions import read_c3, read_cail, read_cmrc2019, read_squad
@@ -36,6 +37,10 @@ class LabelledFormat(NamedTuple):
     """The labels that a text to classify may have: one label, a set of labels, a number."""
     takes_any: bool = False
     """Whether every file could be read so; therefore its first bytes must not look like another format."""
+
+
+def _read_conll_2012(source: LabelledFile) -> Iterator[Example]:
+    return read_mentions(source) if source.task == "coreference" else read_ontonotes(source)
 
 
 _ALONE = tuple(task for task, line in TASKS.items() if "text" in line.model_fields)
@@ -68,7 +73,9 @@ FORMATS: dict[str, LabelledFormat] = {
         takes_any=True,
     ),
     "conll-2012": LabelledFormat(
-        ("tag",), read_ontonotes, "OntoNotes' twelve or more columns a word, entities in brackets in the eleventh"
+        ("tag", "coreference"),
+        _read_conll_2012,
+        "OntoNotes' columns a word, in brackets entities in the eleventh, and coreference in the last",
     ),
     "document-per-line": LabelledFormat(
         _ALONE, document_per_line, "a text a line, without labels", (), _LABELS, takes_any=True
@@ -116,9 +123,14 @@ def recognise(source: LabelledFile) -> tuple[str, str]:
     if head.startswith(b"["):
         is_hotpotqa = b'"context"' in head and head[1:].lstrip().startswith(b"{")
         return ("hotpotqa" if is_hotpotqa else "c3"), "JSON that begins with a list"
+    return _recognise_lines(source, head)
+
+
+def _recognise_lines(source: LabelledFile, head: bytes) -> tuple[str, str]:
+    if source.task in ("tag", "coreference") and head.startswith(BEGIN):
+        return "conll-2012", f"it begins with {BEGIN.decode()}"
     if source.task == "tag":
-        begins = head.startswith(BEGIN)
-        return ("conll-2012", f"it begins with {BEGIN.decode()}") if begins else ("conll", _NOT_JSON)
+        return "conll", _NOT_JSON
     if b"\t" in head.partition(b"\n")[0]:
         return "tsv", "its first line has tabs"
     known = "; ".join(f"{name}: {format.looks}" for name, format in FORMATS.items() if source.task in format.tasks)

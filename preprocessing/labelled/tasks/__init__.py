@@ -4,6 +4,7 @@ from reread.preprocessing.labelled.line import TaskLine
 from reread.preprocessing.labelled.tasks.answer import AnswerLine
 from reread.preprocessing.labelled.tasks.choose import ChooseLine
 from reread.preprocessing.labelled.tasks.classify import ClassifyLine
+from reread.preprocessing.labelled.tasks.coreference import CoreferenceLine
 from reread.preprocessing.labelled.tasks.phrases import PhrasesLine
 from reread.preprocessing.labelled.tasks.rank import RankLine
 from reread.preprocessing.labelled.tasks.tag import TagLine
@@ -15,5 +16,6 @@ TASKS: dict[str, type[TaskLine]] = {
     "choose": ChooseLine,
     "rank": RankLine,
     "phrases": PhrasesLine,
+    "coreference": CoreferenceLine,
 }
 """`task.kind` -> the class of a line of `jsonl`, which makes the example."""

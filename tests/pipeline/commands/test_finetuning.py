@@ -127,7 +127,8 @@ MISTAKES = [
     ("task.dev=unlabelled.jsonl", "unlabelled.jsonl:1: no label"),
     (
         "task.kind=write",
-        "a section `finetune` and a `task` whose kind is one of classify, tag, answer, choose, rank, phrases",
+        "a section `finetune` and a `task` whose kind is one of classify, tag, answer, choose, rank, phrases, "
+        "coreference",
     ),
     ("name=again", "two of `then` are named again"),
     ("model.hiden_size=8", "unknown key `hiden_size` for nezha"),
@@ -423,6 +424,10 @@ PHRASED = [
     {"id": "1", "text": "a b d e d e", "phrases": ["d e"]},
     {"id": "2", "text": "a b c", "phrases": ["A"]},
 ]
+LINKED = [
+    {"id": "1", "text": "a b d a", "clusters": [[[0, 1], [6, 7]]]},
+    {"id": "2", "text": "c a b a", "clusters": [[[2, 3], [6, 7]]]},
+]
 RANKED = [
     {"id": "1", "query": "a b", "passages": ["c d", "a b c"], "grades": [0, 1]},
     {"id": "2", "query": "d", "passages": ["d e", "b", "c"], "grades": [2, 0, 0]},
@@ -446,6 +451,7 @@ RANKED = [
             },
         ),
         ("phrases", PHRASED, {}, {"TF-IDF": ("f1@1", 50.0)}),
+        ("coreference", LINKED, {}, {"same words": ("conll-f1", 100.0)}),
         ("rank", RANKED, {}, {"order of the file": ("mrr@10", 75.0), "BM25": ("mrr@10", 100.0)}),
     ],
 )
@@ -582,10 +588,10 @@ def test_inspect_reads_with_the_model_that_would_be_fine_tuned(folder: Path) -> 
     assert task_in(folder / "corpus", [], "nezha-base") is None
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "answer", "choose", "rank", "phrases"])
+@pytest.mark.parametrize("kind", ["classify", "tag", "answer", "choose", "rank", "phrases", "coreference"])
 def test_the_tokens_of_a_plan_are_those_that_training_reads(kind: str, folder: Path) -> None:
     lines: dict[str, list[dict[str, Any]]] = {"classify": TEXTS, "tag": TAGGED, "answer": ASKED, "choose": CHOSEN}
-    lines |= {"rank": RANKED, "phrases": PHRASED}
+    lines |= {"rank": RANKED, "phrases": PHRASED, "coreference": LINKED}
     more = {"classify": {"labels": ["x", "y"]}, "tag": {"labels": ["B-X", "I-X", "O"]}}.get(kind, {})
     found = dataset(folder, kind, lines[kind], **more, sequence_length=9)
     read = [

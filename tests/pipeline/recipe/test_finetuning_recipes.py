@@ -24,7 +24,7 @@ from reread.training.scoring.task_scores import SCORES
 MODELS = {"nezha": "nezha", "ernie-doc": "ernie_doc", "longformer": "longformer", "ran": "ran", "bert": "nezha"}
 
 
-NEUTRAL = ("answer", "choose", "classify", "phrases", "rank", "tag")
+NEUTRAL = ("answer", "choose", "classify", "coreference", "phrases", "rank", "tag")
 PAPERS = [name for name in finetuning_recipes() if name not in NEUTRAL]
 
 

@@ -18,6 +18,7 @@ from reread.preprocessing.labelled.tasks import TASKS
 from reread.preprocessing.labelled.tasks.answer import MISPLACED, NOWHERE, Answer, AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.coreference import CoreferenceExample
 from reread.preprocessing.labelled.tasks.phrases import PhrasesExample
 from reread.preprocessing.labelled.tasks.rank import RankExample
 from reread.preprocessing.labelled.tasks.tag import SplitExample, TagExample
@@ -49,6 +50,12 @@ KINDS: dict[type[Example], st.SearchStrategy[Any]] = {
         *(*head, text, st.sampled_from(["words", "blanks"]), st.none() | texts),
         st.lists(texts, max_size=3).map(tuple),
         st.lists(st.integers(-1, 9), max_size=3).map(tuple),
+    ),
+    CoreferenceExample: st.builds(
+        CoreferenceExample,
+        *(*head, text, st.sampled_from(["words", "blanks"])),
+        st.none()
+        | st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3).map(tuple)).map(tuple),
     ),
 }
 

@@ -22,6 +22,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "choose": {"text": "水", "question": "何处？", "options": ["a", "b"], "label": 1},
     "rank": {"query": "水", "passages": ["a", "b"], "grades": [0, 1]},
     "phrases": {"text": "水在山下", "phrases": ["山下"]},
+    "coreference": {"text": "水在山下", "clusters": [[[0, 1], [2, 4]]]},
 }
 
 
@@ -373,6 +374,8 @@ def test_a_stated_format_that_does_not_fit_is_named(task: Any, format: str, cont
         ("phrases", {"id": "a?"}),
         ("phrases", {"text": "水在山下?"}),
         ("phrases", {"phrases": ["山下", "水?"]}),
+        ("coreference", {"id": "a?"}),
+        ("coreference", {"text": "水在山下?"}),
     ],
 )
 def test_characters_that_break_files_are_refused_in_every_column(

@@ -24,6 +24,7 @@ GIVEN = {
     "answer": Given(question="谁？"),
     "choose": Given(question="谁？", options=("甲", "乙")),
     "phrases": Given(split="blanks"),
+    "coreference": Given(split="blanks"),
 }
 TEXTS = ["他在IBM上班，  don't go!", "第二行"]
 
@@ -54,7 +55,7 @@ def test_texts_alone_are_examples_of_every_task(task: Any, tmp_path: Path, monke
             assert {one.question for one in found} == {"谁？"}
         if task == "choose":
             assert {one.options for one in found} == {("甲", "乙")}
-        if task == "phrases":
+        if task in ("phrases", "coreference"):
             assert list(found[0].words) == TEXTS[0].split()
         if task == "tag":
             words = ["他", "在", "IBM", "上", "班", "，", "don", "'", "t", "go", "!"]
@@ -157,6 +158,8 @@ FITTING: dict[tuple[str, str], set[str]] = {
     ("phrases", "jsonl"): {"texts", "dense", "answers", "choices"},
     ("phrases", "tsv"): set(),
     ("phrases", "csv"): {"csv"},
+    ("coreference", "jsonl"): {"texts", "dense", "answers", "choices"},
+    ("coreference", "conll-2012"): set(),
     **{(task, f"document-per-{what}"): PROSE for task in GIVEN for what in ("line", "file")},
 }
 

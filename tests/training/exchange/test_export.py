@@ -314,6 +314,7 @@ def test_the_folder_holds_what_transformers_needs_and_no_tied_copies(tmp_path: P
         "blocks.py",
         "config.json",
         "configuration_nezha.py",
+        "coreference.py",
         "crf.py",
         "heads.py",
         "model.safetensors",
@@ -518,6 +519,7 @@ torch.testing.assert_close(ours(torch.tensor({(IDS % 7).tolist()})).logits, torc
     assert {file.name for file in (tmp_path / "ran_words").glob("*.py")} == {
         "adaptive.py",
         "blocks.py",
+        "coreference.py",
         "crf.py",
         "heads.py",
         "head_options.py",

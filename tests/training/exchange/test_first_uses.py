@@ -32,6 +32,7 @@ AUTO = {
     "choose": "AutoModelForMultipleChoice",
     "rank": "AutoModelForSequenceClassification",
     "phrases": "AutoModelForTextEncoding",
+    "coreference": "AutoModelForNextSentencePrediction",
 }
 SIZES_OF_WORDS = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2, "mem_len": 4}
 EXPORTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -39,7 +40,7 @@ EXPORTS: list[tuple[str, str, dict[str, Any]]] = [
         (name, objective, {})
         for name in MODELS
         for objective in model_spec(name).heads
-        if (name, objective) != ("longformer", "phrases")  # which transformers has no class for
+        if name != "longformer" or objective not in ("phrases", "coreference")  # which transformers has no class for
     ),
     ("nezha", "classify", {"classifier_pooling": "mean"}),
 ]
@@ -75,10 +76,20 @@ def export(
     else:
         if name == "longformer":
             values = {"vocab_size": 270, "max_position_embeddings": 120, "pad_token_id": 1, "sep_token_id": 2}
-        if name != "longformer" and objective in ("classify", "tag", "answer", "choose", "rank", "phrases"):
+        if name != "longformer" and objective in (
+            "classify",
+            "tag",
+            "answer",
+            "choose",
+            "rank",
+            "phrases",
+            "coreference",
+        ):
             values = {"reading": READING, "cls_token_id": 2, "sep_token_id": 3}
         if objective == "rank":  # its example cuts passages to the window
             values["reading"] = READING if name != "longformer" else {"length": 80, "step": 40}
+        if objective == "coreference":
+            values["coreference"] = {"span_words": 3, "spans_per_word": 0.5, "antecedents": 4, "head_size": 8}
         if objective in ("classify", "tag"):
             values |= {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
         if objective == "classify":
@@ -122,7 +133,7 @@ def inputs_of(name: str, objective: str, tokenizer: Any) -> dict[str, Tensor]:
             max_length=2 if objective == "causal_lm" else 12,
         )
     )
-    if objective == "phrases":  # special tokens cannot be found among embeddings
+    if objective in ("phrases", "coreference"):  # special tokens cannot be found among embeddings
         rows["word_starts"] = (rows["input_ids"] > 4).long()
     return rows
 
@@ -139,6 +150,8 @@ def labels_of(objective: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"labels": torch.ones(rows, dtype=torch.long)}
     if objective == "rank":
         return {"labels": torch.ones(rows)}
+    if objective == "coreference":
+        return {"labels": torch.tensor([[[0, 0, 0], [1, 1, 0]]] * rows)}
     if objective == "phrases":
         return {
             "labels": torch.ones(*inputs["input_ids"].shape, 2).masked_fill(inputs["word_starts"][..., None] == 0, -100)

@@ -15,6 +15,7 @@ from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.tasks.answer import Answer, AnswerExample
 from reread.preprocessing.labelled.tasks.choose import ChooseExample
 from reread.preprocessing.labelled.tasks.classify import ClassifyExample
+from reread.preprocessing.labelled.tasks.coreference import of_tokens
 from reread.preprocessing.labelled.tasks.phrases import phrases_example
 from reread.preprocessing.labelled.tasks.tag import TagExample
 from reread.training.config import TrainSettings
@@ -24,7 +25,7 @@ from reread.training.trainer import Trainer
 from tests.tasks import LETTERS, number_of, objective_of, task_values, write_lines, write_tokenizer
 
 MODELS = ["nezha", "ernie_doc", "ran", "longformer"]
-TASKS = ["classify", "tag", "answer", "choose", "phrases"]
+TASKS = ["classify", "tag", "answer", "choose", "phrases", "coreference"]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,9 @@ def examples_of(kind: str, lengths: Sequence[int]) -> list[Example]:
         elif kind == "tag":
             tags = tuple("pqr"[place * 7 % 3] for place in range(length))
             made.append(TagExample(str(number), "", tuple(text.split()), tags))
+        elif kind == "coreference":
+            spans = [(place, place + 1) for place in range(0, length, 2)]
+            made.append(of_tokens(str(number), "", [text.split()], [spans]))
         elif kind == "phrases":
             made.append(phrases_example(str(number), "", text, [text[-3:]], "words"))
         elif kind == "answer":
@@ -59,7 +63,7 @@ def examples_of(kind: str, lengths: Sequence[int]) -> list[Example]:
 
 def outputs_of(objective: TaskObjective) -> dict[int, dict[tuple[int, int], NDArray[np.float64]]]:
     """The model's output for each example, (option, window)."""
-    objective.dataset.decode = lambda example, outputs: dict(outputs)  # type: ignore[method-assign]
+    objective.dataset.decode = lambda example, outputs, *_: dict(outputs)  # type: ignore[method-assign]
     return objective.predict(objective.dataset)
 
 
@@ -96,6 +100,8 @@ def test_padding_and_company_change_nothing(tokenizer: Path, model: str, kind: s
     task: dict[str, Any] = {"sequence_length": 20, "labels": ["p", "q", "r"] if kind in ("classify", "tag") else []}
     if kind == "answer":
         task["occurrences"] = "all"
+    if kind == "coreference":
+        task["step"] = 7
     if pooling:
         task["pooling"] = pooling
     found = {}
@@ -216,8 +222,9 @@ def test_longformers_global_tokens_are_those_of_the_task(tokenizer: Path, kind: 
             "choose": lambda place: place > ends[0],  # noqa: B023
             "tag": lambda place: False,
             "phrases": lambda place: False,
+            "coreference": lambda place: False,
         }[kind]
-        if kind in ("tag", "phrases"):
+        if kind in ("tag", "phrases", "coreference"):
             assert mask is None
         else:
             real = [place for place, one in enumerate(ids) if one != number_of("[PAD]")]

@@ -21,6 +21,7 @@ PERFECT = {
     "answer": ({"1": ["甲", "乙丙"], "2": []}, {"1": "乙丙。", "2": ""}, {"style": "cmrc"}),
     "rank": ({"1": [0, 1], "2": [2, 0, 1]}, {"1": [0.1, 0.2], "2": [3, 1, 2]}, {}),
     "phrases": ({"1": [("a", "b")]}, {"1": [("a", "b")]}, {}),
+    "coreference": ({"1": [[(0, 1), (2, 3)]]}, {"1": [[(2, 3), (0, 1)]]}, {}),
     "choose": ({"1": 0, "2": 1}, {"1": 0, "2": 1}, {"groups": {"1": "x", "2": "x"}}),
 }
 
@@ -70,6 +71,7 @@ def test_each_kind_has_the_score_that_chooses_its_best_checkpoint() -> None:
         "choose": "accuracy",
         "rank": "ndcg@10",
         "phrases": "f1@3",
+        "coreference": "conll-f1",
     }
     lower = {name for table in SCORES.values() for name, score in table.items() if not score.higher_is_better}
     assert lower == {"mae", "rmse"} and lower <= set(LOWER_IS_BETTER)

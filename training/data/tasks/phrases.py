@@ -16,7 +16,7 @@ from reread.training.data.tasks.documents import TaskDocument
 from reread.training.data.tasks.reach import reach_line
 from reread.training.data.tasks.settings import TaskSettings
 from reread.training.data.tasks.windows import Row
-from reread.training.data.tasks.words import WordsDataset
+from reread.training.data.tasks.words import WordsDataset, with_blanks
 from reread.training.scoring.phrases import DEPTHS, TfIdf
 from reread.training.scoring.task_scores import scores
 
@@ -69,7 +69,7 @@ class PhrasesDataset(WordsDataset[PhrasesSettings, PhrasesExample]):
     word decides it."""
 
     def encode(self, examples: Sequence[PhrasesExample]) -> list[TaskDocument]:
-        return self.of_words([_with_blanks(one) for one in examples])
+        return self.of_words([with_blanks(one.text, one.words, one.starts) for one in examples])
 
     def rows(self, members: Sequence[Member], training: bool) -> Rows:
         """As in `TaskDataset`, with word_starts int32 [B, L], 1 for the first piece of a word."""
@@ -218,12 +218,6 @@ class PhrasesDataset(WordsDataset[PhrasesSettings, PhrasesExample]):
             best = tf_idf.best(one.lower, max(DEPTHS))
             found[index] = tuple(Found(0.0, first, count) for first, count in best)
         yield "TF-IDF", found
-
-
-def _with_blanks(example: PhrasesExample) -> list[str]:
-    """The words, each with the blank before it: to byte-level vocabularies it is part of the word."""
-    pairs = zip(example.words, example.starts, strict=True)
-    return [f" {word}" if start and example.text[start - 1].isspace() else word for word, start in pairs]
 
 
 def _listed(phrases: Sequence[str]) -> str:

@@ -38,3 +38,9 @@ class WordsDataset(TaskDataset[AnyTask, AnyExample]):
         else:
             decided = np.ones(len(positions), bool)
         return positions, words[positions, 0], decided
+
+
+def with_blanks(text: str, words: Sequence[str], starts: Sequence[int]) -> list[str]:
+    """The words, each with the blank before it: to byte-level vocabularies it is part of the word."""
+    pairs = zip(words, starts, strict=True)
+    return [f" {word}" if start and text[start - 1].isspace() else word for word, start in pairs]

@@ -39,6 +39,7 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
+from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead, Windows
 from .attention_ernie_doc import MASKED, OFFICIAL_MASKED, ErnieDocSelfAttention, Surroundings, Update, moved
@@ -542,6 +543,10 @@ class ErnieDocForTokenClassification(ErnieDocHead, ForTokenClassification):
 
 class ErnieDocForKeyPhrases(ErnieDocHead, ForKeyPhrases):
     """The key phrases of a segment and its memory."""
+
+
+class ErnieDocForCoreference(ErnieDocHead, ForCoreference):
+    """Clusters of the mentions of a text."""
 
 
 class ErnieDocForQuestionAnswering(ErnieDocHead, ForQuestionAnswering):

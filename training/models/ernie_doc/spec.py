@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from reread.training.models.ernie_doc.configuration_ernie_doc import ErnieDocConfig
 from reread.training.models.ernie_doc.modeling_ernie_doc import (
+    ErnieDocForCoreference,
     ErnieDocForKeyPhrases,
     ErnieDocForMultipleChoice,
     ErnieDocForPreTraining,
@@ -72,6 +73,7 @@ SPEC = ModelSpec(
         "choose": ErnieDocForMultipleChoice,
         "rank": ErnieDocForSequenceClassification,
         "phrases": ErnieDocForKeyPhrases,
+        "coreference": ErnieDocForCoreference,
     },
     TENSOR_PLAN,
     flops,

@@ -19,6 +19,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 
 from ..blocks import GradientCheckpointingLayer, ResidualOutput, at_least_float32, chosen, cross_entropy, returned
+from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import (
     ForKeyPhrases,
@@ -357,6 +358,10 @@ class LongformerForTokenClassification(LongformerHead, ForTokenClassification):
 
 class LongformerForKeyPhrases(LongformerHead, ForKeyPhrases):
     """The key phrases of a text, without global tokens; transformers has no such head."""
+
+
+class LongformerForCoreference(LongformerHead, ForCoreference):
+    """Clusters of the mentions of a text, without global tokens; transformers has no such head."""
 
 
 class LongformerForQuestionAnswering(LongformerHead, ForQuestionAnswering):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from transformers import LongformerConfig
 
 from reread.training.models.longformer.modeling_longformer import (
+    LongformerForCoreference,
     LongformerForKeyPhrases,
     LongformerForMaskedLM,
     LongformerForMultipleChoice,
@@ -78,6 +79,7 @@ SPEC = ModelSpec(
         "choose": LongformerForMultipleChoice,
         "rank": LongformerForSequenceClassification,
         "phrases": LongformerForKeyPhrases,
+        "coreference": LongformerForCoreference,
     },
     TENSOR_PLAN,
     flops,

@@ -30,6 +30,7 @@ from ..blocks import (
     initialise,
     returned,
 )
+from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
 from .attention_nezha import MASKED, NezhaSelfAttention, Positions, Rotations, Tables, sinusoids
@@ -397,6 +398,10 @@ class NezhaForTokenClassification(NezhaHead, ForTokenClassification):
 
 class NezhaForKeyPhrases(NezhaHead, ForKeyPhrases):
     """The key phrases of a text."""
+
+
+class NezhaForCoreference(NezhaHead, ForCoreference):
+    """Clusters of the mentions of a text."""
 
 
 class NezhaForQuestionAnswering(NezhaHead, ForQuestionAnswering):

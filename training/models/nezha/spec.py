@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from reread.training.models.nezha.configuration_nezha import SPAN_POSITION_SIZE, NezhaConfig
 from reread.training.models.nezha.modeling_nezha import (
+    NezhaForCoreference,
     NezhaForKeyPhrases,
     NezhaForMultipleChoice,
     NezhaForPreTraining,
@@ -55,6 +56,7 @@ SPEC = ModelSpec(
         "choose": NezhaForMultipleChoice,
         "rank": NezhaForSequenceClassification,
         "phrases": NezhaForKeyPhrases,
+        "coreference": NezhaForCoreference,
     },
     TENSOR_PLAN,
     flops,

@@ -33,6 +33,7 @@ from ..blocks import (
     returned,
     truncated_normal,
 )
+from ..coreference import ForCoreference
 from ..crf import ForTokenClassification
 from ..heads import ForKeyPhrases, ForMultipleChoice, ForQuestionAnswering, ForSequenceClassification, TaskHead
 from .attention_ran import RanCellNorm, RanGatedLinear, RanLayer, RanLayerNorm
@@ -458,6 +459,10 @@ class RanForTokenClassification(RanHead, ForTokenClassification):
 
 class RanForKeyPhrases(RanHead, ForKeyPhrases):
     """The key phrases of a text."""
+
+
+class RanForCoreference(RanHead, ForCoreference):
+    """Clusters of the mentions of a text."""
 
 
 class RanForQuestionAnswering(RanHead, ForQuestionAnswering):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from reread.training.models.ran.configuration_ran import RanConfig
 from reread.training.models.ran.modeling_ran import (
     RanForCausalLM,
+    RanForCoreference,
     RanForKeyPhrases,
     RanForMaskedLM,
     RanForMultipleChoice,
@@ -84,6 +85,7 @@ SPEC = ModelSpec(
         "choose": RanForMultipleChoice,
         "rank": RanForSequenceClassification,
         "phrases": RanForKeyPhrases,
+        "coreference": RanForCoreference,
     },
     TENSOR_PLAN,
     flops,
