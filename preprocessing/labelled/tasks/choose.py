@@ -1,9 +1,10 @@
 """`choose`: a question about a text, answered by one of several options."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from reread.preprocessing.labelled.examples import Example
+from reread.preprocessing.labelled.examples import ADDED, Example
 from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.line import TaskLine, asked
 
@@ -21,6 +22,13 @@ class ChooseExample(Example):
     """The right option, counted from 0. None: unlabelled."""
     group: str | None = None
     """The passage: questions with the same group belong together."""
+    starts: tuple[int, ...] = field(default=(), metadata=ADDED)
+    """The characters at which each document of the text but the first begins; empty: it is one document."""
+
+    @property
+    def documents(self) -> list[str]:
+        """The parts of the text, without blanks at their ends."""
+        return [self.text[begin:end].rstrip() for begin, end in pairwise((0, *self.starts, len(self.text)))]
 
     @property
     def target(self) -> int | None:

@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from reread.preprocessing.errors import UserError, first_line
 from reread.preprocessing.labelled.examples import Example
 from reread.preprocessing.labelled.mapped import fingerprint_of
-from reread.preprocessing.tokens.base import read_backend, read_config
+from reread.preprocessing.tokens.base import read_backend, read_config, with_tokens
 from reread.preprocessing.tokens.fast_wordpiece import FastWordPiece
 from reread.preprocessing.tokens.long_text import PIECE_CHARACTERS, cuts_of, grouped, pieces_of
 from reread.training.data.batch import Rows, percentage
@@ -98,6 +98,8 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self._tokenizer = read_backend(settings.tokenizer / "tokenizer.json")
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self.own_tokens = with_tokens(self._tokenizer, settings.own_tokens)
+        """The ids of `settings.own_tokens`."""
         vocabulary = self._tokenizer.get_vocab()
         self.vocab_size = len(vocabulary)
         self.embeddings = max(vocabulary.values(), default=-1) + 1
@@ -105,6 +107,11 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         self.special = special_tokens(settings.tokenizer, vocabulary)
         pair = 2 if self._tokenizer.id_to_token(self.special["cls"]) == "<s>" else 1
         self.framing = Framing(settings.frame, self.special["cls"], self.special["sep"], pair)
+
+    @classmethod
+    def of(cls, settings: AnyTask) -> "type[TaskDataset[AnyTask, AnyExample]]":
+        """The class of a dataset with these settings."""
+        return cls
 
     @classmethod
     def open(cls, settings: AnyTask, seed: int, split: str) -> "TaskDataset[AnyTask, AnyExample]":
