@@ -65,7 +65,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "question_form": "a {question} b",
         "choices": ["YES"],
     },
-    "choose": {**COMMON, "pooling": "mean", "question": "why?", "options": ["x", "y"]},
+    "choose": {**COMMON, "form": "joined", "pooling": "mean", "question": "why?", "options": ["x", "y"]},
     "rank": {**COMMON, "pooling": "mean", "passages": 3, "irrelevant": 0.5},
     "phrases": {**COMMON, "phrase_words": 3, "phrases": 7, "split": "characters", "misplaced": 0.5},
 }
@@ -120,7 +120,7 @@ def example(task: str, number: int, generator: np.random.Generator) -> dict[str,
 def settings_of(model: str, task: str) -> dict[str, Any]:
     """The settings of `OTHER` that this task and model can have: those that decide how a text is read."""
     kind = task if task in OTHER else "classify"
-    without = {"columns", "frame"}
+    without = {"columns", "frame", "form"}  # tests/training/objectives/test_joined.py has that form
     if model in ("longformer", "ran"):
         without.add("pooling")
     if task != "set":

@@ -261,7 +261,9 @@ def copy_projections(model: torch.nn.Module, copied: Mapping[str, str]) -> None:
 def checked_values(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's `model` without `type`, converted to the constructor's annotated types: YAML reads 1e-5 as text."""
     given = {key: value for key, value in values.items() if key != "type"}
-    known = {name: one.annotation for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"}
+    known = {
+        name: one.annotation for name, one in inspect.signature(spec.config).parameters.items() if name != "kwargs"
+    }
     known |= {name: one.type for name, one in spec.own_keys.items()}
     checked = {}
     for key, value in given.items():

@@ -64,6 +64,8 @@ class ChooseExample(Example):
             return f"{count} options; a choice needs two or more"
         if self.label is not None and not 0 <= self.label < count:
             return f"label {self.label} for {count} options; they are counted from 0 to {count - 1}"
+        if self.starts and any(begin >= end for begin, end in pairwise((0, *self.starts, len(self.text)))):
+            return f"starts {list(self.starts)}: not the characters, in order, at which documents of its text begin"
         return None
 
 
@@ -73,10 +75,12 @@ class ChooseLine(TaskLine):
     options: tuple[str, ...] | None = None
     label: int | None = None
     group: str | None = None
+    starts: tuple[int, ...] = ()
 
     def example(self, source: LabelledFile, identity: str, location: str) -> ChooseExample:
         question, options = asked(source, self.question), _offered(source, self.options)
-        return ChooseExample(identity, location, self.text, question, options, self.label, self.group)
+        more = self.label, self.group, self.starts
+        return ChooseExample(identity, location, self.text, question, options, *more)
 
 
 def _offered(source: LabelledFile, options: tuple[str, ...] | None = None) -> tuple[str, ...]:

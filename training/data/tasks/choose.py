@@ -17,7 +17,6 @@ from reread.training.data.tasks.settings import PooledSettings, TaskSettings
 from reread.training.data.tasks.windows import Row, longest_of, room_beside
 from reread.training.scoring.baselines import longest_option, majority, most_shared_option
 
-
 MARKS = ("[question]", "[/question]", "[ent]", "[/ent]")
 """Around the question and around each option, where all stand in one row."""
 

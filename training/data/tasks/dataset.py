@@ -135,7 +135,9 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
         return md5("\n".join([self.corpus_fingerprint, str(self.seed), settings]).encode()).hexdigest()
 
     def facts(self) -> dict[str, Any]:
-        tokenizer = md5((self.tokenizer_folder / "tokenizer.json").read_bytes()).hexdigest()
+        # With tokens of the task's own, as a run keeps it; else the file itself, whose checksum older runs have
+        kept = self._tokenizer.to_str().encode() if self.own_tokens else None
+        tokenizer = md5(kept or (self.tokenizer_folder / "tokenizer.json").read_bytes()).hexdigest()
         return {"fingerprint": self.corpus_fingerprint, "tokenizer": tokenizer, "documents": len(self)}
 
     def card(self) -> dict[str, Any]:
