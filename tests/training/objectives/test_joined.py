@@ -20,12 +20,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
-EXAMPLE = ChooseExample("a", "", "a b c d e f g h i j\nk l m n", "t ?", ("p", "q r", "s"), 1, starts=(20,))
+EXAMPLE = ChooseExample(
+    "a", "", " ".join("abcdefghij") + "\n" + " ".join("klmno" * 5), "t ?", ("p", "q r", "s"), 1, starts=(20,)
+)
 
 
 @pytest.mark.parametrize("model", ["nezha", "ernie_doc", "ran"])
 def test_an_exported_model_gives_options_the_means_of_its_windows(tokenizer: Path, model: str) -> None:
-    values = task_values(model, "choose", tokenizer, form="joined", sequence_length=24)
+    values = task_values(model, "choose", tokenizer, form="joined", sequence_length=36)
     objective = objective_of(values, [EXAMPLE])
     data = objective.held_out
     found = objective.predict(data)[0]
@@ -58,7 +60,7 @@ def test_the_embedding_gets_rows_for_the_marks_and_keeps_the_others(tokenizer: P
     start = head(model_config(spec, sizes, data.vocab_size, None, data.special))
     start.save_pretrained(tmp_path)
     config = model_config(spec, {"vocab_size": data.vocab_size + 4}, data.vocab_size + 4, tmp_path)
-    with pytest.raises(UserError, match="does not fit train.model"):
+    with pytest.raises(UserError, match=r"does not fit train\.model"):
         build_model(head, config, tmp_path, 0)
     joined = dataset_of(task_values("nezha", "choose", tokenizer, form="joined"), [EXAMPLE])
     assert joined.own_tokens == list(range(data.vocab_size, data.vocab_size + 4)) and joined.vocab_size == 36
@@ -70,15 +72,14 @@ def test_the_embedding_gets_rows_for_the_marks_and_keeps_the_others(tokenizer: P
 
 
 def test_candidates_are_cut_between_their_marks_and_too_many_are_one_line(tokenizer: Path) -> None:
-    settings = {"form": "joined", "sequence_length": 30, "other_length": 1}
-    data = dataset_of(task_values("nezha", "choose", tokenizer, **settings), [EXAMPLE])
+    values = task_values("nezha", "choose", tokenizer, form="joined", sequence_length=30, other_length=1)
+    data = dataset_of(values, [EXAMPLE])
     marks = dict(zip(data.own_tokens, MARKS, strict=True))
     assert [marks.get(token, "") for token in data.documents[0].options[0][0].tolist()] == [
         *("[question]", "", "[/question]"),
         *("[ent]", "", "[/ent]") * 3,
     ]
     assert data.documents[0].unread == 2  # of the question and of the second option
-    with pytest.raises(UserError, match=r"task.sequence_length: 12 leaves no room beside a question and its 3 options"):
-        _ = dataset_of(
-            task_values("nezha", "choose", tokenizer, form="joined", sequence_length=12), [EXAMPLE]
-        ).documents
+    values["data"] |= {"sequence_length": 12, "other_length": None}
+    with pytest.raises(UserError, match=r"12 leaves no room beside a question and its 3 options"):
+        _ = dataset_of(values, [EXAMPLE]).documents

@@ -394,12 +394,8 @@ def test_options_in_one_row_share_a_softmax_of_their_means_over_windows(tokenize
         marks = [place for place, token in enumerate(tokens) if token == "[ent]"]
         assert [tokens[place - 1] for place in marks][1:] == ["[/ent]"] * (len(marks) - 1)
         logits[next(one for one in tokens if one in "abc")].append([float(values[place, 0]) for place in marks])
-        if "c" in tokens:
-            (between,) = (
-                place
-                for place, one in enumerate(tokens)
-                if one == "[SEP]" and tokens[place - 1 : place + 2 : 2] == ["c", "c"]
-            )
+        if "c" in tokens:  # [SEP] between its two documents
+            assert " ".join(tokens).count("c [SEP] c") == 1
     assert {letter: len(windows) for letter, windows in logits.items()}["b"] == 1 and len(logits["a"]) > 1
     losses, right = [], 0
     for example in examples:

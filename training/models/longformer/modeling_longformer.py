@@ -400,8 +400,8 @@ class LongformerForMultipleChoice(LongformerHead, ForMultipleChoice):
     in one row, they are global like the question."""
 
     def global_tokens(self, input_ids: Tensor) -> Tensor | None:
-        """Positions from the first token behind the first separator on: RoBERTa puts two there, and BERT one. Of options
-        in one row those before it."""
+        """Positions from the first token behind the first separator on: RoBERTa puts two there, and BERT one. Where
+        all options stand in one row, those before it."""
         separators = self.separators(input_ids)
         if self.joined:
             return separators.cumsum(1) == 0
