@@ -13,7 +13,7 @@ from reread.preprocessing.labelled.file import LabelledFile
 from reread.preprocessing.labelled.formats.conll import is_conll, read_conll
 from reread.preprocessing.labelled.formats.delimited import read_clue, read_csv, read_tsv
 from reread.preprocessing.labelled.formats.folders import read_folders
-from reread.preprocessing.labelled.formats.hotpotqa import read_hotpotqa
+from reread.preprocessing.labelled.formats.hotpotqa import read_hotpotqa, read_sentences
 from reread.preprocessing.labelled.formats.jsonl import read_jsonl
 from reread.preprocessing.labelled.formats.ontonotes import BEGIN, read_ontonotes
 from reread.preprocessing.labelled.formats.plain import document_per_file, document_per_line
@@ -57,6 +57,9 @@ FORMATS: dict[str, LabelledFormat] = {
     ),
     "hotpotqa": LabelledFormat(
         ("answer", "rank"), read_hotpotqa, '[{"_id": .., "question": .., "context": [[title, [sentences]]]}]'
+    ),
+    "hotpotqa-sentences": LabelledFormat(
+        ("rank",), read_sentences, "a file of hotpotqa, whose sentences are the passages; it has to be named"
     ),
     "c3": LabelledFormat(("choose",), read_c3, '[[lines], [{"question": .., "choice": [..], "answer": ..}], id]'),
     "cmrc2019": LabelledFormat(

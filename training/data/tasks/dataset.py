@@ -192,6 +192,15 @@ class TaskDataset(Dataset[AnyTask], Generic[AnyTask, AnyExample]):
     def written(self, example: int, prediction: Any) -> dict[str, Any]:
         """A prediction as `reread predict` writes it."""
 
+    @property
+    def lines(self) -> Sequence[Sequence[int]] | None:
+        """The examples of each line that `reread predict` writes; None: each example has a line of its own."""
+        return None
+
+    def best_of(self, members: Sequence[int], predictions: Mapping[int, Any]) -> int:
+        """Which of the examples of one line it shows."""
+        return members[0]
+
     @abstractmethod
     def mistake(self, index: int, prediction: Any) -> Mistake | None:
         """The mistake in the prediction for an example; None if it is right."""
